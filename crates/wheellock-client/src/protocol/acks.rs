@@ -1,22 +1,22 @@
-//! Which acknowledgements of a write are wanted, the command that waits for them, and how its reply is read.
+//! Acknowledgements of a write by replicas or disks.
 
 use bytes::BytesMut;
 use wheellock_resp::{Command, Value};
 
-/// Who is to acknowledge a write before it counts as kept.
+/// The acknowledgements that a write needs before it counts as kept.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Acks {
-    /// So many replicas (`WAIT`).
+    /// Acknowledgements of this number of replicas (`WAIT`).
     Replicas(u32),
-    /// The server's own append-only file, fsynced, and those of so many replicas (`WAITAOF`, Redis 7.2).
+    /// Fsyncs of the append-only file (`WAITAOF`, Redis 7.2): the server's own and those of `replicas` replicas.
     Disks {
-        /// How many besides the server's own.
+        /// The number of replicas, not counting the server itself.
         replicas: u32,
     },
 }
 
 impl Acks {
-    /// How many acknowledgements are wanted.
+    /// Returns the number of acknowledgements that are wanted.
     pub fn wanted(self) -> u32 {
         match self {
             Self::Replicas(replicas) => replicas,
@@ -24,14 +24,15 @@ impl Acks {
         }
     }
 
-    /// How many of them the server has told of; `None` if this is no answer to the command.
+    /// Returns the number of acknowledgements that the reply counts, or `None` if the command never sends such a
+    /// reply.
     pub fn heard(self, reply: &Value) -> Option<u32> {
         let count = |value: &Value| value.as_i64().and_then(|count| u32::try_from(count).ok());
         match self {
             Self::Replicas(_) => count(reply),
             Self::Disks { replicas } => {
                 let [own, theirs] = reply.as_array()? else { return None };
-                // More replicas than wanted do not make good for the missing own.
+                // Additional replicas do not replace the server's own fsync, so both counts are capped.
                 Some(count(own)?.min(1) + count(theirs)?.min(replicas))
             }
         }
@@ -44,7 +45,8 @@ impl Acks {
         }
     }
 
-    /// The command that waits for so many milliseconds; 0 would be for ever.
+    /// Encodes the command with a timeout of `millis` milliseconds. The server would take 0 as no timeout, so 0
+    /// becomes 1.
     #[cold]
     pub(crate) fn encode(self, millis: u64, out: &mut BytesMut) {
         let command = Command::new(self.verb());

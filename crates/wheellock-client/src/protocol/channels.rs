@@ -1,9 +1,11 @@
-//! What we want to be subscribed to, and what the server has confirmed. Pure: says which order to send next.
+//! Wanted and confirmed subscriptions of one connection.
 //!
-//! Every channel is reconciled by itself: wanted against confirmed. At most one order per channel is under way, so a
-//! confirmation always answers that order, and after a reconnect nothing needs to be replayed: everything is simply
-//! unconfirmed again. A message is a wake-up and is only counted, so memory is bounded by the number of channels, and
-//! nothing is lost by a slow waiter.
+//! This module sends nothing. It returns the next order for each channel, and the pipeline sends it.
+//!
+//! Each channel compares its own wanted state with its confirmed state. At most one order per channel is in flight,
+//! so a confirmation always answers that order. After a reconnect every channel is unconfirmed again, and nothing
+//! needs a replay. A message is a wake-up, and the channel only counts it. Memory is therefore bounded by the number
+//! of channels, and a slow waiter loses no message.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use slab::Slab;
 
 use crate::base::waiting::Waiting;
 
-/// What to send for a channel.
+/// The order to send for a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     Subscribe,
@@ -24,17 +26,17 @@ pub(crate) enum Order {
 pub(crate) struct Channels {
     by_name: HashMap<Arc<[u8]>, u32>,
     entries: Slab<Channel>,
-    /// An order was put off, and was not queued again yet.
+    /// True if the server postponed an order that has not been queued again yet.
     any_put_off: bool,
 }
 
-/// Small, for every waiter of a fair lock has one of its own.
+/// One channel. It is small because every waiter of a fair lock has its own channel.
 struct Channel {
     name: Arc<[u8]>,
-    /// How many subscriptions hold this channel.
+    /// The number of subscriptions to this channel.
     wanted: u32,
     confirmed: Confirmed,
-    /// Messages, and every other reason to look again: a lost connection, a refusal.
+    /// The number of wake-ups. Messages count, and so do lost connections, refusals and other reasons to poll again.
     count: u64,
     refused: Option<Box<str>>,
     waiting: Waiting,
@@ -49,7 +51,7 @@ enum Confirmed {
 }
 
 impl Channels {
-    /// Adds one subscription to `name`; returns the channel's index.
+    /// Adds one subscription to `name` and returns the channel's index.
     pub(crate) fn want(&mut self, name: &[u8]) -> u32 {
         if let Some(&index) = self.by_name.get(name) {
             if let Some(channel) = self.get_mut(index) {
@@ -71,7 +73,7 @@ impl Channels {
         index
     }
 
-    /// Takes one subscription away.
+    /// Removes one subscription, and the waker of `waiter`.
     pub(crate) fn unwant(&mut self, index: u32, waiter: u64) {
         if let Some(channel) = self.get_mut(index) {
             channel.wanted -= 1;
@@ -83,7 +85,8 @@ impl Channels {
         }
     }
 
-    /// The order that brings a channel closer to what is wanted, if one is due. The caller sends it.
+    /// Returns the order that brings the channel closer to the wanted state, if an order is due. The caller sends the
+    /// order.
     pub(crate) fn next_order(&mut self, index: u32) -> Option<(Order, Arc<[u8]>)> {
         let channel = self.get_mut(index)?;
         let order = match (channel.wanted > 0, channel.confirmed) {
@@ -100,8 +103,8 @@ impl Channels {
         Some((order, Arc::clone(&channel.name)))
     }
 
-    /// The server confirmed a subscription. That is no reason to look: whatever was called after subscribing reached
-    /// the server after it, on this connection too.
+    /// Records that the server confirmed a subscription. The count stays as it is. A request made after subscribing
+    /// also reached the server after the SUBSCRIBE, so waiters need no new request.
     pub(crate) fn on_subscribed(&mut self, index: u32, wakers: &mut Vec<Waker>) {
         if let Some(channel) = self.get_mut(index) {
             channel.confirmed = Confirmed::Yes;
@@ -109,8 +112,9 @@ impl Channels {
         }
     }
 
-    /// The server confirmed the end of a subscription, or ended it by itself. Whoever still wants it, or wants it again,
-    /// may have missed a message: it is to look once the SUBSCRIBE is queued, which the caller does next.
+    /// Records that the server confirmed the end of a subscription, or ended the subscription by itself. Remaining
+    /// subscribers may have missed a message, so they are woken. Their next request must follow the SUBSCRIBE, which
+    /// the caller queues next.
     pub(crate) fn on_unsubscribed(&mut self, index: u32, wakers: &mut Vec<Waker>) {
         if let Some(channel) = self.get_mut(index) {
             channel.confirmed = Confirmed::No;
@@ -121,7 +125,8 @@ impl Channels {
         }
     }
 
-    /// The server refused to subscribe. Waiters are told once; it is asked again on the next connection.
+    /// Records that the server refused a subscription, and wakes the waiters once. The next connection subscribes
+    /// again.
     pub(crate) fn on_refused(&mut self, index: u32, why: String, wakers: &mut Vec<Waker>) {
         if let Some(channel) = self.get_mut(index) {
             channel.confirmed = Confirmed::No;
@@ -131,8 +136,8 @@ impl Channels {
         }
     }
 
-    /// The server does nothing now but run a script, so nothing has changed there. The order is due again when it
-    /// [is free](Self::free_again).
+    /// Records that the server postponed an order because a script is running. The subscription on the server is
+    /// unchanged. The order is due again when the [server is free](Self::free_again).
     pub(crate) fn on_put_off(&mut self, index: u32) {
         self.any_put_off = true;
         if let Some(channel) = self.get_mut(index) {
@@ -144,14 +149,15 @@ impl Channels {
         }
     }
 
-    /// Whether an order was put off.
+    /// Returns true if the server postponed an order.
     #[inline]
     pub(crate) fn any_put_off(&self) -> bool {
         self.any_put_off
     }
 
-    /// The server has done what it was asked. Returns the channels for which an order is due; the caller sends them.
-    /// Whoever waits for messages of one is to look once its SUBSCRIBE is queued: what was asked meanwhile came before it.
+    /// Records that the server executes commands again. Returns all channels; the caller sends the orders that are
+    /// due. Wakes the waiters of channels whose SUBSCRIBE was postponed. Their earlier requests reached the server
+    /// before the SUBSCRIBE.
     pub(crate) fn free_again(&mut self, wakers: &mut Vec<Waker>) -> Vec<u32> {
         self.any_put_off = false;
         for (_, channel) in &mut self.entries {
@@ -162,7 +168,7 @@ impl Channels {
         self.indices()
     }
 
-    /// A message arrived. Returns false for a channel that nobody knows.
+    /// Records a message. Returns false if the channel is unknown.
     pub(crate) fn on_message(&mut self, name: &[u8], wakers: &mut Vec<Waker>) -> bool {
         match self.find(name).and_then(|index| self.get_mut(index)) {
             Some(channel) => {
@@ -173,8 +179,8 @@ impl Channels {
         }
     }
 
-    /// The connection is gone: nothing is confirmed any more. Waiters look again; on the next connection the
-    /// subscriptions go first, so that their look comes after them.
+    /// Marks every channel as unconfirmed and wakes all waiters. The next connection sends the subscriptions first,
+    /// so the waiters' requests reach the server after them.
     pub(crate) fn on_disconnect(&mut self, wakers: &mut Vec<Waker>) {
         self.any_put_off = false;
         for (_, channel) in &mut self.entries {
@@ -192,7 +198,7 @@ impl Channels {
         });
     }
 
-    /// Whoever waits is to look, and a refusal is forgotten.
+    /// Forgets all refusals and wakes all waiters.
     pub(crate) fn look_again(&mut self, wakers: &mut Vec<Waker>) {
         for (_, channel) in &mut self.entries {
             channel.refused = None;
@@ -200,13 +206,14 @@ impl Channels {
         }
     }
 
-    /// The names of those that the server has refused.
+    /// Returns the names of the channels that the server refused.
     pub(crate) fn refused(&self) -> Vec<Arc<[u8]>> {
         let refused = self.entries.iter().filter(|(_, channel)| channel.refused.is_some());
         refused.map(|(_, channel)| Arc::clone(&channel.name)).collect()
     }
 
-    /// A refusal may be over, and is forgotten. Whoever waits for messages of that channel is to look. Returns the channel.
+    /// Forgets the refusal of one channel, wakes the channel's waiters and returns its index. Returns `None` if the
+    /// channel was not refused.
     pub(crate) fn forget_refusal(&mut self, name: &[u8], wakers: &mut Vec<Waker>) -> Option<u32> {
         let index = self.find(name)?;
         let channel = self.get_mut(index)?;
@@ -215,7 +222,7 @@ impl Channels {
         Some(index)
     }
 
-    /// Every channel's index.
+    /// Returns the index of every channel.
     pub(crate) fn indices(&self) -> Vec<u32> {
         self.by_name.values().copied().collect()
     }
@@ -224,7 +231,7 @@ impl Channels {
         self.by_name.get(name).copied()
     }
 
-    /// How often waiters of this channel were told to look.
+    /// Returns the number of wake-ups of this channel.
     pub(crate) fn count(&self, index: u32) -> u64 {
         self.get(index).map_or(0, |channel| channel.count)
     }
@@ -233,12 +240,12 @@ impl Channels {
         self.get(index).is_some_and(|channel| channel.confirmed == Confirmed::Yes)
     }
 
-    /// Whether any subscription is confirmed.
+    /// Returns true if at least one subscription is confirmed.
     pub(crate) fn any_confirmed(&self) -> bool {
         self.entries.iter().any(|(_, channel)| channel.confirmed == Confirmed::Yes)
     }
 
-    /// Whether an UNSUBSCRIBE is under way.
+    /// Returns true if an UNSUBSCRIBE is in flight.
     pub(crate) fn is_being_ended(&self, index: u32) -> bool {
         self.get(index).is_some_and(|channel| channel.confirmed == Confirmed::Unsubscribing)
     }
@@ -247,7 +254,7 @@ impl Channels {
         self.get(index)?.refused.as_deref().map(str::to_owned)
     }
 
-    /// Leaves a waker for the next count; replaces the one that `waiter` left before.
+    /// Stores a waker for the next wake-up. It replaces the previous waker of `waiter`.
     pub(crate) fn wait(&mut self, index: u32, waiter: u64, waker: &Waker) {
         if let Some(channel) = self.get_mut(index) {
             channel.waiting.add(waiter, waker);

@@ -1,9 +1,11 @@
-//! Which commands a connection cannot carry that many callers share: what they would change, or keep waiting, is everybody's. Pure; sends
-//! nothing.
+//! Commands that a shared connection cannot carry.
+//!
+//! Such a command would change or block the connection for all of its callers. This module sends nothing.
 
 use wheellock_resp::{Arg, Command};
 
-/// Why `command` would be at the expense of all who share the connection, and what to use instead; `None` if it would not.
+/// Returns why `command` would harm the other callers of the connection, and the alternative. Returns `None` for a
+/// harmless command.
 #[inline]
 pub(crate) fn objection(command: &Command<'_>) -> Option<&'static str> {
     let name = command.name().as_bytes();
@@ -13,7 +15,7 @@ pub(crate) fn objection(command: &Command<'_>) -> Option<&'static str> {
         list.iter().find(|(listed, _)| is(name, listed)).map(|&(_, objection)| objection)
     };
     match first {
-        // AUTH renews a token before it ends.
+        // AUTH is allowed: callers renew a token with it before the token expires.
         b'A' => listed(&[("ASKING", CLUSTER)]),
         b'B' => listed(&[
             ("BLPOP", BLOCKS),
@@ -50,14 +52,14 @@ pub(crate) fn objection(command: &Command<'_>) -> Option<&'static str> {
     }
 }
 
-/// Returns `objection` unless the container's subcommand is a known one that leaves the connection as it is. A list of the harmful
-/// ones would miss those of later servers.
+/// Returns `objection` unless the subcommand is known to leave the connection unchanged. A list of the harmful
+/// subcommands would miss those of later servers.
 fn unless(subcommand: Option<&[u8]>, known: &[&str], objection: &'static str) -> Option<&'static str> {
     let subcommand = subcommand?;
     (!known.iter().any(|known| is(subcommand, known))).then_some(objection)
 }
 
-/// Whether the options of a command that reads streams have it wait for what is not there yet.
+/// Returns true if the options of a stream command make it wait for new entries.
 fn blocks<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> bool {
     while let Some(word) = words.next() {
         if is(word, "BLOCK") {
@@ -67,7 +69,7 @@ fn blocks<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> bool {
             return false;
         }
         if is(word, "GROUP") {
-            // Its name and the consumer's, which may be any word.
+            // Skip the names of the group and the consumer. Either name may be `BLOCK` or `STREAMS`.
             let _names = (words.next(), words.next());
         }
     }
@@ -78,7 +80,7 @@ fn is(word: &[u8], name: &str) -> bool {
     word.eq_ignore_ascii_case(name.as_bytes())
 }
 
-/// A word of a command; nothing for a number, which is no word that matters here.
+/// Returns a word of a command. A number becomes an empty word, because numbers do not matter here.
 fn text(arg: Arg<'_>) -> &[u8] {
     match arg {
         Arg::Bytes(text) => text,
@@ -86,7 +88,7 @@ fn text(arg: Arg<'_>) -> &[u8] {
     }
 }
 
-/// Subcommands of `CLIENT` and `SCRIPT` that leave the connection as it is, of Redis 6.0 to 8 and Valkey 7.2 to 9.
+/// Subcommands of `CLIENT` and `SCRIPT` that leave the connection unchanged, in Redis 6.0 to 8 and Valkey 7.2 to 9.
 const CLIENT_FOR_ALL: &[&str] = &[
     "GETNAME",
     "GETREDIR",

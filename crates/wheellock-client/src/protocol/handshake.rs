@@ -1,8 +1,9 @@
-//! What is said before a connection may be used. Pure: replies in, flights out.
+//! The handshake that makes a connection usable.
 //!
-//! `HELLO 3` goes alone and first, because a server that refuses it may swallow or reorder what follows. Everything
-//! else goes in one flight, and the last reply of that flight, a PING, tells whether the server serves at all: while
-//! it loads its data it accepts HELLO and refuses PING (observed on Redis 7.0).
+//! This module does no I/O: it takes replies and returns the bytes to write. `HELLO 3` is sent first and alone. A
+//! server that refuses it may swallow or reorder the commands behind it. All other commands follow in one flight that
+//! ends with a PING. The reply to PING shows whether the server serves requests at all. While a server loads its
+//! data, it accepts HELLO and refuses PING (observed on Redis 7.0).
 
 use std::sync::Arc;
 
@@ -15,7 +16,9 @@ use crate::base::error::{
 use crate::base::script::Script;
 use crate::config::{Config, Credentials, Secret};
 
-/// What the server said about itself in its reply to HELLO. Each text is escaped where it is not printable ASCII, and cut at 256 bytes.
+/// The server's description of itself, from its reply to HELLO.
+///
+/// Each text is cut at 256 bytes, and characters that are not printable ASCII are escaped.
 ///
 /// ```no_run
 /// # async fn example(client: wheellock_client::Client) -> Result<(), wheellock_client::Error> {
@@ -28,31 +31,32 @@ use crate::config::{Config, Credentials, Secret};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerInfo {
-    /// `redis` or `valkey`.
+    /// The server's name: `redis` or `valkey`.
     pub name: String,
-    /// Version, as in `7.0.15`.
+    /// The version, such as `7.0.15`.
     pub version: String,
-    /// `standalone`, `sentinel` or `cluster`.
+    /// The mode: `standalone`, `sentinel` or `cluster`.
     pub mode: String,
-    /// `master` or `replica`.
+    /// The role: `master` or `replica`.
     pub role: String,
     /// The server's number for this connection.
     pub connection_id: i64,
-    /// What tells this process of the server from any other, even at the same address; unknown if the user may not run
-    /// `INFO`.
+    /// The identifier of this server process, which distinguishes it from every other server, even at the same
+    /// address. `None` if the user may not run `INFO`.
     pub run_id: Option<String>,
-    /// A password was said and no user, and the server did not look at it: its `default` user needs none.
+    /// True if the client sent a password without a user name, and the server did not check that password. The
+    /// server's `default` user then needs no password.
     pub password_unchecked: bool,
 }
 
 impl ServerInfo {
-    /// Whether it is a server of this name, and of this version or a later one.
+    /// Returns true if the server has this name, and this version or a later one.
     pub(crate) fn is(&self, name: &str, since: (u32, u32)) -> bool {
         self.name == name && numbers(&self.version).is_some_and(|version| version >= since)
     }
 }
 
-/// What to do after a reply.
+/// The next step after a reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Read the next reply.
@@ -63,16 +67,16 @@ pub(crate) enum Step {
     Done,
 }
 
-/// What a server has to be, to be of use.
+/// The role that the server must have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     /// The primary of its data set.
     Primary,
     /// A primary in a cluster.
     Node,
-    /// Any node of a cluster: only asked about the others.
+    /// Any node of a cluster. The client only queries it for the other nodes.
     AnyNode,
-    /// A Sentinel: only asked about others.
+    /// A Sentinel. The client only queries it for other servers.
     Sentinel,
 }
 
@@ -81,28 +85,29 @@ pub(crate) struct Handshake<'a> {
     role: Role,
     credentials: &'a Credentials,
     server: &'a str,
-    /// Names of the commands whose replies are still to come, in order.
+    /// The replies that are still due, in order.
     expected: std::collections::VecDeque<Expect<'a>>,
     pub(crate) info: ServerInfo,
 }
 
 enum Expect<'a> {
     Hello,
-    /// Any reply will do.
+    /// Any reply is accepted.
     Optional,
-    /// Refused if the `default` user needs no password. HELLO takes any from such a user, and tells nobody.
+    /// A check that the server refuses if its `default` user needs no password. HELLO accepts any password for such a
+    /// user without saying so.
     PasswordCheck,
     Ok(&'static str),
     Loaded(&'a Script),
-    /// The section of INFO that has the server's `run_id`; may be refused.
+    /// The section of INFO that contains the server's `run_id`. A refusal is accepted.
     Identity,
-    /// Refused if the server would refuse writes.
+    /// A probe that the server refuses if it would refuse writes.
     WriteProbe,
     Pong,
 }
 
 impl<'a> Handshake<'a> {
-    /// Starts the handshake; `out` receives the first flight.
+    /// Starts the handshake and writes the first flight to `out`.
     pub(crate) fn start(
         config: &'a Config,
         role: Role,
@@ -119,7 +124,7 @@ impl<'a> Handshake<'a> {
         Self { config, role, credentials, server, expected, info: ServerInfo::default() }
     }
 
-    /// Takes the next reply; on [`Step::Write`] `out` has received the next flight.
+    /// Takes the next reply. On [`Step::Write`] the next flight is in `out`.
     pub(crate) fn on_reply(&mut self, reply: &Value, out: &mut BytesMut) -> Result<Step, Error> {
         let Some(expect) = self.expected.pop_front() else {
             return Err(self.protocol("the server sent a reply that nothing asked for"));
@@ -189,7 +194,7 @@ impl<'a> Handshake<'a> {
         self.expected.push_back(Expect::Pong);
     }
 
-    /// What a server needs that is to run scripts.
+    /// Sends the commands that a server needs before it can run scripts.
     fn make_ready(&mut self, out: &mut BytesMut) {
         if self.config.database != 0 {
             Command::new("SELECT").arg(u64::from(self.config.database)).encode(out);
@@ -232,7 +237,7 @@ impl<'a> Handshake<'a> {
             Role::Node | Role::AnyNode => "cluster",
             Role::Sentinel => "sentinel",
         };
-        // Scripted and very old servers say nothing.
+        // Scripted test servers and very old servers send no mode.
         let mode = if info.mode.is_empty() { "standalone" } else { &info.mode };
         if mode != wanted {
             return Err(self.error(ErrorKind::Unsupported, wrong_mode(wanted, mode)));
@@ -282,8 +287,10 @@ impl<'a> Handshake<'a> {
             .with_code(known_or_err(error_code(text)))
     }
 
-    /// Returns a refusal fit for a message. Its words are shown if they are a server's own, or if no password was sent. Other words may
-    /// repeat what was sent, whole, cut or quoted, and a search for the password would replace it in words of the server, and so tell it.
+    /// Returns the text of a refusal for an error message. The text is shown in full if its words are the server's
+    /// own, or if no password was sent. Any other text may repeat the password: whole, cut or quoted. Masking the
+    /// password is not a remedy. A weak password also occurs in the server's own words, and a mask there would reveal
+    /// it.
     fn shown(&self, text: &[u8]) -> String {
         let code = error_code(text);
         match code {
@@ -312,7 +319,7 @@ impl<'a> Handshake<'a> {
     }
 }
 
-/// Returns what to do about a server that is of another kind than `wanted`.
+/// Returns the advice for a server of another kind than `wanted`.
 fn wrong_mode(wanted: &str, mode: &str) -> String {
     let detail = match (mode, wanted) {
         ("sentinel", _) => "it is a Sentinel, which keeps no data: use redis+sentinel://host:port/service",
@@ -335,39 +342,42 @@ fn wrong_mode(wanted: &str, mode: &str) -> String {
     detail.to_owned()
 }
 
-/// Whether a server of this version may know `CLIENT SETINFO`, which came with Redis 7.2. An older one must not be asked:
-/// Redis 6 takes it for a refusal of `CLIENT`, and writes that down in its ACL log.
+/// Returns true if a server of this version may know `CLIENT SETINFO`, which came with Redis 7.2. The client must not
+/// send the command to an older server. Redis 6 treats it as a forbidden `CLIENT` command and writes it to its ACL
+/// log.
 fn may_know_setinfo(version: &str) -> bool {
-    // Or a server of another make.
+    // A version that is not numeric belongs to another product, which may know the command.
     numbers(version).is_none_or(|version| version >= (7, 2))
 }
 
-/// The major and the minor number of a version, if these are numbers.
+/// Returns the major and the minor number of a version, if both are numbers.
 fn numbers(version: &str) -> Option<(u32, u32)> {
     let mut numbers = version.split('.').map_while(|number| number.parse().ok());
     Some((numbers.next()?, numbers.next()?))
 }
 
-/// A script that declares itself as writing and writes nothing. Redis 7 checks whether it could before running it
-/// (`scriptPrepareForRun` in script.c); older servers do not know the first line and answer with an error, which tells
-/// nothing.
+/// A script that declares itself as writing and writes nothing. Before running such a script, Redis 7 checks whether
+/// writes are possible (`scriptPrepareForRun` in script.c). Older servers do not know the first line. Their error
+/// says nothing about writes, and the handshake ignores it.
 const WRITE_PROBE: &str = "#!lua\nreturn 1";
 
-/// In what `AUTH password` is answered with if that password is not looked at (source: `authCommand` in acl.c).
+/// A part of the reply to `AUTH password` from a server that did not check the password (source: `authCommand` in
+/// acl.c).
 const NO_PASSWORD: &str = "without any password configured";
 
-/// Whether a refusal means that HELLO itself is not known: by servers before Redis 6, and by proxies in words of their own (source:
-/// Envoy's Redis proxy, for the last).
+/// Returns true if the refusal means that the server does not know HELLO. Servers before Redis 6 send such a refusal,
+/// and so do proxies, in other words. The last text is that of Envoy's Redis proxy (source: its code).
 fn is_unknown(refusal: &[u8]) -> bool {
     let refusal = printable(refusal).to_ascii_lowercase();
     ["unknown command", "unsupported command", "invalid request"].iter().any(|words| refusal.contains(words))
 }
 
-/// How a server says that it has `maxclients` connections (`acceptCommonHandler` in networking.c of Redis 7.0).
+/// The start of a server's reply when it already has `maxclients` connections (`acceptCommonHandler` in networking.c
+/// of Redis 7.0).
 const FULL: &[u8] = b"ERR max number of clients";
 
-/// Refusals in a server's own words that repeat nothing of what was sent, beside those of any command (sources: networking.c, db.c and
-/// acl.c of Redis 6.0 to 8).
+/// The starts of refusals in a server's own words that repeat no input. Refusals of any command are listed elsewhere
+/// (sources: networking.c, db.c and acl.c of Redis 6.0 to 8).
 const OWN_WORDS: &[&[u8]] = &[
     FULL,
     b"ERR DB index is out of range",
@@ -377,7 +387,8 @@ const OWN_WORDS: &[&[u8]] = &[
     b"NOPERM this user has no permissions to run ",
 ];
 
-/// What a server says that accepts connections but no writes. Not OOM: there, renewals and releases still work.
+/// The error codes of servers that accept connections but refuse writes. OOM is not listed: such a server still
+/// accepts renewals and releases.
 const REFUSES_WRITES: &[&str] = &["READONLY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "LOADING"];
 
 #[cfg(test)]

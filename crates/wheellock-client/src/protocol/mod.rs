@@ -1,4 +1,6 @@
-//! Requests, their replies, and the pipeline between them. No I/O.
+//! Requests, replies and the pipeline between them.
+//!
+//! These modules do no I/O.
 
 pub(crate) mod acks;
 pub(crate) mod channels;

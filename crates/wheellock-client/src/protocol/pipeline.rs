@@ -1,8 +1,11 @@
-//! The state of one connection as a value: bytes to write, calls in wire order, replies to callers. Pure: no socket,
-//! no clock, no lock; the one invariant everything rests on is that the order of bytes is the order of entries.
+//! The state of one connection, as a value.
 //!
-//! Bytes are addressed by their offset in the endless stream of everything ever queued. `claimed` separates what a
-//! writer has taken (it may be on the wire) from what certainly never left: that is what makes `NotSent` true.
+//! The pipeline holds the bytes to write, the calls in wire order and the replies for callers. It has no socket, no
+//! clock and no lock. Everything rests on one invariant: the order of the bytes is the order of the entries.
+//!
+//! A byte's address is its offset in the stream of all bytes ever queued. `claimed` divides this stream. A writer has
+//! taken the bytes before `claimed`, so they may be on the wire. The bytes behind it certainly never left. `NotSent`
+//! relies on this division.
 
 mod acknowledged;
 mod bundles;
@@ -32,7 +35,7 @@ use bundles::{Bundle, Bundles, Shape};
 use natives::Natives;
 use waits::{Member, Waits};
 
-/// Who may use the room that is kept free for what must not be refused: renewals and releases.
+/// The lane of a call. `Reserved` calls may use additional room, because renewals and releases must not be refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lane {
     Normal,
@@ -56,25 +59,25 @@ impl Bounds {
     }
 }
 
-/// How a call ended without a reply.
+/// The failure of a call that received no reply.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) kind: ErrorKind,
     pub(crate) outcome: Outcome,
-    /// The broken connection, if it was one that failed many calls.
+    /// The broken connection, if it failed many calls.
     pub(crate) cause: Option<Error>,
 }
 
-/// Why nobody can wait for acknowledgements.
+/// The reason why a caller cannot wait for acknowledgements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoWait {
-    /// The connection on which it was written has ended.
+    /// The connection that carried the write has ended.
     Ended,
-    /// There is no room.
+    /// The queue is full.
     Full,
 }
 
-/// Why the connection must be closed.
+/// The reason why the connection must be closed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Desync(pub(crate) &'static str);
 
@@ -82,39 +85,39 @@ pub(crate) struct Pipeline {
     bounds: Bounds,
     out: BytesMut,
     spare: BytesMut,
-    /// Offset behind the last byte of `out`.
+    /// The offset behind the last byte of `out`.
     queued: u64,
-    /// Offset of the first byte that no writer has taken.
+    /// The offset of the first byte that no writer has taken.
     claimed: u64,
-    /// How many bytes a writer has that no socket has taken yet.
+    /// The number of bytes that a writer has taken and no socket has accepted yet.
     held: usize,
     entries: VecDeque<Entry>,
-    /// Sequence number of the first entry; an entry's place is its sequence number minus this.
+    /// The sequence number of the first entry. An entry's index is its own sequence number minus this number.
     first: u64,
-    /// Entries whose caller has left, and that were not written when it did.
+    /// The number of entries whose caller left before they were written.
     orphans: usize,
     connected: bool,
-    /// The server was asked to answer nothing any more.
+    /// True if the server was told to suppress all further replies.
     hushed: bool,
-    /// The present connection, or the last one.
+    /// The current connection, or the last one.
     connection: ConnectionId,
     slots: Slab<Slot>,
     waits: Waits,
     bundles: Bundles,
     natives: Natives,
     channels: Channels,
-    /// Subscribe with SSUBSCRIBE.
+    /// True if subscriptions use SSUBSCRIBE.
     pub(crate) sharded: bool,
-    /// Results of detached calls, to be handed out after unlocking.
+    /// Results of detached calls, to be delivered after unlocking.
     detached: Vec<Detached>,
     last_reply: Instant,
-    /// What the first PING that is under way asks back.
+    /// The nonce of the oldest PING in flight.
     asked_back: Option<u64>,
-    /// What the PING asks back that is behind an UNSUBSCRIBE for which a push was taken.
+    /// The nonce of the PING behind an UNSUBSCRIBE, once a push was accepted as that order's confirmation.
     behind_an_end: Option<u64>,
-    /// The server said that it cannot be what we need on this connection any more.
+    /// Set when the server said that this connection has become unusable.
     pub(crate) unfit: Option<&'static str>,
-    /// The last reply that said which node serves a slot now.
+    /// The last reply that named the node which now serves a slot.
     pub(crate) moved: Option<Vec<u8>>,
     pub(crate) latency: Histogram,
     pub(crate) pushes: u64,
@@ -124,38 +127,39 @@ pub(crate) struct Pipeline {
 /// One command in wire order.
 struct Entry {
     what: What,
-    /// Offset of its first byte.
+    /// The offset of the command's first byte.
     start: u64,
-    /// When it was queued on this connection.
+    /// The time at which the entry was queued on this connection.
     at: Instant,
-    /// As what it may be bundled.
+    /// The call's shape for bundling.
     shape: Shape,
-    /// For how many calls the command stands that begins here: this entry's and those of the entries behind it. Zero if it is this call's
-    /// alone, or if it begins with an entry before; [`NATIVE`] if this call is written in commands of the server's own.
+    /// The number of calls in the command that begins here: this entry's call and those of the entries behind it.
+    /// It is zero if the call has its own command, or if the command began at an earlier entry. It is [`NATIVE`] if
+    /// native commands of the server replace the call.
     members: u8,
 }
 
-/// [`members`](Entry::members) of a call that is written in commands of the server's own.
+/// The value of [`members`](Entry::members) for a call that was written as native commands of the server.
 const NATIVE: u8 = 1;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
     Call(u32),
-    /// Nobody waits; the result is handed out with the token.
+    /// A call without a waiting caller. Its result is delivered with this token.
     Detached(u64),
-    /// ASKING, which belongs to the call behind it.
+    /// ASKING for the call behind this entry.
     Asking,
-    /// Its caller left; the reply is still to come.
+    /// A call whose caller left. The reply is still due.
     Orphan,
-    /// Asks for its own number back, so that a shifted stream shows within a heartbeat.
+    /// A PING with a nonce. A shifted reply stream becomes visible within one heartbeat.
     Ping(u64),
-    /// `HELLO 3`: the server says its role.
+    /// `HELLO 3`, whose reply contains the server's role.
     Role,
     Subscribe(u32),
     Unsubscribe(u32),
-    /// A group waits for acknowledgements.
+    /// A WAIT or WAITAOF for a group of callers.
     Wait(u32),
-    /// `CLIENT REPLY OFF`: nothing from here on is answered.
+    /// `CLIENT REPLY OFF`: the server suppresses all further replies.
     Silence,
 }
 
@@ -170,10 +174,10 @@ enum SlotState {
     Done(Done),
 }
 
-/// The end of a call that somebody waited for.
+/// The result of a call that has a waiting caller.
 pub(crate) struct Done {
     pub(crate) result: Result<Value, Failure>,
-    /// Which of the node's connections it was.
+    /// The epoch of the connection that carried the call.
     pub(crate) epoch: u32,
 }
 
@@ -210,7 +214,7 @@ impl Pipeline {
         }
     }
 
-    /// Queues a call; the returned slot holds its result until [`take`](Self::take) or [`leave`](Self::leave).
+    /// Queues a call. The returned slot holds the result until [`take`](Self::take) or [`leave`](Self::leave).
     pub(crate) fn submit(
         &mut self,
         request: &Request<'_>,
@@ -231,7 +235,7 @@ impl Pipeline {
         Some(slot)
     }
 
-    /// Queues a call whose result goes to [`take_detached`](Self::take_detached), with its token.
+    /// Queues a call whose result goes to [`take_detached`](Self::take_detached) with its token.
     pub(crate) fn submit_detached(
         &mut self,
         request: &Request<'_>,
@@ -247,12 +251,14 @@ impl Pipeline {
         true
     }
 
-    /// Whether there is room for a call. Whether one is larger than all the room is looked at before: see [`Request::excess`].
+    /// Returns true if the queue has room for a call. Callers first check [`Request::excess`] for requests that can
+    /// never fit.
     fn admits(&self, lane: Lane) -> bool {
         self.bounds.admits(lane, self.entries.len(), self.queued_bytes())
     }
 
-    /// The next call is for a slot that is only on its way to this node: without ASKING the node would send it back.
+    /// Queues ASKING if the next call is for a slot that is still migrating to this node. Without ASKING the node
+    /// would redirect the call.
     fn ask_if(&mut self, asking: bool, now: Instant) {
         if asking {
             self.push(What::Asking, now);
@@ -269,9 +275,11 @@ impl Pipeline {
         self.close_entry();
     }
 
-    /// Asks the server for its role. A primary that became a replica keeps its connections, and still answers reads.
+    /// Queues a query of the server's role. A primary that became a replica keeps its connections open, and still
+    /// serves reads.
     ///
-    /// HELLO is the one command that tells the role to every user: `ROLE` and `INFO` need a permission, and a refusal enters the ACL log.
+    /// HELLO is the only command that returns the role to every user. `ROLE` and `INFO` need a permission, and the
+    /// server writes each refusal to its ACL log.
     pub(crate) fn submit_role(&mut self, now: Instant) {
         self.push(What::Role, now);
         Command::new("HELLO").arg("3").encode(&mut self.out);
@@ -290,18 +298,18 @@ impl Pipeline {
         let before = self.out.len();
         request.encode(&mut self.out);
         let len = self.out.len() - before;
-        // ASKING is for one command.
+        // ASKING covers exactly one command, so a call behind it must not be bundled.
         let shape = if asking { Shape::default() } else { self.bundles.shape(request, len, now) };
         self.push_shaped(what, now, shape);
         self.close_entry();
     }
 
-    /// Accounts for the bytes that were just encoded.
+    /// Counts the bytes that were just encoded.
     fn close_entry(&mut self) {
         self.queued = self.claimed + self.out.len() as u64;
     }
 
-    /// The result of a slot, if it has one; the slot is then free. Otherwise leaves the waker.
+    /// Takes the result of a slot and frees the slot. Stores the waker if the result is not there yet.
     pub(crate) fn take(&mut self, slot: u32, waker: &Waker) -> Option<Done> {
         let index = slot as usize;
         match &mut self.slots.get_mut(index)?.state {
@@ -318,7 +326,7 @@ impl Pipeline {
         }
     }
 
-    /// The caller is gone: its slot is free at once, its reply will pass by.
+    /// Frees the slot of a caller that left. The reply of its call will be discarded.
     pub(crate) fn leave(&mut self, slot: u32) -> Option<Slotted> {
         let (index, slot) = (slot, self.slots.try_remove(slot as usize)?);
         if let SlotState::Waiting(_) = &slot.state {
@@ -340,15 +348,15 @@ impl Pipeline {
         }
     }
 
-    /// While nothing can be written, what nobody waits for any more must not fill the queue. Done when it is half of the
-    /// queue, which keeps the cost per call constant.
+    /// Drops orphans while no connection can write, so that they do not fill the queue. Dropping starts when orphans
+    /// are half of the queue, which keeps the cost per call constant.
     fn make_room(&mut self) {
         if !self.connected && self.orphans * 2 > self.entries.len() {
             self.drop_unwritten(is_kept);
         }
     }
 
-    /// Whether nothing that was written still waits for a reply: then the connection is idle, and a caller may write.
+    /// Returns true if no written entry is waiting for a reply. The connection is then idle, and a caller may write.
     pub(crate) fn is_idle(&self) -> bool {
         self.entries.front().is_none_or(|entry| entry.start >= self.claimed)
     }
@@ -357,9 +365,9 @@ impl Pipeline {
         self.entries.is_empty()
     }
 
-    /// The tokens of calls without a caller that wait for a connection.
+    /// Returns the tokens of detached calls that are waiting for a connection.
     pub(crate) fn unsent(&self) -> impl Iterator<Item = u64> {
-        // What was written on the last one has left with it; while connected, what is queued will be written.
+        // Written entries left the queue with their connection. While connected, queued entries will be written.
         let entries = (!self.connected).then_some(&self.entries);
         entries.into_iter().flatten().filter_map(|entry| match entry.what {
             What::Detached(token) => Some(token),
@@ -375,12 +383,12 @@ impl Pipeline {
         !self.out.is_empty()
     }
 
-    /// Bytes that no socket has taken yet.
+    /// Returns the number of bytes that no socket has taken yet.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.held + self.out.len()
     }
 
-    /// Hands all queued bytes to a writer. Exactly one writer may exist at a time.
+    /// Hands all queued bytes to a writer. At most one writer may exist at a time.
     pub(crate) fn take_output(&mut self) -> BytesMut {
         self.bundle();
         self.claimed = self.queued;
@@ -388,19 +396,20 @@ impl Pipeline {
         std::mem::replace(&mut self.out, std::mem::take(&mut self.spare))
     }
 
-    /// The socket has taken so many of the writer's bytes, and the writer goes on.
+    /// Records that the socket took `bytes` of the writer's bytes. The writer continues with the rest.
     pub(crate) fn wrote(&mut self, bytes: usize) {
         self.held = self.held.saturating_sub(bytes);
     }
 
-    /// The writer is done; `rest` is what the socket did not take (usually nothing). It goes back in front.
+    /// Ends the writer's turn. `rest` holds the bytes that the socket did not take, usually none. They return to the
+    /// front of the queue.
     pub(crate) fn give_back(&mut self, mut rest: BytesMut) {
         self.held = 0;
         if rest.is_empty() {
             rest.clear();
-            // What was written stood before its room, and is room again.
+            // The written bytes lie in front of the buffer's remaining capacity. Reclaim their room for reuse.
             let _has_moved = rest.try_reclaim(rest.capacity() + 1);
-            // One flood must not keep megabytes for ever.
+            // Without this limit, one flood would keep megabytes for the connection's lifetime.
             if rest.capacity() <= SPARE_LIMIT {
                 self.spare = rest;
             }
@@ -449,7 +458,7 @@ impl Pipeline {
         &mut self.channels
     }
 
-    /// Queues the order that a channel needs, if any. Call only while connected.
+    /// Queues the order that a channel needs, if any. Call this function only while connected.
     pub(crate) fn reconcile(&mut self, channel: u32, now: Instant) -> bool {
         let Some((order, name)) = self.channels.next_order(channel) else { return false };
         let (what, verb) = match order {
@@ -462,13 +471,13 @@ impl Pipeline {
         Command::new(verb).arg(&name[..]).encode(&mut self.out);
         self.close_entry();
         if self.sharded && order == Order::Unsubscribe {
-            // Tells whose a refusal is that follows a push: see `is_for_what_has_ended`.
+            // A refusal behind a push may belong to the order or to this PING: see `is_for_what_has_ended`.
             self.submit_ping(now);
         }
         true
     }
 
-    /// Every waiter for messages is to look, and what was refused is asked for once more.
+    /// Wakes every waiter for messages and repeats refused subscriptions.
     pub(crate) fn look_again(&mut self, connected: bool, now: Instant, wakers: &mut Vec<Waker>) {
         self.channels.look_again(wakers);
         if connected {
@@ -478,7 +487,7 @@ impl Pipeline {
         }
     }
 
-    /// What was refused is asked for once more.
+    /// Repeats the subscription to one refused channel.
     pub(crate) fn ask_again(
         &mut self,
         channel: &[u8],
@@ -511,8 +520,8 @@ impl Pipeline {
 
     /// Moves the deadline of each call to `until`, if it is earlier.
     ///
-    /// Calls that were written are no exception. The pause may have begun in the middle of their write, and a driver that has collected
-    /// calls before the pause writes them before it looks at the clock.
+    /// The deadlines of written calls move, too. The pause may have begun in the middle of their write. A driver that
+    /// collected calls before the pause writes them before it reads the clock.
     pub(crate) fn spare(&mut self, until: Instant) {
         for entry in &self.entries {
             let waits = match entry.what {
@@ -531,7 +540,7 @@ impl Pipeline {
         }
     }
 
-    /// Fails every call whose deadline has passed; returns the earliest deadline that is left.
+    /// Fails every call whose deadline has passed. Returns the earliest remaining deadline.
     pub(crate) fn expire(&mut self, now: Instant, wakers: &mut Vec<Waker>) -> Option<Instant> {
         let mut earliest = None::<Instant>;
         for place in 0..self.entries.len() {
@@ -549,7 +558,8 @@ impl Pipeline {
                 earliest = Some(earliest.map_or(deadline, |earliest| earliest.min(deadline)));
                 continue;
             }
-            // While connected, what is queued will still be written; an orphan that never was is dropped below.
+            // While connected, queued bytes will still be written. While not connected, `make_room` drops unwritten
+            // orphans.
             let outcome = if self.connected { Outcome::MaybeExecuted } else { Outcome::NotSent };
             let failure = Failure { kind: ErrorKind::Timeout, outcome, cause: None };
             if let Some(entry) = self.entries.get_mut(place) {
@@ -562,7 +572,8 @@ impl Pipeline {
         earliest
     }
 
-    /// Since when the oldest written entry has been waiting without any reply arriving, and without a reason to wait.
+    /// Returns the start of the current silence: the time since which a written entry has been waiting without any
+    /// reply. A WAIT entry adds its own timeout.
     pub(crate) fn waiting_since(&self) -> Option<Instant> {
         let oldest = self.entries.front().filter(|entry| entry.start < self.claimed)?;
         let since = oldest.at.max(self.last_reply);
@@ -572,7 +583,8 @@ impl Pipeline {
         }
     }
 
-    /// Fails the call whose reply is due, as the one that has ended the connection. [`disconnect`](Self::disconnect) fails the others.
+    /// Fails the call whose reply is due, because that call ended the connection. [`disconnect`](Self::disconnect)
+    /// fails the others.
     pub(crate) fn fail_front(&mut self, culprit: &Error, wakers: &mut Vec<Waker>) {
         let is_alone = |entry: &&Entry| entry.members == 0 && matches!(entry.what, What::Call(_));
         if self.entries.front().filter(is_alone).is_some()
@@ -583,9 +595,9 @@ impl Pipeline {
         }
     }
 
-    /// The connection broke. Written calls fail with `MaybeExecuted`; unwritten ones stay queued for the next
-    /// connection. Orphans, pings and subscription orders are dropped: the first have no caller, the others are made
-    /// anew.
+    /// Ends the connection. Written calls fail with `MaybeExecuted`, and unwritten calls stay queued for the next
+    /// connection. Orphans are dropped, because they have no caller. PINGs and subscription orders are dropped,
+    /// because the next connection creates new ones.
     pub(crate) fn disconnect(&mut self, cause: &Error, wakers: &mut Vec<Waker>) {
         let kind = match cause.kind() {
             kind @ (ErrorKind::Protocol | ErrorKind::Closed) => kind,
@@ -609,25 +621,25 @@ impl Pipeline {
             }
         }
         self.fail_unwritten_waits(&lost, wakers);
-        // Whoever is in the middle of a write gives nothing back.
+        // A writer in the middle of a write returns no bytes to a broken connection.
         self.held = 0;
         (self.asked_back, self.behind_an_end) = (None, None);
         self.connected = false;
         self.channels.on_disconnect(wakers);
         self.drop_unwritten(is_kept);
-        // What is left goes alone and as a script, until a writer takes it.
+        // The remaining calls are single script calls again until a writer takes them.
         self.bundles.forget_all();
         self.natives.forget_all();
     }
 
-    /// The next connection is to this server.
+    /// Prepares for a connection to this server.
     pub(crate) fn meet(&mut self, server: &ServerInfo) {
         self.bundles.meet(server);
     }
 
-    /// A connection is up: subscribes to what is wanted, in front of the calls that were queued meanwhile.
+    /// Starts a connection. Subscriptions are queued before the calls that were queued while disconnected.
     pub(crate) fn reconnect(&mut self, now: Instant) {
-        // Whoever gave up meanwhile was told that nothing was sent.
+        // Drop the calls that timed out meanwhile: their callers were told `NotSent`, so the calls must never leave.
         self.drop_unwritten(is_kept);
         self.connected = true;
         self.connection.epoch = self.connection.epoch.wrapping_add(1);
@@ -654,7 +666,7 @@ impl Pipeline {
         self.unfit = None;
     }
 
-    /// Asks for silence, once: nothing that is queued from now on is answered.
+    /// Queues `CLIENT REPLY OFF` once. The server sends no replies to later entries.
     pub(crate) fn hush(&mut self, now: Instant) {
         if !std::mem::replace(&mut self.hushed, true) {
             self.push(What::Silence, now);
@@ -663,18 +675,18 @@ impl Pipeline {
         }
     }
 
-    /// Whether an answer is still to come.
+    /// Returns true if a reply is still due.
     pub(crate) fn owes_answers(&self) -> bool {
         self.entries.front().is_some_and(|entry| entry.what != What::Silence)
     }
 
-    /// Nothing will ever be sent again: every call fails.
+    /// Closes the pipeline for good: every call fails.
     pub(crate) fn close(&mut self, cause: &Error, wakers: &mut Vec<Waker>) {
         self.disconnect(cause, wakers);
         self.fail_unwritten(cause, wakers);
     }
 
-    /// Fails the calls that were never written, with `cause`.
+    /// Fails the unwritten calls with `cause`.
     pub(crate) fn fail_unwritten(&mut self, cause: &Error, wakers: &mut Vec<Waker>) {
         let failure = Failure { kind: cause.kind(), outcome: Outcome::NotSent, cause: Some(cause.clone()) };
         let entries = std::mem::take(&mut self.entries);
@@ -693,18 +705,18 @@ impl Pipeline {
         self.queued = self.claimed;
     }
 
-    /// Keeps of the unwritten entries only those that `keep` names, with their bytes; each alone and as a script, if they were bundled or
-    /// native.
+    /// Drops the unwritten entries that `keep` does not select, with their bytes. Bundled and native calls become
+    /// single script calls again.
     fn drop_unwritten(&mut self, keep: impl Fn(What) -> bool) {
         let old_bytes = std::mem::take(&mut self.out);
         let old_entries = std::mem::take(&mut self.entries);
         let (base, end) = (self.queued - old_bytes.len() as u64, self.queued);
         let ends: Vec<u64> = old_entries.iter().skip(1).map(|entry| entry.start).chain([end]).collect();
-        // Whatever was only partly written went down with its connection.
+        // Partly written commands were lost with their connection.
         self.claimed = base;
         self.queued = base;
         self.orphans = 0;
-        // The bundle whose members come, how many have come, and how many there are.
+        // The current bundle, the number of its members visited so far, and the number of all its members.
         let mut bundled = (Bundle::default(), 0, 0);
         for (entry, end) in old_entries.into_iter().zip(ends) {
             if entry.members > NATIVE {
@@ -735,19 +747,20 @@ impl Pipeline {
     }
 }
 
-/// Makes of an offset what a PING asks back: a number that no reply says by chance for which a caller waits. Any that is as large and as
-/// arbitrary would do.
+/// A mask that turns an offset into a PING nonce. No reply to a caller should equal the nonce by chance. Any other
+/// large, arbitrary number would serve as well.
 const NO_COUNTER: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What outlives a connection if it was not written.
+/// Returns true for entries that survive a connection if they were not written.
 fn is_kept(what: What) -> bool {
     matches!(what, What::Call(_) | What::Detached(_))
 }
 
-/// A slot's remains; dropped outside the lock, because wakers and values may run foreign code.
+/// The remains of a slot. They are dropped outside the lock, because wakers and values may run foreign code.
 pub(crate) struct Slotted(#[expect(dead_code, reason = "held only to be dropped later")] Slot);
 
-/// Largest buffer that is kept between flushes: room for what five hundred callers ask at once. There are two, as long as the connection.
+/// The largest buffer that is kept between flushes. It has room for the simultaneous requests of 500 callers. Each
+/// connection keeps two such buffers.
 const SPARE_LIMIT: usize = 128 << 10;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a caller wants sent, with its parameters borrowed: how it is encoded, named, and which key it is about.
+//! A caller's request with borrowed parameters.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use crate::base::retry::Retry;
 use crate::base::script::Script;
 use crate::protocol::exclusive;
 
-/// What a caller wants sent.
+/// A caller's request.
 #[derive(Clone, Copy)]
 pub(crate) enum Request<'a> {
     Command(&'a Command<'a>),
@@ -17,7 +17,7 @@ pub(crate) enum Request<'a> {
     Eval(Eval<'a>),
 }
 
-/// A script and its parameters: the keys, then the arguments.
+/// A script with its parameters. The keys come first, then the arguments.
 #[derive(Clone, Copy)]
 pub(crate) struct Eval<'a> {
     pub(crate) script: &'a Script,
@@ -34,7 +34,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The command's name, for messages.
+    /// Returns the command's name for error messages.
     pub(crate) fn name(&self) -> &'a str {
         match self {
             Request::Command(command) => command.name(),
@@ -43,7 +43,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The same request as it is to be made after earlier attempts.
+    /// Returns this request in the form that the next attempt sends.
     pub(crate) fn retried(self, retry: &Retry) -> Self {
         match self {
             Request::EvalSha(eval) | Request::Eval(eval) if retry.is_in_full() => Request::Eval(eval),
@@ -51,7 +51,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Why it cannot be what its caller means, or not be sent on a connection that others share.
+    /// Returns the reason why the client cannot send the request on a shared connection, or why its parameters are
+    /// wrong.
     #[inline]
     pub(crate) fn objection(&self) -> Option<Cow<'static, str>> {
         match self {
@@ -64,7 +65,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The key that decides which node of a cluster serves this; the first argument is taken for it.
+    /// Returns the key that decides which cluster node serves the request. For a command, the key is its first
+    /// argument.
     pub(crate) fn key(&self) -> Option<Arg<'a>> {
         match self {
             Request::Command(command) => command.iter().nth(1),
@@ -74,14 +76,14 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Why there will never be room for it in a queue of at most `bound` bytes.
+    /// Returns the error text if the request can never fit a queue of at most `bound` bytes.
     #[inline]
     pub(crate) fn excess(&self, bound: usize) -> Option<String> {
         (self.payload() > bound)
             .then(|| format!("it is larger than the queue of this connection may be, which is {bound} bytes"))
     }
 
-    /// Bytes of what it says; the protocol's own are few.
+    /// Returns the request's size in bytes, without the few bytes of the protocol's framing.
     #[inline]
     fn payload(&self) -> usize {
         fn all<'a>(args: impl Iterator<Item = Arg<'a>>) -> usize {

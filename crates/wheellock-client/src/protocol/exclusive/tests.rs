@@ -32,7 +32,7 @@ fn what_is_everybodys_is_refused_however_it_is_written() {
     assert!(objection_to("XREADGROUP GROUP g c BLOCK 5 STREAMS s >").is_some());
 }
 
-/// A second client of this crate refuses it, too.
+/// A second client of this crate refuses the command, too, so the text names another library.
 #[test]
 fn what_no_client_sends_says_who_does() {
     for line in
@@ -66,11 +66,11 @@ fn what_is_ones_own_is_not() {
     ] {
         assert_eq!(objection_to(line), None, "{line}");
     }
-    // A stream, a group and a consumer may have this name.
+    // A stream, a group or a consumer may have this name.
     for line in ["XREAD STREAMS BLOCK 0", "XREADGROUP GROUP BLOCK BLOCK STREAMS s >", "XREAD BLOC 5"] {
         assert_eq!(objection_to(line), None, "{line}");
     }
-    // The lock layer asks with it what a server can do, and it ends by itself.
+    // The lock layer tests the server's abilities with this command, and the command ends by itself.
     assert_eq!(objection_to("WAIT 0 1"), None);
     assert_eq!(objection(&Command::new("XREAD").arg(5)), None);
 }

@@ -85,7 +85,7 @@ fn credentials_go_with_hello_and_the_rest_in_one_flight() {
     );
 }
 
-/// C2: what a server cannot know is not asked of it.
+/// C2: the client sends no command that the server's version cannot know.
 #[test]
 fn servers_before_7_2_are_not_told_the_librarys_name() {
     for (version, told) in
@@ -141,8 +141,8 @@ fn refusals_say_what_to_change() {
     assert_eq!(kind("redis://h", b"+OK\r\n").0, ErrorKind::Protocol);
 }
 
-/// A server that does not know HELLO repeats what it was sent, the password included: what follows is the text of Redis 5 and of
-/// those before it, and of a later one whose HELLO was renamed.
+/// A server that does not know HELLO repeats its input, including the password. The first texts are those of Redis 5,
+/// of earlier versions, and of a later version with HELLO renamed.
 #[test]
 fn a_server_that_repeats_the_password_is_not_quoted() {
     let config = config("redis://:s3cret-pw@h");
@@ -172,7 +172,7 @@ fn a_server_that_repeats_the_password_is_not_quoted() {
             );
         }
     }
-    // Later in the handshake, too.
+    // Later replies of the handshake are not quoted either.
     let wire = [HELLO, b"+OK\r\n+OK\r\n+OK\r\n+run_id:a1\r\n-READONLY s3cret-pw\r\n"].concat();
     let error = shake(&config, &wire).unwrap_err();
     assert!(error.to_string().contains("READONLY (its words"), "{error}");
@@ -180,7 +180,7 @@ fn a_server_that_repeats_the_password_is_not_quoted() {
     assert_eq!(error.code(), Some("ERR"), "{error:?}");
 }
 
-/// A mark in place of a weak password would tell it.
+/// Masking a weak password in the text would reveal the password.
 #[test]
 fn weak_password_changes_no_text() {
     let refusals: &[&[u8]] = &[
@@ -202,7 +202,7 @@ fn weak_password_changes_no_text() {
     }
 }
 
-/// It is kept, and goes into events.
+/// The client keeps these texts and puts them into events.
 #[test]
 fn what_a_server_says_about_itself_is_cut_and_escaped() {
     let version = "7.2\u{1b}[2J\n".to_owned() + &"9".repeat(1 << 20);

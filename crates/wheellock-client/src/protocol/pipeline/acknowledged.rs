@@ -1,4 +1,6 @@
-//! Callers wait until what they have written is acknowledged. Who waits together is `waits`'. Pure.
+//! Callers that wait for acknowledgements of their writes.
+//!
+//! `waits` groups these callers, and this module only queues and ends the groups.
 
 use std::task::Waker;
 use std::time::Instant;
@@ -12,8 +14,9 @@ use crate::base::error::{ErrorKind, Outcome};
 use crate::protocol::acks::Acks;
 
 impl Pipeline {
-    /// Has a caller wait until what was written on `connection` is acknowledged, or so many milliseconds have passed. The
-    /// caller has an answer of that connection, so it comes before any such wait that is not on its way yet.
+    /// Makes a caller wait for acknowledgements of its write on `connection`, for at most `millis` milliseconds. The
+    /// caller already has a reply of that connection. Its write therefore precedes every wait command that has not
+    /// been written yet.
     pub(crate) fn submit_wait(
         &mut self,
         connection: ConnectionId,
@@ -30,7 +33,8 @@ impl Pipeline {
         Ok(slot)
     }
 
-    /// As [`submit_wait`](Self::submit_wait), for a result that is handed out with its token. Returns whether it was queued.
+    /// Does the same as [`submit_wait`](Self::submit_wait) for a detached call, whose result is delivered with its
+    /// token. Returns whether the wait was queued.
     pub(crate) fn submit_detached_wait(
         &mut self,
         connection: ConnectionId,
@@ -43,7 +47,7 @@ impl Pipeline {
         true
     }
 
-    /// The group to join: one that is still to be written, or a new one.
+    /// Returns a group that the caller can join: an unwritten group with equal parameters, or a new group.
     fn group(
         &mut self,
         connection: ConnectionId,
@@ -78,7 +82,7 @@ impl Pipeline {
         }
     }
 
-    /// Fails those of a group whose deadlines have passed; returns the earliest deadline that is left.
+    /// Fails the members of a group whose deadlines have passed. Returns the earliest remaining deadline.
     pub(super) fn expire_members(
         &mut self,
         group: u32,
@@ -101,7 +105,7 @@ impl Pipeline {
         earliest
     }
 
-    /// What was written on a connection cannot be waited for on the next one.
+    /// Fails unwritten waits, because the next connection cannot wait for writes of the previous one.
     pub(super) fn fail_unwritten_waits(&mut self, lost: &Failure, wakers: &mut Vec<Waker>) {
         let waits: Vec<u32> = self
             .entries

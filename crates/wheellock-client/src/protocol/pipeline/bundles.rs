@@ -1,7 +1,10 @@
-//! Calls that leave together as one command. The server pays for each run of a script, and several locks that are asked for at once need
-//! no more than one: neighbours in wire order that are parts of the same script become a run of that one, at the moment at which a writer takes
-//! them. Owns which calls can, how their bytes become one command, and those bytes until the server has answered: a command that it
-//! refuses as a whole, for one member's sake or for all, is sent once more, call by call. Pure.
+//! Calls that a writer sends together as one command.
+//!
+//! The server pays for each run of a script, and one run can serve several locks. Neighbours in wire order that are
+//! parts of the same script become one run of that script. This happens when a writer takes them. This module decides
+//! which calls can be bundled and how their bytes form one command. It keeps those bytes until the server has
+//! replied. If the server refuses the whole command, the pipeline sends each call again by itself. This module does
+//! no I/O.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,41 +17,41 @@ use crate::base::script::{Native, Part, Script};
 use crate::protocol::handshake::ServerInfo;
 use crate::protocol::request::Request;
 
-/// What can be bundled, and what is under way bundled.
+/// The known parts, and the bundles in flight.
 #[derive(Default)]
 pub(super) struct Bundles {
     known: Vec<Known>,
-    /// In wire order.
+    /// The bundles in wire order.
     sent: VecDeque<Bundle>,
-    /// Room for others.
+    /// Empty bundles with room for later calls.
     spare: Vec<Bundle>,
-    /// Room to make the next ones in.
+    /// A buffer in which the next bundles are encoded.
     room: BytesMut,
-    /// No bundle is made before this: the last one was refused.
+    /// The end of the pause after a refused bundle. Before it no bundle is built.
     rests_until: Option<Instant>,
-    /// Whether calls may be bundled: those of a cluster may be about keys of different slots.
+    /// True if calls may be bundled. Calls to a cluster must not: their keys may belong to different slots.
     may_bundle: bool,
-    /// What the server is.
+    /// The server's description of itself.
     server: ServerInfo,
 }
 
-/// A part of a script, with what its calls look like.
+/// A part of a script, with the layout of its calls.
 struct Known {
     id: PartId,
     whole: Arc<Script>,
     number: u8,
-    /// Bytes before the key.
+    /// The number of bytes before the key.
     head: usize,
-    /// Arguments behind it.
+    /// The number of arguments behind the key.
     args: usize,
     natives: &'static [Native],
-    /// The one of these that the server knows.
+    /// The native commands of `natives` that the server knows.
     native: Option<&'static Native>,
-    /// Whether the server knows one for every part of the script: then nobody needs that one.
+    /// True if the server knows native commands for every part of the script. Bundling such parts saves nothing.
     all_native: bool,
 }
 
-/// The calls of one command as they would have been sent alone.
+/// The calls of one command, in the form in which each would be sent alone.
 #[derive(Default)]
 pub(super) struct Bundle {
     whole: Option<Arc<Script>>,
@@ -56,35 +59,35 @@ pub(super) struct Bundle {
     calls: Vec<Kept>,
 }
 
-/// A call among the bytes of a bundle: its last are its arguments, and before them stands its key.
+/// A call among the bytes of a bundle. The call's bytes end with its key and, behind the key, its arguments.
 struct Kept {
     end: usize,
     key: u16,
     args: u16,
-    /// Which part it is.
+    /// The number of the part.
     number: u8,
 }
 
-/// What a call is to those who bundle it.
+/// The layout of a call, as far as bundling needs it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Shape {
     pub(super) part: PartId,
-    /// Bytes of its key, with the length before it.
+    /// The length of the key in bytes, including its length prefix.
     key: u16,
-    /// Bytes of what follows the key.
+    /// The number of bytes behind the key.
     args: u16,
 }
 
-/// Which part of which script a call is: places of what is known, counted from one; zero if of none.
+/// A part of a script. Both fields are positions in the list of known parts, counted from one. Zero means no part.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PartId {
     part: u8,
-    /// That of the script's first part.
+    /// The position of the script's first known part.
     whole: u8,
 }
 
 impl PartId {
-    /// Whether it is no part of a script, or of one that is not known.
+    /// Returns true if the call is not a known part of a script.
     pub(super) fn is_of_none(self) -> bool {
         self.part == 0
     }
@@ -95,7 +98,8 @@ impl Bundles {
         Self { may_bundle, ..Self::default() }
     }
 
-    /// What this request, which takes so many bytes, is to those who bundle it. One that is not to be bundled now is none of a whole.
+    /// Returns the shape of a request that takes `len` bytes. If the request must not be bundled now, the shape's
+    /// `whole` is zero.
     pub(super) fn shape(&mut self, request: &Request<'_>, len: usize, now: Instant) -> Shape {
         let Request::EvalSha(eval) = request else { return Shape::default() };
         let Some(Part { whole, number }) = eval.script.part() else { return Shape::default() };
@@ -112,7 +116,8 @@ impl Bundles {
         }
     }
 
-    /// How many of these calls, from the first on, can be one command, and one that costs less than all of them.
+    /// Returns how many of these calls, beginning with the first, can form one command that costs less than the
+    /// single calls.
     pub(super) fn go_together(&self, mut calls: impl Iterator<Item = Shape>) -> usize {
         let Some(Shape { part: first, .. }) = calls.next() else { return 0 };
         if first.whole == 0 || self.known(first).is_none_or(|known| known.all_native) {
@@ -121,13 +126,14 @@ impl Bundles {
         1 + calls.take(MOST - 1).take_while(|call| call.part.whole == first.whole).count()
     }
 
-    /// The commands of the server's own that do what this part does, and the bytes of its calls before the key.
+    /// Returns the native commands that replace this part, and the number of bytes before the key of the part's
+    /// calls.
     pub(super) fn native(&self, part: PartId) -> Option<(&'static Native, usize)> {
         self.known(part).and_then(|known| Some((known.native?, known.head)))
     }
 
-    /// The server does not let this user have these commands. It is asked for them no more on this connection: each time would stand in
-    /// its log of refusals.
+    /// Disables the native commands of a part on this connection, because the server refused them. Each further
+    /// attempt would add a line to the server's log of refusals.
     pub(super) fn forgo_native(&mut self, part: PartId) {
         if let Some(known) = self.known.iter_mut().find(|known| known.id.part == part.part) {
             known.native = None;
@@ -135,7 +141,7 @@ impl Bundles {
         }
     }
 
-    /// What is native of which scripts has changed.
+    /// Updates `all_native` of the known parts after a change.
     fn see_natives(&mut self) {
         for place in 0..self.known.len() {
             let Some(whole) = self.known.get(place).map(|known| known.id.whole) else { return };
@@ -146,11 +152,11 @@ impl Bundles {
         }
     }
 
-    /// A part that was not known, and the bytes of its calls before the key.
+    /// Records an unknown part. Returns its identifier and the number of bytes before the key of its calls.
     #[cold]
     fn learn(&mut self, script: &Script, whole: &Arc<Script>, number: u8) -> Option<(PartId, usize)> {
         let (keys, params) = script.arity().filter(|(keys, _)| *keys == 1)?;
-        // With nothing in them, parameters are six bytes each.
+        // An empty parameter is encoded as six bytes.
         let mut empty = BytesMut::new();
         script.encode_evalsha(keys, &vec![Arg::from(""); params], &mut empty);
         let head = empty.len().checked_sub(6 * params)?;
@@ -169,8 +175,8 @@ impl Bundles {
         self.known.get(usize::from(part.part).checked_sub(1)?)
     }
 
-    /// Writes calls that follow each other, all of which are these bytes, to `out` as one command, and keeps them as they are. Returns
-    /// whether that was done.
+    /// Writes adjacent calls, whose bytes are `bytes`, to `out` as one command, and keeps their bytes. Returns false
+    /// if `out` is unchanged.
     pub(super) fn write(
         &mut self,
         calls: impl Iterator<Item = Shape>,
@@ -201,12 +207,12 @@ impl Bundles {
         true
     }
 
-    /// The bundle that went first, or was to go first, of those that have not ended.
+    /// Returns the oldest bundle that has not ended.
     pub(super) fn next(&mut self) -> Bundle {
         self.sent.pop_front().unwrap_or_default()
     }
 
-    /// A bundle has ended. Its room is for the next one.
+    /// Recycles the buffers of an ended bundle.
     pub(super) fn ended(&mut self, mut bundle: Bundle) {
         bundle.bytes.clear();
         bundle.calls.clear();
@@ -219,12 +225,12 @@ impl Bundles {
         self.sent.clear();
     }
 
-    /// One was refused, and may be again: for a while calls go alone.
+    /// Pauses bundling after a refused bundle, because the next bundle may be refused, too.
     pub(super) fn rest(&mut self, now: Instant) {
         self.rests_until = Some(now + REST);
     }
 
-    /// The next connection may be to another server, and as another user.
+    /// Adapts to a new connection, which may have another server or another user.
     pub(super) fn meet(&mut self, server: &ServerInfo) {
         self.rests_until = None;
         self.server.clone_from(server);
@@ -234,14 +240,14 @@ impl Bundles {
         self.see_natives();
     }
 
-    /// Room to make bundles in, which is given back.
+    /// Lends the buffer in which bundles are encoded. The caller returns it with [`give_room`](Self::give_room).
     pub(super) fn take_room(&mut self) -> BytesMut {
         std::mem::take(&mut self.room)
     }
 
     pub(super) fn give_room(&mut self, mut room: BytesMut) {
         room.clear();
-        // One flood must not keep megabytes for ever.
+        // Without this limit, one flood would keep megabytes for the connection's lifetime.
         if room.capacity() <= ROOM {
             self.room = room;
         }
@@ -249,7 +255,7 @@ impl Bundles {
 }
 
 impl Kept {
-    /// Its key, with the length before it.
+    /// Returns the call's key, with its length prefix.
     fn key<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         let end = self.end - usize::from(self.args);
         bytes.get(end - usize::from(self.key)..end).unwrap_or_default()
@@ -261,12 +267,12 @@ impl Kept {
 }
 
 impl Bundle {
-    /// The script that it is a run of.
+    /// Returns the script that this bundle runs.
     pub(super) fn whole(&self) -> Option<&Arc<Script>> {
         self.whole.as_ref()
     }
 
-    /// One of its calls, as it would have been sent alone.
+    /// Returns one of the bundle's calls, in the form in which it would be sent alone.
     pub(super) fn call(&self, place: usize) -> Option<&[u8]> {
         let start = match place.checked_sub(1) {
             Some(before) => self.calls.get(before)?.end,
@@ -276,15 +282,15 @@ impl Bundle {
     }
 }
 
-/// The first of these that a server knows.
+/// Returns the first of these native forms that the server knows.
 fn known_by(natives: &'static [Native], server: &ServerInfo) -> Option<&'static Native> {
     natives.iter().find(|native| native.known_by.iter().any(|(name, since)| server.is(name, *since)))
 }
 
-/// Calls of one command at most: the server does nothing else meanwhile.
+/// The largest number of calls in one command. The server does nothing else while it runs the command.
 pub(crate) const MOST: usize = 32;
-/// For how long calls go alone after a bundle was refused.
+/// The pause of bundling after a refused bundle.
 const REST: Duration = Duration::from_secs(1);
-/// Rooms that are kept, and bytes that are kept of each.
+/// The number of recycled bundles, and the number of bytes that each may keep.
 const SPARE: usize = 8;
 const ROOM: usize = 64 << 10;

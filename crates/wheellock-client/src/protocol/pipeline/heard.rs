@@ -1,5 +1,8 @@
-//! What comes from the server: each reply is its call's, in wire order, and a push is nobody's reply. Whatever does not fit ends the
-//! connection, for a reply that goes to another call would be the worst of all. Pure.
+//! Replies and pushes from the server.
+//!
+//! Each reply belongs to the next call in wire order, and a push is never a reply. An unexpected frame ends the
+//! connection. Otherwise a call could receive the reply of another call, which would be the worst of all errors. This
+//! module does no I/O.
 
 use std::task::Waker;
 use std::time::Instant;
@@ -10,7 +13,7 @@ use super::{Desync, Entry, Failure, NATIVE, Pipeline, What};
 use crate::base::error::{ErrorKind, Outcome};
 
 impl Pipeline {
-    /// Takes one decoded frame. Wakers go to `wakers`, to be woken after unlocking.
+    /// Takes one decoded frame. Wakers are added to `wakers`, and the caller wakes them after unlocking.
     pub(crate) fn on_frame(
         &mut self,
         frame: Frame,
@@ -48,10 +51,13 @@ impl Pipeline {
         }
     }
 
-    /// Whether this refuses an UNSUBSCRIBE for which the push was taken with which the server had just ended the subscription by itself,
-    /// because it gave the slot away. If the push was the answer, it refuses the PING behind; that one is about no slot, and was allowed
-    /// when the connection was made: if it is no more, that is told in its name. A server whose disk fails refuses PING, and no order
-    /// (`processCommand` in server.c of Redis 7.0). What a server says of every command may be of either.
+    /// Returns true if this error refuses an UNSUBSCRIBE that an unsolicited push seemed to confirm.
+    ///
+    /// A node that gives a slot away ends the subscription by itself and sends a push. It then also refuses the
+    /// UNSUBSCRIBE in flight. If the push was the confirmation, the error refuses the PING behind the UNSUBSCRIBE. A
+    /// PING concerns no slot, and the user had the permission for it when the connection was made. If the permission
+    /// is gone, the refusal names PING. A server whose disk fails refuses PING but no subscription order
+    /// (`processCommand` in server.c of Redis 7.0). An error that every command can receive may belong to either.
     fn is_for_what_has_ended(&self, value: &Value) -> Result<bool, Desync> {
         let Some(text) = value.as_error().filter(|_| self.is_behind_an_end()) else { return Ok(false) };
         let names_ping = || text.to_ascii_lowercase().windows(6).any(|word| word == b"'ping'");
@@ -67,7 +73,7 @@ impl Pipeline {
         self.behind_an_end.is_some_and(|nonce| self.front_is(What::Ping(nonce)))
     }
 
-    /// One entry has its answer.
+    /// Delivers a reply to its entry.
     pub(super) fn answered(
         &mut self,
         entry: &Entry,
@@ -89,16 +95,17 @@ impl Pipeline {
                 self.latency.record(now.saturating_duration_since(entry.at));
                 self.finish_detached(token, Ok(value));
             }
-            // A replica cannot wait: its connection ends, and with it everything that was to be waited for.
+            // A replica refuses WAIT. Its connection ends, and every wait on it fails.
             What::Wait(group) if self.unfit.is_some() => {
                 let (kind, outcome) = (ErrorKind::ConnectionLost, Outcome::Rejected);
                 self.end_wait(group, &Err(Failure { kind, outcome, cause: None }), wakers);
             }
             What::Wait(group) => self.end_wait(group, &Ok(value), wakers),
-            // Refused, it makes the call behind it be refused too.
+            // If the server refuses ASKING, it also refuses the call behind it, so the reply to ASKING needs no
+            // handling.
             What::Orphan | What::Asking | What::Silence => {}
             What::Ping(nonce) => {
-                // An error is an answer too: a busy server refuses PING.
+                // An error counts as a reply, because a busy server refuses PING.
                 if !is_number(&value, nonce) && !value.is_error() {
                     return Err(Desync("PING was answered with something else: replies have been shifted"));
                 }
@@ -115,12 +122,12 @@ impl Pipeline {
             What::Subscribe(channel) | What::Unsubscribe(channel) if is_busy(&value) => {
                 self.channels.on_put_off(channel);
             }
-            // In RESP3 the confirmation is a push; only a refusal is a reply.
+            // In RESP3 the server confirms with a push. Only a refusal is a reply.
             What::Subscribe(channel) => match value.as_error() {
                 Some(text) => self.channels.on_refused(channel, crate::base::error::printable(text), wakers),
                 None => return Err(Desync("SUBSCRIBE was answered with a reply that is no error")),
             },
-            // A node that has given the slot away since refuses, and has ended the subscription by itself.
+            // A node that has given the slot away meanwhile refuses. It has already ended the subscription by itself.
             What::Unsubscribe(channel) if value.is_error() => {
                 self.channels.on_unsubscribed(channel, wakers);
                 self.reconcile(channel, now);
@@ -130,7 +137,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// The server was busy and is no more.
+    /// Queues the postponed subscription orders, now that the server is no longer busy.
     #[cold]
     fn order_what_was_put_off(&mut self, now: Instant, wakers: &mut Vec<Waker>) {
         for channel in self.channels.free_again(wakers) {
@@ -138,7 +145,7 @@ impl Pipeline {
         }
     }
 
-    /// Some errors say more of the connection than of what was asked.
+    /// Examines an error that says more about the connection than about the request.
     pub(super) fn heard_error(&mut self, text: &[u8]) {
         self.unfit = self.unfit.or_else(|| unfit(text));
         if text.starts_with(b"MOVED ") {
@@ -146,7 +153,7 @@ impl Pipeline {
         }
     }
 
-    /// A push never consumes a call's reply. A (un)subscribe confirmation is matched by its channel, because a server
+    /// Takes a push, which never consumes a call's reply. A confirmation is matched by its channel, because a server
     /// may also end a subscription by itself.
     fn on_push(&mut self, push: &Push, now: Instant, wakers: &mut Vec<Waker>) -> Result<(), Desync> {
         self.pushes += 1;
@@ -176,7 +183,8 @@ impl Pipeline {
                             _ => None,
                         };
                     } else if self.channels.is_being_ended(index) {
-                        // The server has ended it by itself. What we have asked for is answered, too, and until then it is not over.
+                        // The server ended the subscription by itself. Our UNSUBSCRIBE still receives its own reply,
+                        // and the subscription's state changes only then.
                         return Ok(());
                     }
                     self.channels.on_unsubscribed(index, wakers);
@@ -193,22 +201,23 @@ fn is_number(value: &Value, number: u64) -> bool {
     value.as_str().and_then(|text| text.parse().ok()) == Some(number)
 }
 
-/// Whether a script keeps the server from doing anything else: SUBSCRIBE and UNSUBSCRIBE, too (redis-server 7.0.15).
+/// Returns true if a running script blocks the server. SUBSCRIBE and UNSUBSCRIBE are refused as well (redis-server
+/// 7.0.15).
 fn is_busy(value: &Value) -> bool {
     value.as_error().is_some_and(|text| crate::base::error::error_code(text) == "BUSY")
 }
 
-/// Error replies after which only a new connection helps. A primary that became a replica keeps its sockets open
-/// (observed on Redis 7.0), so nothing else would ever end this one.
+/// Returns the reason why only a new connection helps after this error, if so. A primary that became a replica keeps
+/// its sockets open (observed on Redis 7.0). Without this check such a connection would never end.
 ///
-/// Only in a server's own words: a script may say such a code of something else.
+/// Only the server's own wording counts, because a script may use such a code with another meaning.
 fn unfit(text: &[u8]) -> Option<&'static str> {
     match crate::base::error::error_code(text) {
         "READONLY" | "MASTERDOWN" | "NOAUTH" if !crate::base::error::is_the_servers_refusal(text) => None,
         "READONLY" => Some(DEMOTED),
         "MASTERDOWN" => Some("the server lost its primary"),
         "NOAUTH" => Some("the server no longer knows who we are"),
-        // How WAIT and WAITAOF say it.
+        // The wording of WAIT and WAITAOF on a replica.
         "ERR" if REFUSED_BY_REPLICAS.iter().any(|refusal| text.starts_with(refusal)) => Some(DEMOTED),
         _ => None,
     }
@@ -216,6 +225,7 @@ fn unfit(text: &[u8]) -> Option<&'static str> {
 
 const DEMOTED: &str = "the server became a replica";
 
-/// How a replica answers WAIT and WAITAOF (`waitCommand` and `waitaofCommand` in replication.c of Redis 7.2).
+/// The starts of a replica's replies to WAIT and WAITAOF (`waitCommand` and `waitaofCommand` in replication.c of
+/// Redis 7.2).
 const REFUSED_BY_REPLICAS: [&[u8]; 2] =
     [b"ERR WAIT cannot be used with replica", b"ERR WAITAOF cannot be used with replica"];

@@ -1,4 +1,4 @@
-//! The pipeline in a model world: a server that echoes, and every kind of accident.
+//! A model-based test of the pipeline: a server that echoes, and every kind of failure.
 
 use super::*;
 use proptest::prelude::*;
@@ -12,33 +12,34 @@ use crate::base::script::{Native, NativeReply, Script, Word};
 use crate::protocol::acks::Acks;
 use crate::protocol::request::Eval;
 
-/// One thing that happens to a connection.
+/// One event of a connection.
 #[derive(Clone, Debug)]
 enum Step {
     Call,
     Detached,
-    /// A script is called that can be bundled, as one of its parts.
+    /// A call of a script that can be bundled, by the index of its part.
     Part(usize),
     DetachedPart(usize),
-    /// The next bundle that arrives is refused, for want of the script or of a permission.
+    /// The server refuses the next bundle, for lack of the script or of a permission.
     Refuse(bool),
-    /// The next native command that arrives does nothing, or is refused.
+    /// The next native command does nothing, or the server refuses it.
     RefuseNative(usize),
-    /// Whoever of those that were answered came n-th waits for acknowledgements.
+    /// The caller of the n-th answered call waits for acknowledgements.
     Wait(usize),
     DetachedWait(usize),
     Ping,
     Subscribe(u8),
     Unsubscribe(u8),
-    /// The server gives a channel's slot away, and ends the subscription by itself. It gets the slot back when that is wanted again.
+    /// The server gives a channel's slot away and ends the subscription by itself. It gets the slot back with the
+    /// next subscription.
     Move(u8),
     /// The caller of the n-th open call leaves.
     Leave(usize),
-    /// A writer takes everything and the socket accepts this share of it.
+    /// A writer takes all queued bytes, and the socket accepts this share of them, in 255ths.
     Write(u8),
-    /// The server answers so many of the commands it has got.
+    /// The server answers this number of received commands.
     Answer(usize),
-    /// The server's next answer is another command's, if that can be seen of it.
+    /// The server's next reply belongs to another command, if the pipeline can notice that.
     Shift,
     Message(u8),
     Expire,
@@ -72,33 +73,33 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 0..200)
 }
 
-/// A pipeline, and a server that echoes what it has fully received.
+/// A pipeline, and a server that echoes every command it has fully received.
 struct World {
     pipeline: Pipeline,
     connected: bool,
     received: BytesMut,
-    /// Commands the server has fully received on this connection and not answered yet.
+    /// The commands that the server has fully received on this connection and not answered yet.
     pending: VecDeque<Vec<String>>,
-    /// Everything the server has ever executed.
+    /// All commands that the server has ever executed.
     executed: HashMap<String, usize>,
     calls: Vec<(u32, String)>,
     detached: HashMap<u64, String>,
-    /// Calls that were answered, and on which connection.
+    /// The connections of answered calls.
     answered: Vec<ConnectionId>,
-    /// Those who wait for acknowledgements, and on which connection they were answered.
+    /// The callers that wait for acknowledgements, with the connection of their reply.
     waiting: Vec<(u32, ConnectionId)>,
     waiting_detached: HashMap<u64, ConnectionId>,
     subscriptions: HashMap<u8, (u32, u64)>,
-    /// Channels to which the server has subscribed this connection, and those that it has given away.
+    /// The channels to which this connection is subscribed, and the channels that the server gave away.
     subscribed: HashSet<String>,
     moved: HashSet<String>,
-    /// What callers were told was never sent; it must not be, later on, either.
+    /// The calls that were reported as never sent. The server must not execute them later, either.
     not_sent: Vec<String>,
-    /// What the next bundle is answered with.
+    /// The reply to the next bundle.
     refusal: Option<&'static str>,
-    /// What the next native command is answered with; in none of these words it is with nothing.
+    /// The reply to the next native command. An empty text stands for null.
     native_refusal: Option<&'static str>,
-    /// The server does not let this connection have native commands.
+    /// True if the server denies native commands to this connection.
     natives_are_denied: bool,
     next: u64,
     now: Instant,
@@ -237,7 +238,7 @@ impl World {
             }
             Step::Write(share) if self.connected && self.pipeline.has_output() => {
                 let mut bytes = self.pipeline.take_output();
-                // Somebody may append while the writer is in its system call.
+                // A caller may append while the writer is in its system call.
                 if share % 3 == 1 {
                     self.step(&Step::Call);
                 }
@@ -259,7 +260,7 @@ impl World {
                 if self.pending.front().is_some_and(can_be_seen) {
                     self.pending.pop_front();
                     let shifted = Frame::Reply(Value::Integer(5));
-                    // To a command that was refused already nobody listens.
+                    // The command was already refused, so this reply reaches no caller.
                     if self.pipeline.on_frame(shifted, now, &mut self.wakers).is_err() {
                         self.step(&Step::Break);
                     }
@@ -284,7 +285,7 @@ impl World {
                 self.moved.clear();
             }
             Step::Connect if !self.connected => {
-                // Every other server knows native commands.
+                // Every second server knows native commands.
                 let is_native = self.pipeline.connection.epoch.is_multiple_of(2);
                 self.pipeline.meet(&server(is_native));
                 self.natives_are_denied = !is_native;
@@ -296,7 +297,7 @@ impl World {
         self.check();
     }
 
-    /// What has fully arrived at the server is executed at once; its answer may come late or never.
+    /// Executes every command that has fully arrived. Its reply may come late or never.
     fn receive(&mut self) {
         let mut decoder = wheellock_resp::Decoder::new(wheellock_resp::Limits::default());
         loop {
@@ -320,7 +321,7 @@ impl World {
             }
             let is_bundle = words.get(1).is_some_and(|sha| sha == WHOLE.sha());
             if words[0] == "SUNSUBSCRIBE" && self.moved.contains(&words[1]) {
-                // This user may not, or it is too late.
+                // The user may not unsubscribe, or the slot is already gone.
                 let refusal =
                     ["NOPERM to run the command", "MOVED 1 h:1"][usize::from(words[1].ends_with('\0'))];
                 self.pending.push_back(vec!["REFUSED".to_owned(), refusal.to_owned()]);
@@ -360,7 +361,7 @@ impl World {
             }
             "REFUSED" if command[1].is_empty() => self.frame(Frame::Reply(Value::Null)),
             "REFUSED" => self.frame(Frame::Reply(Value::Error(command[1].as_bytes().to_vec().into()))),
-            // As many have acknowledged as this connection's number says.
+            // The number of acknowledgements equals the number of this connection.
             "WAIT" => {
                 let number = i64::from(self.pipeline.connection.epoch);
                 self.frame(Frame::Reply(Value::Integer(number)));
@@ -429,7 +430,7 @@ impl World {
         self.connected && connection == self.pipeline.connection
     }
 
-    /// Everything heals: every call ends, and nothing is left.
+    /// Ends all failures: every call ends, and the pipeline is empty.
     fn settle(&mut self) {
         if !self.connected {
             self.step(&Step::Connect);
@@ -485,19 +486,19 @@ static GIVE: [Native; 2] = [
     },
 ];
 
-/// One that knows native commands, or does not.
+/// Describes a server with or without native commands.
 fn server(is_native: bool) -> ServerInfo {
     let name = if is_native { "native" } else { "plain" };
     ServerInfo { name: name.to_owned(), version: "9.1.0".to_owned(), ..ServerInfo::default() }
 }
 
-/// One of the scripts that can be bundled, and the parameters of a call of it.
+/// Returns a script that can be bundled, and the parameters of a call of it.
 fn part(which: usize, nonce: &str) -> (&'static Script, Vec<Arg<'_>>) {
     let params = [nonce.into(), nonce.into(), "second".into()];
     (&PARTS[which], params.into_iter().take(2 + which % 2).collect())
 }
 
-/// What is asked for by a command: of a bundle each of its keys, to which the parts and their arguments have to belong.
+/// Returns the nonces of a command. For a bundle these are its keys, and each part's arguments must match its key.
 fn nonces(words: &[String]) -> &[String] {
     match words {
         [verb, sha, keys, rest @ ..] if verb == "EVALSHA" => {
@@ -516,7 +517,7 @@ fn nonces(words: &[String]) -> &[String] {
             }
             keys
         }
-        // Belongs to the command before it.
+        // TELL belongs to the command before it.
         [verb, ..] if verb == "TELL" => &[],
         words => words.get(1..2).unwrap_or_default(),
     }
@@ -560,7 +561,7 @@ fn replies_that_nothing_asked_for_are_a_desync() {
     assert_eq!(refused.channels().refusal(channel).as_deref(), Some("NOPERM no channel"));
 }
 
-/// A server that gives a slot away ends the subscriptions by itself, and refuses an UNSUBSCRIBE that was under way.
+/// A server that gives a slot away ends the subscriptions by itself, and refuses an UNSUBSCRIBE in flight.
 #[test]
 fn the_end_of_a_subscription_takes_no_reply_from_the_calls_behind_it() {
     let bulk = |text: &str| Frame::Reply(Value::BulkString(text.as_bytes().to_vec().into()));
@@ -576,10 +577,10 @@ fn the_end_of_a_subscription_takes_no_reply_from_the_calls_behind_it() {
         [vec![ended("c")], vec![ended("d")]],
         [vec![refused(moved)], vec![refused(down)]],
         [vec![ended("c"), refused(moved)], vec![ended("d"), refused(down)]],
-        // Both are ended before any order is read.
+        // The server ends both subscriptions before it reads any order.
         [vec![ended("c"), ended("d"), refused(moved)], vec![refused(moved)]],
         [vec![ended("d"), ended("c"), refused(moved)], vec![ended("d")]],
-        // The user may not give the subscription up, and the server has ended it just then.
+        // The user may not unsubscribe, and the server has just ended the subscription.
         [vec![ended("c"), refused(denied)], vec![ended("d"), refused(unknown)]],
         [vec![refused(denied)], vec![ended("d"), refused(denied)]],
     ];
@@ -611,7 +612,7 @@ fn the_end_of_a_subscription_takes_no_reply_from_the_calls_behind_it() {
         assert_eq!(nonces.len(), 2, "{sent}");
         let frames = first.into_iter().chain([bulk(nonces[0].unwrap())]);
         let frames = frames.chain(second).chain([bulk(nonces[1].unwrap()), bulk("a"), bulk("b")]);
-        // Whoever comes meanwhile gets the place of one that has ended.
+        // A new channel reuses the slab entry of an ended channel.
         let late = pipeline.channels().want(b"late");
         for frame in frames {
             pipeline
@@ -631,13 +632,14 @@ fn the_end_of_a_subscription_takes_no_reply_from_the_calls_behind_it() {
     }
 }
 
-/// What a server says of a subscription to this channel.
+/// Returns a push about the subscription to this channel.
 fn push(kind: &str, channel: &str) -> Frame {
     let words = [kind, channel, "1"].map(|word| Value::BulkString(word.as_bytes().to_vec().into()));
     Frame::Push(Push::new(words.into()).unwrap())
 }
 
-/// A sharded subscription that a push says is over, while the UNSUBSCRIBE for it is under way; and a call behind it.
+/// Returns a pipeline with a push that ended a sharded subscription while its UNSUBSCRIBE is in flight, and a call
+/// behind it.
 fn ended_while_its_end_is_under_way() -> (Pipeline, u32, String) {
     let (mut pipeline, _) = connected(100);
     pipeline.sharded = true;
@@ -657,7 +659,8 @@ fn ended_while_its_end_is_under_way() -> (Pipeline, u32, String) {
     (pipeline, slot, nonce)
 }
 
-/// The push may have been the server's own, and then two refusals follow; or it was the answer, and then one does.
+/// The server may have sent the push by itself, and two refusals follow. If the push was the confirmation, one
+/// refusal follows.
 #[test]
 fn a_refusal_that_may_be_of_either_of_two_ends_the_connection() {
     let now = Instant::now();
@@ -672,7 +675,7 @@ fn a_refusal_that_may_be_of_either_of_two_ends_the_connection() {
         let done = pipeline.take(slot, Waker::noop()).unwrap();
         assert_eq!(done.result.unwrap_err().outcome, Outcome::MaybeExecuted, "{text}");
     }
-    // Of these one is refused alone.
+    // Only the PING can be refused with one of these texts.
     let ping = "NOPERM this user has no permissions to run the 'ping' command";
     for text in [ping, "ERR unknown command 'PING'", "MISCONF Redis is configured to save RDB snapshots"] {
         let (mut pipeline, slot, _) = ended_while_its_end_is_under_way();
@@ -681,7 +684,7 @@ fn a_refusal_that_may_be_of_either_of_two_ends_the_connection() {
         pipeline.on_frame(answer, now, &mut Vec::new()).unwrap();
         assert_eq!(text_of(&mut pipeline, slot).as_deref(), Some("a"), "{text}");
     }
-    // And once it is clear whose the first was, the second is the other's.
+    // If the first refusal is clearly the UNSUBSCRIBE's, the second refusal is the PING's.
     let (mut pipeline, slot, nonce) = ended_while_its_end_is_under_way();
     let answer = |text: &str| Frame::Reply(Value::BulkString(text.as_bytes().to_vec().into()));
     for frame in [refused("MOVED 1 h:1"), answer(&nonce), answer("a")] {
@@ -695,7 +698,8 @@ fn a_refusal_that_may_be_of_either_of_two_ends_the_connection() {
     assert_eq!(text_of(&mut pipeline, slot).as_deref(), Some("a"));
 }
 
-/// Whatever a proxy says of it: only behind the end of a subscription is an error another one's.
+/// An error in place of PONG is the PING's own reply, even from a proxy. Only behind an ended subscription may the
+/// error belong to the UNSUBSCRIBE.
 #[test]
 fn a_ping_that_is_refused_is_answered() {
     for (is_sharded, ends) in [(false, false), (true, false), (false, true)] {
@@ -726,7 +730,7 @@ fn a_ping_that_is_refused_is_answered() {
     }
 }
 
-/// redis-server 7.0.15 while a script runs: the order is refused, whatever it is, and nothing has changed.
+/// While a script runs, redis-server 7.0.15 refuses every subscription order, and the subscription stays as it is.
 #[test]
 fn an_order_that_a_busy_server_refuses_is_sent_again() {
     let (mut pipeline, _) = connected(100);
@@ -786,7 +790,7 @@ fn bounds_refuse_the_normal_and_keep_room_for_the_reserved() {
     assert!(!submit(Lane::Reserved), "that is bounded too");
 }
 
-/// A server that stops reading: what a writer holds waits no less than what is queued behind it.
+/// The server stops reading. Bytes that a writer holds count as queued, like those behind them.
 #[test]
 fn bytes_that_a_writer_holds_are_still_queued() {
     let (mut pipeline, _) = connected(1000);
@@ -811,7 +815,7 @@ fn bytes_that_a_writer_holds_are_still_queued() {
     drop(pipeline.take_output());
     pipeline.give_back(BytesMut::new());
     assert_eq!(pipeline.queued_bytes(), 0);
-    // A connection that ends takes what is with its writer along.
+    // The end of a connection discards the bytes that its writer holds.
     assert!(submit(&mut pipeline));
     drop(pipeline.take_output());
     let lost = Error::new(ErrorKind::ConnectionLost, Outcome::MaybeExecuted, "x", "s", String::new());
@@ -832,7 +836,7 @@ fn the_room_of_a_flood_is_given_up_and_any_other_is_kept() {
         }
         let mut bytes = pipeline.take_output();
         while !bytes.is_empty() {
-            // Piece by piece, as a socket takes them.
+            // The socket takes the bytes in pieces.
             drop(bytes.split_to(bytes.len().min(100_000)));
         }
         pipeline.give_back(bytes);
@@ -840,7 +844,7 @@ fn the_room_of_a_flood_is_given_up_and_any_other_is_kept() {
     }
 }
 
-/// A pipeline whose connection is up, and that connection.
+/// Returns a pipeline with a connection, and that connection's identifier.
 fn connected(bounds: usize) -> (Pipeline, ConnectionId) {
     let now = Instant::now();
     let mut pipeline = Pipeline::new(Bounds { in_flight: bounds, queued_bytes: 1 << 20 }, now, NODE, true);
@@ -948,7 +952,7 @@ fn a_server_that_became_a_replica_ends_the_connection_and_every_wait_on_it() {
     );
 }
 
-/// A script's author may call an error as servers do.
+/// A script's author may choose an error code that servers also use.
 #[test]
 fn what_a_script_says_is_no_reason_to_end_the_connection() {
     for (error, is_unfit) in [
@@ -980,7 +984,8 @@ fn waits_are_bounded_as_calls_are() {
 const NODE: u32 = 3;
 const WAIT: (Acks, u64) = (Acks::Replicas(1), 100);
 
-/// Queues calls of these parts, the n-th with the key `n`, and takes what a writer would; the slots and the command.
+/// Queues calls of these parts, the n-th call with the key `n`, and takes the output. Returns the slots and the
+/// written text.
 fn bundle(pipeline: &mut Pipeline, parts: &[usize]) -> (Vec<u32>, String) {
     let now = Instant::now();
     let slots = parts.iter().enumerate().map(|(number, which)| {
@@ -1117,7 +1122,7 @@ fn who_may_not_bundle_does_not() {
     assert!(!text.contains(WHOLE.sha()));
 }
 
-/// A pipeline whose connection is to a server that knows native commands.
+/// Returns a pipeline whose server knows native commands.
 fn native(bundles_calls: bool) -> Pipeline {
     let now = Instant::now();
     let bounds = Bounds { in_flight: 100, queued_bytes: 1 << 20 };
@@ -1215,7 +1220,7 @@ fn a_native_call_that_was_not_written_is_a_script_for_the_next_server() {
     assert_eq!(text_of(&mut pipeline, unwritten[0]).unwrap(), "b");
 }
 
-/// It may have given back, and told nobody.
+/// GIVE may have run without TELL, so half a reply proves nothing.
 #[test]
 fn half_an_answer_is_none() {
     let mut pipeline = native(true);
@@ -1301,7 +1306,7 @@ fn what_no_native_command_returns_is_a_desync() {
     }
 }
 
-/// The connection ends: whoever waits is told that nobody knows what became of the call.
+/// Ends the connection. Every caller learns that the outcome of its call is unknown.
 fn break_and_expect_all_lost(pipeline: &mut Pipeline, slots: &[u32]) {
     let cause = Error::new(ErrorKind::Protocol, Outcome::MaybeExecuted, "t", "s", String::new());
     pipeline.disconnect(&cause, &mut Vec::new());

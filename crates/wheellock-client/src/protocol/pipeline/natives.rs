@@ -1,6 +1,8 @@
-//! Calls of scripts that leave as commands of the server's own, because it knows some that do the same: no script is run for them. A call
-//! is queued as a script, whatever the server, and becomes such commands at the moment at which a writer takes it. Owns what was written
-//! so, and how each call would have been sent as a script: as that it goes out once more if the commands did nothing. Pure.
+//! Script calls that are written as native commands.
+//!
+//! Some servers have native commands with the effect of a script, and then no script runs. A call is always queued as
+//! a script call, and becomes native commands when a writer takes it. This module keeps the script form of each call.
+//! If the native commands did nothing, the pipeline sends the script form. This module does no I/O.
 
 use std::collections::VecDeque;
 
@@ -10,26 +12,26 @@ use wheellock_resp::{Command, Value};
 use super::bundles::PartId;
 use crate::base::script::{Native, Word};
 
-/// Calls that are under way as such commands.
+/// Native calls in flight.
 #[derive(Default)]
 pub(super) struct Natives {
-    /// In wire order.
+    /// The calls in wire order.
     sent: VecDeque<Sent>,
-    /// Their bytes as calls of scripts, one behind the other.
+    /// The script forms of these calls, in the same order and without gaps.
     calls: VecDeque<u8>,
 }
 
-/// One of them.
+/// One native call in flight.
 struct Sent {
     form: &'static Native,
     part: PartId,
-    /// Bytes as a call of a script.
+    /// The length of the script form in bytes.
     len: usize,
     /// The reply to the first of two commands.
     first: Option<Value>,
 }
 
-/// What was replied to the commands of one call.
+/// The replies to the commands of one call.
 pub(super) struct Replied {
     pub(super) form: &'static Native,
     pub(super) part: PartId,
@@ -38,8 +40,8 @@ pub(super) struct Replied {
 }
 
 impl Natives {
-    /// Writes a call of a script, whose key begins behind `head` bytes, to `out` as such commands, and keeps it as it is. Returns whether
-    /// that was done.
+    /// Writes a script call to `out` as native commands, and keeps its script form. The call's key begins behind
+    /// `head` bytes. Returns false if `out` is unchanged.
     pub(super) fn write(
         &mut self,
         form: &'static Native,
@@ -77,7 +79,7 @@ impl Natives {
         true
     }
 
-    /// A reply to the call that was written first. `None` if another one belongs to it.
+    /// Takes a reply to the oldest native call. Returns `None` if the call's second reply is still due.
     pub(super) fn replied(&mut self, value: Value) -> Option<Replied> {
         let sent = self.sent.front_mut()?;
         let (first, second) = match sent.first.take() {
@@ -91,11 +93,10 @@ impl Natives {
         Some(Replied { form: sent.form, part: sent.part, first, second })
     }
 
-    /// The call that was written first, or was to be, of those that have not ended, has ended so. Returns how it would have been sent as a
-    /// script.
+    /// Ends the oldest native call, whether its replies arrived or not. Returns the call's script form.
     pub(super) fn end(&mut self) -> impl Iterator<Item = u8> + '_ {
         let len = self.sent.pop_front().map_or(0, |sent| sent.len);
-        // One flood must not keep megabytes for ever.
+        // Without this limit, one flood would keep megabytes for the connection's lifetime.
         if self.sent.is_empty() && self.calls.capacity() > ROOM {
             let calls = std::mem::take(&mut self.calls);
             self.calls.extend(calls);
@@ -109,7 +110,7 @@ impl Natives {
     }
 }
 
-/// Takes the first bulk string off `bytes`, if one is there.
+/// Removes the first bulk string from `bytes` and returns it, or returns `None`.
 fn bulk<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (mut len, mut at) = (0_usize, 1);
     while let digit @ b'0'..=b'9' = bytes.get(at)? {
@@ -123,7 +124,7 @@ fn bulk<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(text)
 }
 
-/// No script that has such a form takes more parameters.
+/// An upper bound: no script with native commands takes more parameters.
 const MOST_PARAMS: usize = 8;
-/// Bytes of calls that are kept room for.
+/// The number of bytes that stay reserved for script forms.
 const ROOM: usize = 64 << 10;

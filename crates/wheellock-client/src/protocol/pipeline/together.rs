@@ -1,5 +1,6 @@
-//! Calls leave together as one command, or in commands of the server's own, and each has its own answer. Which can, and their bytes, are
-//! `bundles`' and `natives`'. Pure.
+//! Bundled and native calls: writing them and splitting their replies.
+//!
+//! `bundles` and `natives` decide which calls qualify and keep their bytes. This module does no I/O.
 
 use std::task::Waker;
 use std::time::Instant;
@@ -12,8 +13,9 @@ use super::{Desync, NATIVE, Pipeline, What};
 use crate::base::script::NativeReply;
 
 impl Pipeline {
-    /// Makes one command of neighbours that no writer has taken, where they can be one and that costs less, and commands of the server's own
-    /// of the others, where it knows some. What is left is shorter, and ends where it ended.
+    /// Rewrites the entries that no writer has taken. Neighbours become one command where that is possible and costs
+    /// less. Other calls become native commands where the server has some. The rewritten bytes are shorter and end at
+    /// the same offset.
     pub(super) fn bundle(&mut self) {
         let base = self.queued - self.out.len() as u64;
         let first = self.entries.partition_point(|entry| entry.start < base);
@@ -25,13 +27,14 @@ impl Pipeline {
         let (old, mut new) = (std::mem::take(&mut self.out), self.bundles.take_room());
         new.reserve(old.len());
         let within = |offset: u64| usize::try_from(offset - base).unwrap_or(usize::MAX).min(old.len());
-        // Where an entry begins is counted from the beginning of `new` until all of it is written.
+        // Until `new` is complete, the starts of entries are relative to the beginning of `new`.
         let (mut place, mut copied) = (first, 0);
         while let Some(entry) = self.entries.get(place) {
             let (part, begin) = (entry.shape.part, within(entry.start));
             let shapes = self.entries.range(place..).map(|entry| entry.shape);
             let calls = self.bundles.go_together(shapes.clone());
-            // What a server is not to answer cannot be sent once more if it is refused.
+            // While replies are suppressed, a refusal would not arrive, and the call could not be sent again as a
+            // script.
             let native = self.bundles.native(part).filter(|_| calls == 1 && !self.hushed);
             if calls > 1 || native.is_some() {
                 new.extend_from_slice(old.get(copied..begin).unwrap_or_default());
@@ -76,8 +79,8 @@ impl Pipeline {
         self.bundles.give_room(room);
     }
 
-    /// A command has its answer that stands for several calls: each has its own in it. Or it was refused, and had no effect: each call is
-    /// sent alone.
+    /// Splits the reply of a bundle among its calls. If the server refused the bundle, it had no effect, and each
+    /// call is sent again by itself.
     pub(super) fn on_bundle(
         &mut self,
         members: usize,
@@ -86,7 +89,8 @@ impl Pipeline {
         wakers: &mut Vec<Waker>,
     ) -> Result<(), Desync> {
         const SHIFTED: Desync = Desync("several calls were answered as one of another number");
-        // Looked at before anything is taken: with a shifted reply the connection ends, and that fails the calls which are still there.
+        // Check the reply before taking entries. A shifted reply ends the connection, which fails the calls that are
+        // still queued.
         if !value.is_error() && value.as_array().is_none_or(|answers| answers.len() != members) {
             return Err(SHIFTED);
         }
@@ -117,8 +121,8 @@ impl Pipeline {
         Ok(())
     }
 
-    /// A call that was written in commands of the server's own has a reply: to the last of them, or one that says whether they were
-    /// executed. If they did nothing, the script is asked.
+    /// Takes a reply to a native call: the last of its replies, or a reply that shows whether the commands ran. If
+    /// the commands did nothing, the script call is sent.
     pub(super) fn on_native(
         &mut self,
         value: Value,
@@ -137,7 +141,7 @@ impl Pipeline {
             None => match (form.read)(&first, second.as_ref()) {
                 Some(NativeReply::Done(value)) => Some(value),
                 Some(NativeReply::Refused) => None,
-                // The call is still there for the end of the connection, which fails it.
+                // The call stays queued, and the end of the connection fails it.
                 None => return Err(Desync("a command was answered with what it never returns")),
             },
         };
@@ -155,7 +159,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Queues a call once more, if anybody wants its answer.
+    /// Queues a call once more, if its caller still waits.
     fn send_alone(&mut self, what: What, call: &[u8], now: Instant) {
         if self.stands_behind(what, now) {
             self.out.extend_from_slice(call);
@@ -163,7 +167,7 @@ impl Pipeline {
         }
     }
 
-    /// A call that was sent is about to be queued once more. Returns whether anybody wants its answer.
+    /// Prepares a written call for being queued once more. Returns true if the call's result is still wanted.
     fn stands_behind(&mut self, what: What, now: Instant) -> bool {
         let sequence = self.first + self.entries.len() as u64;
         match what {
@@ -179,8 +183,8 @@ impl Pipeline {
     }
 }
 
-/// Whether a server does not know a command, or this user may not have it, whatever the key (sources: `processCommand` in server.c and
-/// `getAclErrorMessage` in acl.c).
+/// Returns true if the server does not know the command or denies it to this user, regardless of the key (sources:
+/// `processCommand` in server.c and `getAclErrorMessage` in acl.c).
 fn is_of_the_command(refusal: &[u8]) -> bool {
     let is_said_of_commands = || crate::base::error::printable(refusal).contains("command");
     matches!(crate::base::error::error_code(refusal), "ERR" | "NOPERM") && is_said_of_commands()

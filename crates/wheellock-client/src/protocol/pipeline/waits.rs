@@ -1,7 +1,8 @@
-//! Who waits for replicas or disks to acknowledge what a connection has written. Pure.
+//! Groups of callers that wait for acknowledgements together.
 //!
-//! WAIT blocks its connection on the server, so those who ask for the same at about the same time share one command: it
-//! covers everything that was answered before it is written, and each of them had an answer before coming here.
+//! WAIT blocks its connection on the server. Callers with equal parameters therefore share one command if they arrive
+//! before it is written. The command covers every write that the server answered before, and each caller has such an
+//! answer. This module does no I/O.
 
 use std::time::Duration;
 
@@ -9,26 +10,26 @@ use slab::Slab;
 
 use crate::protocol::acks::Acks;
 
-/// All commands of this kind that are under way on one connection.
+/// All wait commands in flight on one connection.
 #[derive(Default)]
 pub(super) struct Waits {
     groups: Slab<Group>,
-    /// The last one that was queued.
+    /// The group that was queued last.
     last: Option<u32>,
 }
 
-/// One command and those who share it.
+/// One wait command and the callers that share it.
 pub(super) struct Group {
     acks: Acks,
     millis: u64,
-    /// Offset of its first byte.
+    /// The offset of the command's first byte.
     start: u64,
-    /// Its place in wire order.
+    /// The sequence number of the command's entry.
     pub(super) sequence: u64,
     members: Vec<Member>,
 }
 
-/// One who waits: the slot of a call, or the token of a detached one.
+/// A waiting caller: the slot of a call, or the token of a detached call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Member {
     Call(u32),
@@ -36,7 +37,7 @@ pub(super) enum Member {
 }
 
 impl Waits {
-    /// The command that waits for just this and of which no byte has left, if there is one.
+    /// Returns the group with these parameters of which no byte has been written, if any.
     pub(super) fn unwritten(&self, acks: Acks, millis: u64, claimed: u64) -> Option<u32> {
         let last = self.last?;
         let group = self.groups.get(last as usize)?;
@@ -60,14 +61,14 @@ impl Waits {
         }
     }
 
-    /// The caller is gone. The command stays: it may be on its way, and others may join.
+    /// Removes a caller that left. The command stays, because it may be on its way and other callers may join.
     pub(super) fn leave(&mut self, group: u32, slot: u32) {
         if let Some(group) = self.groups.get_mut(group as usize) {
             group.members.retain(|member| *member != Member::Call(slot));
         }
     }
 
-    /// The command has ended, for these.
+    /// Removes the group of a finished command and returns its members.
     pub(super) fn end(&mut self, group: u32) -> Vec<Member> {
         self.groups.try_remove(group as usize).map(|group| group.members).unwrap_or_default()
     }
@@ -78,7 +79,7 @@ impl Group {
         &self.members
     }
 
-    /// For how long the server may be silent because of it.
+    /// Returns the time for which the server may stay silent because of this command.
     pub(super) fn timeout(&self) -> Duration {
         Duration::from_millis(self.millis)
     }

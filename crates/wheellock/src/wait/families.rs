@@ -1,9 +1,11 @@
-//! Families of locks, by which numbers are told apart: what the user calls each, and how many there may be.
+//! Families of locks, which the counters distinguish.
+//!
+//! A family has the user's label. Their number is limited.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Says to which family a lock of this name belongs.
+/// The user's function that returns the family of a lock's name.
 #[derive(Clone)]
 pub(crate) struct Classifier(Arc<dyn Fn(&str) -> &'static str + Send + Sync>);
 
@@ -12,7 +14,7 @@ impl Classifier {
         Self(Arc::new(classify))
     }
 
-    /// The user's code runs: not under any lock.
+    /// Returns the family of this name. Runs the user's code, so do not call it under a lock.
     pub(crate) fn family_of(&self, name: &str) -> &'static str {
         (self.0)(name)
     }
@@ -24,18 +26,18 @@ impl fmt::Debug for Classifier {
     }
 }
 
-/// The number of a family. [`UNCLASSIFIED`] if nobody classifies.
+/// Number of a family, or [`UNCLASSIFIED`] if there is no classifier.
 pub(crate) type Family = u8;
 
-/// All locks, where nobody classifies; what concerns no lock, where somebody does.
+/// Family of all locks without a classifier. With a classifier, the family of events that concern no lock.
 pub(crate) const UNCLASSIFIED: Family = 0;
 
-/// The families of one manager, numbered from 1 in the order in which they were first seen.
+/// The families of one manager, numbered from 1 in the order of their first use.
 #[derive(Default)]
 pub(crate) struct Families(Vec<&'static str>);
 
 impl Families {
-    /// The number of the family that is called `label`. When all numbers are taken, the rest is one family.
+    /// Returns the number of the family with this `label`. When all numbers are taken, the remaining labels share one family.
     pub(crate) fn number(&mut self, label: &'static str) -> Family {
         let place = self.0.iter().position(|known| *known == label).unwrap_or_else(|| {
             if self.0.len() + 1 < MOST {
@@ -48,15 +50,15 @@ impl Families {
         Family::try_from(place + 1).unwrap_or(Family::MAX)
     }
 
-    /// What each is called, in the order of their numbers, from 1.
+    /// Returns the labels in the order of their numbers, from 1.
     pub(crate) fn labels(&self) -> &[&'static str] {
         &self.0
     }
 }
 
-/// As many as have a number, the last of which is that of the rest.
+/// Largest number of families. The last number is that of the remaining labels.
 const MOST: usize = 255;
-/// What a classifier that makes more families than that calls the others.
+/// Label of the remaining families, if a classifier returns more labels than there are numbers.
 const THE_REST: &str = "other";
 
 #[cfg(test)]

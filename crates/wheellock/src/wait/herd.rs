@@ -1,8 +1,8 @@
-//! The pause of one process among many before it polls for a released lock.
+//! The pause of one process among many after a release.
 //!
-//! A release wakes the head of every process, and one of them gets the lock. If all polled at once, each turn would cost the
-//! server one refused script per process. Each head therefore draws a random pause when the server refuses it. The pause runs
-//! down after releases only, so every release brings a head closer to its poll. Pure.
+//! A release wakes the head of every process, and one of them gets the lock. If all heads polled at once, each turn would cost the server
+//! one refused script per process. Each head therefore draws a random pause when the server refuses it. The pause runs down after releases
+//! only, so every release brings a head closer to its poll. Pure.
 
 use std::time::{Duration, Instant};
 
@@ -11,23 +11,23 @@ use crate::wait::questions::REPOLL;
 /// The competitors of one process for one lock.
 #[derive(Default)]
 pub(crate) struct Herd {
-    /// Listeners to the lock's releases when the server last refused the lock, this process among them, less those that have had a
-    /// turn since. 0 if unknown.
+    /// Number of listeners when the server last refused the lock, this process included. Listeners that have had a turn since are not
+    /// counted. 0 if unknown.
     listeners: u32,
     /// Round trip of the last refused poll.
     trip: Duration,
     /// Pause until the next poll, in round trips.
     pause: f64,
-    /// Time of the last release, from which on the pause runs.
+    /// Time of the last release. The pause runs from then on.
     runs_since: Option<Instant>,
     /// The next poll follows a release.
     was_notified: bool,
-    /// A release has come that the watchdog has not been told of.
+    /// A release has arrived that the watchdog does not know yet.
     has_news: bool,
 }
 
 impl Herd {
-    /// The server refused a poll after this round trip and counted this many listeners. `random` is uniform over all of `u64`.
+    /// Records that the server refused a poll after this round trip and counted this many listeners. `random` is uniform over all of `u64`.
     pub(crate) fn refused(&mut self, listeners: u32, trip: Duration, random: u64) {
         self.listeners = listeners;
         self.trip = trip.max(SHORTEST_TRIP);
@@ -37,19 +37,19 @@ impl Herd {
         self.was_notified = false;
     }
 
-    /// This process got the lock.
+    /// Records that this process got the lock.
     pub(crate) fn granted(&mut self) {
         self.pause = 0.0;
         self.runs_since = None;
         self.was_notified = false;
     }
 
-    /// Returns true if more processes listen than may poll at once.
+    /// Returns true if the number of listening processes is too large for all of them to poll at once.
     pub(crate) fn is_crowded(&self) -> bool {
         self.listeners > FEW
     }
 
-    /// A release was announced. Returns the time of the next poll; `None` if the head polls now. A release never postpones a poll.
+    /// Records a release. Returns the time of the next poll; `None` if the head polls now. A release never postpones a poll.
     pub(crate) fn on_release(&mut self, now: Instant) -> Option<Instant> {
         if self.pause <= 0.0 {
             return None;
@@ -58,7 +58,8 @@ impl Herd {
         let trips = |since| now.saturating_duration_since(since).as_secs_f64() / self.trip.as_secs_f64();
         self.pause -= since.map_or(0.0, |since| run_down(trips(since)));
         if self.listeners > FEW {
-            // A competitor has had its turn: each of those that are left pauses for less, or the last ones would wait long for nothing.
+            // A competitor has had its turn, so each remaining competitor pauses for less. Otherwise the last ones would wait long without
+            // need.
             let others = f64::from(self.listeners - FEW);
             self.pause *= (others - 1.0) / others;
             self.listeners -= 1;
@@ -76,14 +77,14 @@ impl Herd {
         std::mem::take(&mut self.was_notified)
     }
 
-    /// Returns true if a release came since the last call that the head has not followed at once.
+    /// Returns true if a release arrived since the last call after which the head did not poll at once.
     pub(crate) fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.has_news)
     }
 }
 
-/// Returns how many round trips a pause lasts after a release. It runs at full speed while the lock is probably free. Later a
-/// competitor probably holds the lock, so the pause slows down: a poll would be refused.
+/// Returns how many round trips a pause lasts after a release. The pause runs at full speed while the lock is probably free. Later a
+/// competitor probably holds the lock and a poll would be refused, so the pause slows down.
 fn lasts(pause: f64) -> f64 {
     if pause <= FREE_FOR {
         return pause;
@@ -91,7 +92,7 @@ fn lasts(pause: f64) -> f64 {
     (FREE_FOR * (pause / FREE_FOR - 1.0).exp()).min(SLOWEST * pause)
 }
 
-/// Returns how much of a pause has run down after this many round trips: the inverse of [`lasts`].
+/// Returns how much of a pause has run down after this many round trips. This is the inverse of [`lasts`].
 fn run_down(trips: f64) -> f64 {
     if trips <= FREE_FOR {
         return trips;
@@ -104,23 +105,24 @@ fn fraction(random: u64) -> f64 {
     f64::from(u32::try_from(random >> 32).unwrap_or(u32::MAX)) / f64::from(u32::MAX)
 }
 
-/// Up to this many listeners poll at once: a pause would cost more than their few refused scripts.
+/// Up to this number of listeners poll at once. A pause would cost more than their few refused scripts.
 const FEW: u32 = 4;
 
-/// The longest pause has at most this many round trips for each competitor: with all their pauses spread over it, a poll has its answer
-/// before the next one follows.
+/// Longest pause in round trips for each competitor. All pauses spread over this time, so a poll has its reply before the next poll
+/// follows.
 const TRIPS_EACH: f64 = 10.0;
 
-/// So many more competitors make it one round trip more for each. Where few compete, a refused script more is the smaller harm.
+/// This number of additional competitors makes the pause one round trip longer for each. Among few competitors, an additional refused
+/// script does less harm than a longer pause.
 const GROWS: f64 = 8.0;
 
 /// Round trips after a release in which the lock is probably free: its message, the first poll, and one more chance.
 const FREE_FOR: f64 = 2.0;
 
-/// Bounds the slowdown, for the case that the competitors have gone.
+/// Bounds the slowdown, in case the competitors have gone.
 const SLOWEST: f64 = 4.0;
 
-/// No timer is finer, and no server nearer.
+/// Lower bound of the round trip. No timer is finer, and no server is nearer.
 const SHORTEST_TRIP: Duration = Duration::from_micros(50);
 
 #[cfg(test)]

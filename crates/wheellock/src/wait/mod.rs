@@ -1,4 +1,4 @@
-//! Names, and the queues of their waiters.
+//! Lock names and their wait queues.
 
 pub(crate) mod families;
 pub(crate) mod herd;

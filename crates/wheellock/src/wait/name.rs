@@ -1,4 +1,4 @@
-//! A lock's name with everything that hangs on it in this process: its channel, its kind and its wait queue.
+//! A lock's name with its channel, kind and wait queue.
 
 use std::fmt;
 use std::ops::Range;
@@ -15,35 +15,38 @@ use crate::wait::families::{Family, UNCLASSIFIED};
 use crate::wait::spans::Subject;
 use crate::wait::wait_queue::WaitQueue;
 
-/// A process may hold a million locks, so this is kept small: one text, and a wait queue only where there were waiters.
+/// A lock's name, and this process' state for the lock. A process may hold a million locks, so this type is small. It has one text, and a
+/// wait queue only if there were waiters.
 pub(crate) struct Name {
-    /// The channel, which has the name in it; then the key, if that is not the name itself.
+    /// The channel, which contains the name. Behind the channel is the key, if the key is not the name itself.
     texts: Box<str>,
     name: Range<u32>,
-    /// Whether its key, its channel and whatever else belongs to it have one hash slot.
+    /// The lock's key, channel and other keys have one hash slot.
     is_in_one_slot: bool,
-    /// Whose counters it counts in.
+    /// Family whose counters count this lock.
     family: Family,
     kind: &'static Kind,
     waiters: Mutex<Option<Box<WaitQueue>>>,
-    /// [`WAITED_FOR`], and how many ask from outside the queue: in one word, so that of a caller that comes or has its answer and a
-    /// waiter that comes one sees the other. And [`REFUSED`] and [`HAS_QUEUE`], which stand alone.
+    /// [`WAITED_FOR`] and the number of callers that poll from outside the queue. Both are in one word. A waiter may join just as a caller
+    /// begins or ends its poll, and then at least one of the two sees the other. The independent bits [`REFUSED`] and [`HAS_QUEUE`] are
+    /// here, too.
     interest: AtomicU16,
-    /// The hold that had the lock last, or of readers the one that was let in last, by its index plus one. Read and written under the lock of the table of holds, and
-    /// only a hint: that hold may be gone, and another may have its index.
+    /// Index plus one of the hold that had the lock last, or of the reader that was let in last. It is read and written under the lock of
+    /// the table of holds. It is only a hint: that hold may be gone, and another hold may have its index.
     last_holder: AtomicU32,
-    /// When a caller that no message reaches was refused first, or has marked that last, in milliseconds of the manager's clock.
+    /// When a caller that receives no messages was first refused, or last marked that on the server. In milliseconds of the manager's
+    /// clock.
     marked: AtomicU32,
 }
 
 impl Name {
-    /// The name of a lock of this kind; `in_cluster` says whether its server is one of a cluster's.
+    /// Creates the name of a lock of this kind. `in_cluster` is true if the lock's server belongs to a cluster.
     pub(crate) fn new(text: &str, kind: &'static Kind, in_cluster: bool) -> Self {
         let (mut texts, name) = kind.channel(text, in_cluster);
         let key = kind.own_key(text);
         let slot = |text: &str| slot_of(text.as_bytes());
-        // A name without braces is the hash tag of its keys and its channel. A lone closing brace ends that tag too early, and a
-        // node refuses to announce a release on a channel of another slot.
+        // A name without braces is the hash tag of its keys and its channel. A lone closing brace ends that tag too early. A node refuses
+        // to announce a release on a channel of another slot.
         let may_be_apart = text.contains(['{', '}']);
         let is_in_one_slot = !may_be_apart || slot(key.as_deref().unwrap_or(text)) == slot(&texts);
         texts.extend(key);
@@ -64,27 +67,27 @@ impl Name {
         Self { family, ..self }
     }
 
-    /// Whose counters it counts in.
+    /// Returns the family whose counters count this lock.
     pub(crate) fn family(&self) -> Family {
         self.family
     }
 
-    /// What it is, for a span.
+    /// Returns the span fields of this lock.
     pub(crate) fn as_subject(&self) -> Subject<'_> {
         Subject { lock: self.text(), kind: self.kind.label }
     }
 
-    /// What it is and what the user calls it, for messages.
+    /// Returns the kind and the user's name of this lock, for messages.
     pub(crate) fn titled(&self) -> String {
         format!("{} {self:?}", self.kind.noun)
     }
 
-    /// What the user calls it.
+    /// Returns the user's name of this lock.
     pub(crate) fn text(&self) -> &str {
         self.texts.get(self.name.start as usize..self.name.end as usize).unwrap_or_default()
     }
 
-    /// Where its holders are on the server.
+    /// Returns the key of the holders on the server.
     pub(crate) fn key(&self) -> &str {
         if self.kind.has_own_key() {
             self.texts.get(self.end_of_channel()..).unwrap_or_default()
@@ -93,7 +96,7 @@ impl Name {
         }
     }
 
-    /// Where its releases are told.
+    /// Returns the channel on which releases are announced.
     pub(crate) fn channel(&self) -> &str {
         if self.kind.has_own_key() {
             self.texts.get(..self.end_of_channel()).unwrap_or_default()
@@ -102,17 +105,17 @@ impl Name {
         }
     }
 
-    /// What the keys that belong to it have in common: its name, in braces if it has none.
+    /// Returns the common part of this lock's keys: the name, in braces if the name contains none.
     pub(crate) fn tag(&self) -> &str {
         self.texts.get(self.kind.tag_in_channel()..self.end_of_channel()).unwrap_or_default()
     }
 
-    /// The name is the channel's end, but for the brace that was added.
+    /// Returns the end of the channel. The channel ends with the name, or with the brace that was added to the name.
     fn end_of_channel(&self) -> usize {
         self.name.end as usize + usize::from(self.kind.is_braced(self.name.start))
     }
 
-    /// Whether its key, its channel and whatever else belongs to it have one hash slot.
+    /// Returns true if the lock's key, channel and other keys have one hash slot.
     pub(crate) fn is_in_one_slot(&self) -> bool {
         self.is_in_one_slot
     }
@@ -121,12 +124,12 @@ impl Name {
         self.kind
     }
 
-    /// The wait queue; `None` if there are no waiters, nor have been a little while ago.
+    /// Locks the wait queue. The queue is `None` if there are no waiters and were none a little while ago.
     pub(crate) fn wait_queue(&self) -> MutexGuard<'_, Option<Box<WaitQueue>>> {
         self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something with the wait queue, under its lock.
+    /// Calls `with` on the wait queue, under its lock.
     pub(crate) fn waiters<T>(&self, with: impl FnOnce(&mut WaitQueue) -> T) -> T {
         let mut queue = self.wait_queue();
         if queue.is_none() {
@@ -135,7 +138,7 @@ impl Name {
         with(queue.get_or_insert_default())
     }
 
-    /// Under the wait queue's lock: drops the queue if nobody needs it any more.
+    /// Drops the queue if it is not needed any more. Called under the wait queue's lock.
     pub(crate) fn drop_unused(&self, queue: &mut Option<Box<WaitQueue>>) {
         if queue.as_ref().is_some_and(|waiters| waiters.is_over()) {
             *queue = None;
@@ -143,10 +146,14 @@ impl Name {
         }
     }
 
-    /// See [`WaitQueue::about_to_ask`]; `is_counted` says whether this caller is one of those who [ask](Self::begin_asking). While another
-    /// one of them does, what was heard may be news to its answer, and of a latch there is only one message. Takes the wait queue's lock
-    /// only if there is a queue: one that is made meanwhile is not empty. Under that lock it looks for the others, who come here, too,
-    /// when they have begun.
+    /// Discards old messages before a caller sends a request: see [`WaitQueue::about_to_ask`]. `is_counted` is true if this caller is
+    /// counted by [`begin_asking`](Self::begin_asking).
+    ///
+    /// Messages are kept while another caller polls, because they may be news for that caller's reply. They are kept for a latch, which
+    /// sends only one.
+    ///
+    /// Takes the wait queue's lock only if there is a queue. A queue that is created meanwhile is not empty. The other callers are counted
+    /// under that lock, because each of them also calls this method after it has begun.
     pub(crate) fn about_to_ask(&self, is_counted: bool) {
         let interest = || self.interest.load(Ordering::Acquire);
         if interest() & HAS_QUEUE != 0
@@ -158,9 +165,11 @@ impl Name {
         }
     }
 
-    /// Whether nobody waits for this lock and fewer callers ask for it than may at once; if so, this one does from now on. Where only
-    /// one may hold it, only one asks; where many may, no more than a burst, so that no crowd fills the connection before the first
-    /// has its answer.
+    /// Returns true if this caller may poll from outside the queue, and counts the caller if so. The caller may poll if there are no
+    /// waiters and the number of polling callers is below its limit.
+    ///
+    /// An exclusive lock allows one polling caller. A shared lock allows [`MOST_ASKING`], so that a crowd does not fill the connection
+    /// before the first caller has its reply.
     pub(crate) fn begin_asking(&self) -> bool {
         let most = if self.kind.is_shared() { MOST_ASKING } else { 1 };
         let may_ask = |interest: u16| interest & WAITED_FOR == 0 && interest / ASKED_FOR < most;
@@ -168,8 +177,8 @@ impl Name {
         self.interest.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).is_ok()
     }
 
-    /// One who asked has an answer, or none. Returns who is to ask next. Takes the wait queue's lock only if there may be a
-    /// waiter that does not ask because of it: one that says so later finds that nobody asks.
+    /// Ends the poll of a counted caller, with or without a reply. Returns the head's waker if the head polls next. Takes the wait queue's
+    /// lock only if a waiter may be waiting for this caller. A waiter that marks itself later finds no polling caller.
     pub(crate) fn end_asking(&self) -> Option<Waker> {
         if self.no_longer_asked_for() && !self.kind.is_shared() {
             self.wait_queue().as_mut().and_then(|waiters| waiters.head_to_wake())
@@ -178,17 +187,18 @@ impl Name {
         }
     }
 
-    /// Returns whether there may be a waiter who has seen that a caller outside the queue asks.
+    /// Uncounts a caller. Returns true if a waiter may have seen that the caller polls from outside the queue.
     fn no_longer_asked_for(&self) -> bool {
         self.interest.fetch_sub(ASKED_FOR, Ordering::AcqRel) & WAITED_FOR != 0
     }
 
-    /// Whether a waiter has to wait for the answer of one who asks from outside.
+    /// Returns true if a waiter has to wait for the reply to a caller outside the queue.
     pub(crate) fn is_asked_for(&self) -> bool {
         !self.kind.is_shared() && self.interest.load(Ordering::Acquire) >= ASKED_FOR
     }
 
-    /// Whether there are waiters. Said under the wait queue's lock, and by each of them before it looks whether it may ask.
+    /// Records whether there are waiters. Called under the wait queue's lock. Each waiter records itself before it checks whether it may
+    /// poll.
     pub(crate) fn set_waited_for(&self, waited_for: bool) {
         if waited_for {
             self.interest.fetch_or(WAITED_FOR, Ordering::AcqRel);
@@ -197,12 +207,12 @@ impl Name {
         }
     }
 
-    /// Whether there may be waiters.
+    /// Returns true if there may be waiters.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.interest.load(Ordering::Acquire) & WAITED_FOR != 0
     }
 
-    /// Whether the last caller who asked without knowing anything was refused: the next one will be, too.
+    /// Returns true if the last caller that polled without prior knowledge was refused. The next caller will be refused, too.
     pub(crate) fn was_refused(&self) -> bool {
         self.interest.load(Ordering::Relaxed) & REFUSED != 0
     }
@@ -226,8 +236,8 @@ impl Name {
         self.last_holder.store(hold.saturating_add(1), Ordering::Relaxed);
     }
 
-    /// A caller that no message reaches was refused. Returns true if that is to be marked on the server: not for a single refusal, and
-    /// not again within a third of the time that a mark lasts.
+    /// Records that a caller that receives no messages was refused. Returns true if the caller must mark that on the server. A single
+    /// refusal is not marked. A mark is not repeated within a third of the time that it lasts.
     pub(crate) fn is_mark_due(&self, now: BootInstant) -> bool {
         let (now, marked) = (now.millis(), self.marked.load(Ordering::Relaxed));
         let since = now.wrapping_sub(marked);
@@ -239,7 +249,7 @@ impl Name {
         is_due
     }
 
-    /// A caller from outside the queue was granted the lock: other contenders could have had it, too.
+    /// Records that a caller outside the queue was granted the lock. Other contenders could have had the lock, too.
     pub(crate) fn was_free(&self) {
         if self.interest.load(Ordering::Acquire) & HAS_QUEUE != 0
             && let Some(waiters) = &mut *self.wait_queue()
@@ -248,12 +258,12 @@ impl Name {
         }
     }
 
-    /// Whether a lock may have this name, as far as its length goes.
+    /// Returns true if the text has a valid length for a lock's name.
     pub(crate) fn may_be(text: &str) -> bool {
         (1..=MAX_NAME).contains(&text.len())
     }
 
-    /// The error of all who want this lock after a shutdown.
+    /// Returns the error for every caller that wants this lock after a shutdown.
     pub(crate) fn shut_down(&self, outcome: Outcome) -> Error {
         Error::ShutDown { lock: self.text().to_owned(), outcome }
     }
@@ -266,17 +276,17 @@ impl Name {
 
 /// There are waiters.
 const WAITED_FOR: u16 = 1;
-/// The last caller was refused; a guess at what becomes of the next one.
+/// The last caller was refused. Used to guess the outcome of the next request.
 const REFUSED: u16 = 2;
 /// There is a wait queue, with waiters or without.
 const HAS_QUEUE: u16 = 4;
-/// A caller asks the server from outside the queue, and will join it if the lock is held. Counted.
+/// Unit of the count of callers that poll from outside the queue. Such a caller joins the queue if the lock is held.
 const ASKED_FOR: u16 = 8;
-/// Milliseconds between two marks of callers that no message reaches.
+/// Milliseconds between two marks of callers that receive no messages.
 const MARK_EVERY: u32 = 300;
-/// Milliseconds after which a refusal is the first one again.
+/// Milliseconds after which a refusal counts as the first one again.
 const MARK_FORGOTTEN: u32 = 1000;
-/// How many may ask at once for what many may hold.
+/// Number of callers that may poll at once for a lock that many may hold.
 const MOST_ASKING: u16 = 256;
 
 impl fmt::Debug for Name {

@@ -1,6 +1,8 @@
-//! When one who waits for a lock asks its server: at once where there is a reason to, when a message has come, when the holder's lease
-//! ends, and from time to time in any case. Pure but for the subscription it keeps. Whose questions they are its user knows: the head's,
-//! who asks for all waiters of the process (`wait_queue`), or those of one waiter who asks for itself, because the server knows who is next.
+//! The poll schedule of one waiter.
+//!
+//! A waiter polls when there is a reason, when a message has arrived, and when the holder's lease ends. It also polls from time to time.
+//! The schedule is pure, but for the subscription that it keeps. It does not know for which waiters it polls. In `wait_queue` the head
+//! polls for all waiters of the process. Otherwise a waiter polls for itself, because the server knows which waiter is next.
 
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -9,54 +11,53 @@ use wheellock_client::Subscription;
 
 use crate::base::error::Error;
 
-/// The questions of one who waits.
+/// The poll schedule of one waiter.
 #[derive(Default)]
 pub(crate) struct Questions {
-    /// `None` for one who only asks from time to time.
+    /// `None` for a waiter that only polls from time to time.
     pub(crate) subscription: Option<Subscription>,
-    /// When the next question is due even if no message comes; `None` until the server has said that the lock is held.
+    /// When the next poll is due without a message; `None` until the server has replied that the lock is held.
     pub(crate) poll_at: Option<Instant>,
-    /// When the first question was asked after the last answer.
+    /// When the first request was sent after the last reply.
     pub(crate) unanswered_since: Option<Instant>,
-    /// What kept the last question from being answered, other than the end of its own waiter's wait. Boxed, because a waiter who asks
-    /// for itself has room for it.
+    /// Error of the last request, unless the waiter's own wait ended. Boxed, because every waiter with its own schedule has this field.
     pub(crate) last_error: Option<Box<Error>>,
-    /// There is a reason to ask at once.
+    /// There is a reason to poll at once.
     pub(crate) poll_now: bool,
 }
 
-/// What a waiter has to do.
+/// The next step of a waiter.
 pub(crate) enum Turn {
-    /// Ask the server now.
+    /// Poll the server now.
     Ask {
-        /// There was a message.
+        /// A message arrived.
         heard: bool,
-        /// Since when the server owes an answer.
+        /// When the oldest request without a reply was sent.
         since: Instant,
     },
-    /// Sleep; if a time is given, until then at most.
+    /// Sleep, and at most until this time if there is one.
     Wait(Option<Instant>),
-    /// The server cannot be asked; every waiter is told.
+    /// Fail: the server cannot be reached. Every waiter gets this error.
     Failed(Error),
-    /// There is nothing left to wait for.
+    /// Return: the latch is open.
     Open,
-    /// Take this hold, which was handed over.
+    /// Accept this hold, which was handed over.
     Take(u32),
 }
 
-/// What is known of the lock when a wait ends.
+/// The last known state of a lock when a wait ends.
 pub(crate) enum Known {
-    /// The server has not said anything yet.
+    /// The server has not replied yet.
     Nothing,
-    /// It was held when the server was last heard of, and a question is unanswered since this instant, if there is one.
+    /// The lock was held when the server last replied. A later request has had no reply since `unanswered_since`, if there is one.
     Held { unanswered_since: Option<Instant> },
-    /// The last question failed.
+    /// The last request failed.
     Trouble(Error),
 }
 
 impl Questions {
-    /// Makes sure that messages arrive. A new subscription is followed by a question at once: the answer to an earlier
-    /// one may have been overtaken by a message that found no listener.
+    /// Subscribes if there is no subscription yet. A poll follows at once, because a message may have been sent between the last reply and
+    /// the subscription.
     pub(crate) fn listen(&mut self, subscribe: impl FnOnce() -> Subscription) {
         if self.subscription.is_none() {
             self.subscription = Some(subscribe());
@@ -64,37 +65,37 @@ impl Questions {
         }
     }
 
-    /// No question is without an answer.
+    /// Marks every request as answered.
     pub(crate) fn answered(&mut self) {
         self.unanswered_since = None;
         self.last_error = None;
     }
 
-    /// The server said that the lock is held for at least `lease_left` (not at all bounded if `None`).
+    /// Records the server's refusal. The lock is held for at least `lease_left`, or without a bound if `None`.
     pub(crate) fn on_held(&mut self, now: Instant, lease_left: Option<Duration>) {
         self.answered();
         let left = lease_left.map_or(REPOLL, |left| left.clamp(LAST_MILLISECOND, REPOLL));
-        // An ACL may forbid the channel.
+        // An ACL may forbid the channel. Without messages the waiter has to poll more often.
         let is_refused = self.subscription.as_ref().is_some_and(|news| news.refusal().is_some());
         self.poll_at = Some(now + if is_refused { left.min(POLL_UNTOLD) } else { left });
     }
 
-    /// The question failed, and not because its own waiter's wait has ended.
+    /// Records that the request failed, but not because its own waiter's wait ended.
     pub(crate) fn on_unanswered(&mut self, error: &Error) {
         self.last_error = Some(Box::new(error.clone()));
     }
 
-    /// The next question is due at `at`, or before.
+    /// Makes the next poll due at `at` or earlier.
     pub(crate) fn poll_by(&mut self, at: Instant) {
         self.poll_at = Some(self.poll_at.map_or(at, |known| known.min(at)));
     }
 
-    /// Whether a question is due, message or not.
+    /// Returns true if a poll is due even without a message.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.poll_at.is_none_or(|at| now >= at)
     }
 
-    /// How many messages there were since the last time; if none, leaves the waker of the one who waits with the subscription.
+    /// Returns the number of messages since the last call. If there are none, the subscription keeps the waiter's waker.
     pub(crate) fn messages(&mut self, cx: &mut Context<'_>) -> u64 {
         match self.subscription.as_mut().map(|news| news.poll_changes(cx)) {
             Some(Poll::Ready(messages)) => messages,
@@ -102,14 +103,14 @@ impl Questions {
         }
     }
 
-    /// What one who asks for itself has to do.
+    /// Returns the next step of a waiter that polls for itself.
     pub(crate) fn turn(&mut self, now: Instant, cx: &mut Context<'_>) -> Turn {
         let heard = self.messages(cx) > 0;
         self.ask_or_wait(heard, now)
     }
 
-    /// Asks if a message was `heard` that is to be followed, if the next question is due, which a message may have put off, or if there is
-    /// another reason to ask at once.
+    /// Returns [`Turn::Ask`] if a message was `heard` that the waiter follows, or if the next poll is due. A message may have postponed the
+    /// next poll. Any other reason to poll at once counts, too.
     pub(crate) fn ask_or_wait(&mut self, heard: bool, now: Instant) -> Turn {
         if std::mem::take(&mut self.poll_now) || heard || self.is_due(now) {
             return Turn::Ask { heard, since: *self.unanswered_since.get_or_insert(now) };
@@ -117,7 +118,7 @@ impl Questions {
         Turn::Wait(self.poll_at)
     }
 
-    /// What a waiter can be told when its wait has ended.
+    /// Returns the last known state of the lock for a waiter whose wait has ended.
     pub(crate) fn known(&self) -> Known {
         match (&self.last_error, self.poll_at) {
             (Some(error), _) => Known::Trouble(Error::clone(error)),
@@ -127,19 +128,22 @@ impl Questions {
     }
 }
 
-/// Longest time between two questions of a waiting process. Only matters if a message got lost without the connection
-/// breaking; so it costs latency then, and one small command per process and lock until then.
+/// Longest time between two polls of a waiting process. It only matters if a message is lost on a working connection. It then bounds the
+/// latency, and otherwise costs one small command per process and lock.
 pub(crate) const REPOLL: Duration = Duration::from_secs(5);
 
-/// The server rounds down to milliseconds: a lease ends within the one after what it said. Who asks when that one begins has the lock half of
-/// it earlier, in the mean, than who asks when it is over, and asks once more in half of all cases: after this time.
+/// Pause before the second poll at the end of a lease.
+///
+/// The server rounds down to milliseconds, so a lease ends within the millisecond that follows the reported time. A poll at the beginning
+/// of that millisecond gets the lock half a millisecond earlier, on average, than a poll at its end. In half of all cases the waiter polls
+/// once more, after this pause.
 const LAST_MILLISECOND: Duration = Duration::from_micros(500);
 
-/// Time between two questions where no message is to be relied on: the server refuses the subscription, or what comes next may be the
-/// message of this process' own release, which says nothing.
+/// Time between two polls when messages are not reliable. Either the server refuses the subscription, or the next message may announce this
+/// process' own release, which carries no news.
 pub(crate) const POLL_UNTOLD: Duration = Duration::from_millis(100);
 
-/// Of fair locks every waiter has one: a thousand waiters are to have no more than 1.5 KiB each, with their tasks and their channels.
+/// Every waiter of a fair lock has a schedule. A thousand waiters may use at most 1.5 KiB each, with their tasks and their channels.
 const _: () = assert!(size_of::<Questions>() <= 96);
 
 #[cfg(test)]

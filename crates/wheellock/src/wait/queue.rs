@@ -1,5 +1,7 @@
-//! Who waits for one thing in this process, in order. Pure. Owns who is the head, who is to be woken, and whom the head's failure
-//! stops, too; what the head waits for, its user knows: messages of one server, or of a majority.
+//! The ordered waiters of this process for one thing. Pure.
+//!
+//! The queue knows the head, the wakers, and the waiters that the head's failure stops. It does not know which messages the head waits for:
+//! those of one server, or of a majority.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -7,16 +9,16 @@ use std::task::Waker;
 use crate::base::error::Error;
 use crate::base::tickets::Tickets;
 
-/// Waiters, of each of whom a `W` is known.
+/// Waiters in order, each with a `W`.
 pub(crate) struct Queue<W> {
     waiting: Tickets<Entry<W>>,
 }
 
-/// One waiter.
+/// A queued waiter.
 pub(crate) struct Entry<W> {
-    /// If it has to be woken.
+    /// Waker, while the waiter has to be woken.
     pub(crate) waker: Option<Waker>,
-    /// The head could not ask, and what stopped it stops this one, too.
+    /// Error of the head that fails this waiter, too.
     pub(crate) failed: Option<Arc<Error>>,
     pub(crate) waiter: W,
 }
@@ -32,17 +34,17 @@ impl<W> Queue<W> {
         self.waiting.is_empty()
     }
 
-    /// A waiter joins at the end of the queue. Returns its ticket.
+    /// Adds a waiter at the end of the queue. Returns its ticket.
     pub(crate) fn join(&mut self, waiter: W) -> u64 {
         self.waiting.push_back(Entry { waker: None, failed: None, waiter })
     }
 
-    /// A waiter joins before all others.
+    /// Adds a waiter before all others. Returns its ticket.
     pub(crate) fn join_first(&mut self, waiter: W) -> u64 {
         self.waiting.push_front(Entry { waker: None, failed: None, waiter })
     }
 
-    /// The waiter with this ticket leaves.
+    /// Removes the waiter with this ticket.
     pub(crate) fn leave(&mut self, ticket: u64) -> Option<W> {
         self.waiting.remove(ticket).map(|entry| entry.waiter)
     }
@@ -55,12 +57,12 @@ impl<W> Queue<W> {
         self.waiting.get_mut(ticket).map(|entry| &mut entry.waiter)
     }
 
-    /// All waiters, in order.
+    /// Returns all waiters, in order.
     pub(crate) fn entries(&mut self) -> impl Iterator<Item = &mut Entry<W>> {
         self.waiting.values_mut()
     }
 
-    /// The waiter with this ticket and those behind it, in order.
+    /// Returns the waiter with this ticket and all waiters behind it, in order.
     pub(crate) fn entries_from(&mut self, ticket: u64) -> impl Iterator<Item = &mut Entry<W>> {
         self.waiting.values_from(ticket)
     }
@@ -73,17 +75,17 @@ impl<W> Queue<W> {
         self.waiting.first_ticket()
     }
 
-    /// Whether the waiter with this ticket is the head.
+    /// Returns true if the waiter with this ticket is the head.
     pub(crate) fn is_head(&self, ticket: u64) -> bool {
         self.waiting.is_first(ticket)
     }
 
-    /// The head's waker.
+    /// Returns the head's waker.
     pub(crate) fn head_to_wake(&mut self) -> Option<Waker> {
         self.head().and_then(|head| head.waker.take())
     }
 
-    /// What stopped the head stops every waiter who is in the queue now. Returns who is to be woken.
+    /// Fails every waiter in the queue with the head's error. Returns the wakers.
     pub(crate) fn fail_all(&mut self, error: &Error) -> Vec<Waker> {
         let error = Arc::new(error.clone());
         let fail = |entry: &mut Entry<W>| {

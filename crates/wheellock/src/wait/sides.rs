@@ -1,11 +1,10 @@
-//! What the two sides of a read-write lock know of each other. A value.
+//! The two sides of a read-write lock. A value.
 
 use std::sync::Arc;
 
 use crate::wait::name::Name;
 
-/// Who goes first where readers and writers wait for the same lock.
-///
+/// The order of readers and writers that wait for the same lock.
 /// ```no_run
 /// use wheellock::Fairness;
 ///
@@ -18,15 +17,15 @@ use crate::wait::name::Name;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Fairness {
-    /// Readers who come while a writer waits stand behind it, in all processes that use this library; a writer waits for those
-    /// who read already, and no longer. Readers who hold the lock already, or write, pass all the same.
+    /// A reader that arrives while a writer waits queues behind the writer, in all processes that use this library. A writer waits only for
+    /// the readers that already hold the lock. A reader whose owner already holds the read lock or the write lock does not have to queue.
     #[default]
     WritersFirst,
-    /// Readers join readers. A writer waits until nobody reads, which may take for ever.
+    /// Readers join readers. A writer waits until no reader holds the lock, which may take for ever.
     ReadersFirst,
 }
 
-/// What one side of a read-write lock knows of the other.
+/// The other side of a read-write lock, as known to one side.
 #[derive(Clone)]
 pub(crate) struct Sides {
     pub(crate) other: Arc<Name>,

@@ -1,12 +1,14 @@
-//! The spans of the lock layer, through `tracing` if that feature is on: one around each wait for a lock, one around each hold. Owns their
-//! names and fields. Without the feature nothing is left of them: no bytes in a guard, no step on any way.
+//! The spans of the lock layer.
+//!
+//! There is one span around each wait for a lock and one around each hold, through `tracing` if that feature is on. This module owns their
+//! names and fields. Without the feature the spans cost nothing: they add no bytes to a guard and no step to any path.
 
 #[cfg(not(feature = "tracing"))]
 pub(crate) use off::{HoldSpan, acquiring};
 #[cfg(feature = "tracing")]
 pub(crate) use on::{HoldSpan, acquiring};
 
-/// What is waited for, or held.
+/// The lock that a span describes.
 #[derive(Clone, Copy)]
 #[cfg_attr(not(feature = "tracing"), allow(dead_code, reason = "nobody listens"))]
 pub(crate) struct Subject<'a> {
@@ -14,19 +16,20 @@ pub(crate) struct Subject<'a> {
     pub(crate) kind: &'static str,
 }
 
-/// What may come of waiting: it has a span of its own, or several.
+/// The result of a wait, with its own span or several spans.
 #[cfg_attr(not(feature = "tracing"), allow(dead_code, reason = "nobody listens"))]
 pub(crate) trait Held {
-    /// How the span of the wait for it ends.
+    /// Returns how the span of the wait ends.
     fn outcome(&self) -> &'static str {
         "granted"
     }
 
-    /// It is the caller's from now on. Called outside of the span of the wait, which could not end otherwise before the hold's.
+    /// Begins the span of the hold, because the caller has the hold from now on. Called outside of the span of the wait. Otherwise that
+    /// span could not end before the hold's.
     fn begin_span(&mut self);
 }
 
-/// `None` if another holder still had the lock when the wait was over.
+/// `None` if another holder still had the lock when the wait ended.
 impl<T: Held> Held for Option<T> {
     fn outcome(&self) -> &'static str {
         self.as_ref().map_or("held", T::outcome)
@@ -39,14 +42,14 @@ impl<T: Held> Held for Option<T> {
     }
 }
 
-/// Several that are granted together have a span each.
+/// Each hold of a joint grant has its own span.
 impl<T: Held> Held for Vec<T> {
     fn begin_span(&mut self) {
         self.iter_mut().for_each(T::begin_span);
     }
 }
 
-/// As of an `Option`.
+/// As for an `Option`.
 impl<T: Held, L> Held for Result<T, L> {
     fn outcome(&self) -> &'static str {
         self.as_ref().map_or("held", T::outcome)
@@ -63,15 +66,15 @@ impl<T: Held, L> Held for Result<T, L> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(not(feature = "tracing"), allow(dead_code, reason = "nobody listens"))]
 pub(crate) enum End {
-    /// The server has confirmed that it was given back, or others of this process share it.
+    /// The server has confirmed the release, or other guards of this process share the hold.
     Released,
-    /// Another task of this process has it.
+    /// Another task of this process has the hold.
     HandedOver,
-    /// It was lost before.
+    /// The hold was lost before.
     Lost,
-    /// It is given back, and nobody waits for the server's word, or that did not come.
+    /// The release was sent, but no caller waits for the server's reply, or the reply did not arrive.
     Dropped,
-    /// It stays on the server.
+    /// The hold stays on the server.
     Left,
 }
 
@@ -85,10 +88,10 @@ mod on {
     use super::{End, Held, Subject};
     use crate::base::error::Error;
 
-    /// A part of the interface, with the names of the spans and their fields.
+    /// Target of the spans. The target, the span names and the field names are part of the public interface.
     const TARGET: &str = "wheellock::lock";
 
-    /// Polls what `wait` makes within a span, and records how it ended. `is_final` says whether what comes of it is the caller's.
+    /// Polls the future of `wait` within a span and records how it ended. `is_final` is true if the caller gets the result.
     pub(crate) async fn acquiring<T: Held, F: Future<Output = Result<T, Error>>>(
         subject: Option<Subject<'_>>,
         is_final: bool,
@@ -126,7 +129,7 @@ mod on {
 
     struct Waiting {
         span: Span,
-        /// Until it has ended, or if nobody listens.
+        /// Start of the wait. `None` after its end, or if the span is disabled.
         began: Option<Instant>,
     }
 
@@ -152,7 +155,7 @@ mod on {
     }
 
     impl HoldSpan {
-        /// For what nobody has waited for, or has not got yet.
+        /// Returns no span, for a hold without a wait or not granted yet.
         pub(crate) const fn none() -> Self {
             Self { span: Span::none(), is_over: true }
         }
@@ -162,7 +165,7 @@ mod on {
             Self { is_over: span.is_disabled(), span }
         }
 
-        /// It closes when it is dropped.
+        /// Records how the hold ended. The span closes when it is dropped.
         pub(crate) fn end(&mut self, how: impl FnOnce() -> End) {
             if std::mem::replace(&mut self.is_over, true) {
                 return;
@@ -194,7 +197,7 @@ mod off {
 
     pub(crate) struct HoldSpan;
 
-    // A guard is no bigger for it.
+    // The type adds no bytes to a guard.
     const _: () = assert!(size_of::<HoldSpan>() == 0);
 
     #[allow(dead_code, reason = "nobody listens")]

@@ -1,22 +1,24 @@
-//! Turns between processes at one lock: for how long this process hands the lock over, and when its head polls again after a release
-//! for the others' sake. Pure: instants and counts of receivers in, decisions out.
+//! The turns of several processes at one lock.
+//!
+//! This module decides how long this process hands the lock over. It also decides when its head polls again after a release that lets
+//! others have the lock. It is pure: its input is instants and counts of receivers, its output is decisions.
 
 use std::time::{Duration, Instant};
 
 /// One process' knowledge of the other processes' turns at one lock.
 #[derive(Default)]
 pub(crate) struct Turns {
-    /// When this process released the lock for the others' sake; `None` once the reply has come.
+    /// When this process released the lock to let others have it; `None` once the reply has arrived.
     released: Option<Instant>,
     /// Number of such releases in a row that no other process received.
     alone: u32,
-    /// How long the last reply took.
+    /// Duration of the last reply's round trip.
     round_trip: Duration,
     /// Number of other processes that received the release before the last one.
     others_before: u32,
     /// Number of other processes that received the last release.
     others: u32,
-    /// Turns of others that are still to come before the head polls.
+    /// Number of turns that other processes still have before the head polls.
     left: u32,
     /// Time that each of these turns may take before the head polls anyway.
     stand_back: Duration,
@@ -24,26 +26,27 @@ pub(crate) struct Turns {
     began: Option<Instant>,
     /// Longest turn of another process since the last release; `None` if no other process had a turn.
     took: Option<Duration>,
-    /// Until when the next message is that of this process' own release. Since Redis 7.2 it comes after the reply.
+    /// Until when the next message is that of this process' own release. Since Redis 7.2 that message arrives after the reply.
     own_until: Option<Instant>,
     /// Since when this process has had the lock without leaving it free for a while; `None` if callers found it free.
     hot_since: Option<Instant>,
     /// Contenders poll for the lock, as far as the last release showed.
     poll: bool,
-    /// Until when the lock is left free, and whether that was published.
+    /// Until when the lock is left free, and whether a message announced that.
     open: Option<(Instant, Opening)>,
     /// Refused polls since then.
     refusals: u32,
 }
 
-/// How a process leaves a lock that it releases for the others' sake.
+/// How a process leaves a lock that it releases to let others have it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Opening {
     /// Free for as long as the receivers of the message need.
     Not,
-    /// Free for as long as contenders need that poll.
+    /// Free for as long as polling contenders need.
     Published,
-    /// The same without a message: other listeners, who have their turns in any case, would take it at once.
+    /// As `Published`, but without a message. Subscribed processes have their turns in any case, and a message would make them take the
+    /// lock at once.
     Silent,
 }
 
@@ -57,7 +60,7 @@ pub(crate) struct Contenders {
 }
 
 impl Contenders {
-    /// The same, with `waited_for` more that listen on this process' own connection.
+    /// Adds `waited_for` receivers that listen on this process' own connection.
     pub(crate) fn and_beside(self, waited_for: u32) -> Self {
         Self { receivers: self.receivers.map(|receivers| receivers.saturating_add(waited_for)), ..self }
     }
@@ -76,15 +79,15 @@ pub(crate) enum Then {
 pub(crate) enum Message {
     /// This process' own release.
     Own,
-    /// Another process has had its turn, and the next one has until this instant.
+    /// Another process has had its turn. The next process has until this instant.
     NextTurn(Instant),
     /// The lock may be free for this process.
     Free,
 }
 
 impl Turns {
-    /// Notes a release; `out_of_time` if it is for the others' sake. Returns until when the lock is left free for contenders that poll, if
-    /// it is.
+    /// Records a release. `out_of_time` is true if the release lets others have the lock. Returns until when the lock is left free for
+    /// polling contenders, if it is.
     pub(crate) fn give_back(&mut self, out_of_time: bool, now: Instant) -> Option<Instant> {
         self.released = out_of_time.then_some(now);
         let opening = self.opening(now);
@@ -96,7 +99,7 @@ impl Turns {
         self.open.map(|(until, _)| until)
     }
 
-    /// Returns how a release for the others' sake leaves the lock.
+    /// Returns how a release that lets others have the lock leaves the lock.
     pub(crate) fn opening(&self, now: Instant) -> Opening {
         let every = if self.poll { OPEN_EVERY_POLLED } else { OPEN_EVERY };
         if self.hot_since.is_none_or(|since| now < since + every) {
@@ -108,16 +111,17 @@ impl Turns {
         }
     }
 
-    /// The head was refused. Returns when it polls again, if the lock was left free for contenders: they may release it without a message.
+    /// Records that the head was refused. Returns the time of the next poll if the lock was left free for contenders. They may release the
+    /// lock without a message.
     pub(crate) fn refused(&mut self, now: Instant) -> Option<Instant> {
-        // An answer to an earlier poll does not end the opening.
+        // A reply to an earlier poll does not end the opening.
         self.open.filter(|(until, _)| now >= *until)?;
         let pause = FIRST_POLL.saturating_mul(1 << self.refusals.min(16)).min(LONGEST_PAUSE);
         self.refusals = self.refusals.saturating_add(1);
         Some(now + pause)
     }
 
-    /// Callers found the lock free.
+    /// Records that callers found the lock free.
     pub(crate) fn was_free(&mut self) {
         self.hot_since = None;
     }
@@ -127,20 +131,20 @@ impl Turns {
         self.released.is_some()
     }
 
-    /// The head waits no longer for the receivers of the release.
+    /// Stops waiting for the number of receivers of the release.
     pub(crate) fn give_up(&mut self) {
         self.released = None;
     }
 
-    /// This process has the lock.
+    /// Records that this process has the lock.
     pub(crate) fn end(&mut self) {
         self.released = None;
         self.open = None;
         self.left = 0;
     }
 
-    /// This process does not want the lock any more. Returns true if it has left it free without a message: then other listeners do not
-    /// know that.
+    /// Records that this process does not want the lock any more. Returns true if the process left the lock free without a message. Other
+    /// listeners do not know then that the lock is free.
     pub(crate) fn give_up_lock(&mut self) -> bool {
         let is_untold = matches!(self.open, Some((_, Opening::Silent)));
         self.end();
@@ -148,8 +152,8 @@ impl Turns {
         is_untold
     }
 
-    /// Enters the contenders that a release found. This process is among the receivers if it `listens`; `has_come` tells whether its own
-    /// message has come, if that is to come.
+    /// Records the contenders that a release found. This process is among the receivers if it `listens`. `has_come` is true if this
+    /// process' own message has arrived, and `None` if no such message is to arrive.
     pub(crate) fn found(
         &mut self,
         Contenders { receivers, poll }: Contenders,
@@ -181,7 +185,7 @@ impl Turns {
             return Then::Ask;
         }
         self.left = others - 1;
-        // With several others, a poll in the middle of a turn may find the lock free just before the next process asks. If no process
+        // Among several others, a poll in the middle of a turn may find the lock free just before the next process polls. If no process
         // took its last turn, wait only briefly.
         self.began = Some(now);
         let took = self.took.take();
@@ -191,7 +195,7 @@ impl Turns {
         Then::StandBack(now + self.stand_back)
     }
 
-    /// Enters a message.
+    /// Records a message. Returns its meaning.
     pub(crate) fn hear(&mut self, now: Instant) -> Message {
         if let Some((until, _)) = self.open.filter(|(until, _)| now < *until) {
             return Message::NextTurn(until);
@@ -207,58 +211,61 @@ impl Turns {
         Message::NextTurn(now + self.stand_back)
     }
 
-    /// Returns true if a message that has come is that of this process' own release. There is only one.
+    /// Returns true, once, if a message that has arrived is that of this process' own release.
     pub(crate) fn is_own(&mut self, now: Instant) -> bool {
         self.own_until.take().is_some_and(|until| now < until)
     }
 
-    /// Returns for how much of `budget` this process may hand the lock over.
+    /// Returns the part of `budget` for which this process may hand the lock over.
     ///
-    /// The processes that want the lock share the budget, so that all of them together keep no process waiting for longer than it, the
-    /// time included in which the lock goes from one to the next. A process that did not receive the last release may have been about to
-    /// listen: Redisson does so anew for each turn. No process has the lock for longer than the others' turns took. While releases report no other receiver the budget doubles, up to [`LONGEST`].
+    /// The processes that want the lock share the budget, so no process waits for longer than the budget. The time in which the lock passes
+    /// between processes is part of it.
+    ///
+    /// A process that did not receive the last release may have been about to subscribe. Redisson subscribes anew for each turn. No process
+    /// has the lock for longer than the others' turns took. While releases report no other receiver, the budget doubles, up to [`LONGEST`].
     pub(crate) fn share_of(&self, budget: Duration) -> Duration {
         let others = self.others.max(self.others_before);
         if others == 0 {
             let doubled = budget.saturating_mul(1 << self.alone.min(16));
             return budget.max(doubled.min(LONGEST));
         }
-        // One trip for the release of each process, and one for the poll of the next. On a busy machine that would be all there is.
+        // Each process needs one trip for its release, and the next process one for its poll. On a busy machine these trips would use up
+        // the budget.
         let between = self.round_trip.saturating_mul(others.saturating_mul(2)).min(budget / 4);
         let share = (budget - between) / others.saturating_add(1);
-        // A process with one task gives the lock back after one hold. Two trips are in what its turn took. Only one of them is left out, so
-        // that processes which would hand over for longer do not shorten each other's turns.
+        // A process with one task releases the lock after one hold. The time of its turn contains two trips. Only one of them is
+        // subtracted, so that processes which would hand over for longer do not shorten each other's turns.
         self.took.map_or(share, |took| share.min(took.saturating_sub(self.round_trip)))
     }
 }
 
-/// Longest time for which a process without others hands a lock over. A listener that comes has its first turn within it.
+/// Longest time for which a process without others hands a lock over. A new listener has its first turn within this time.
 pub(crate) const LONGEST: Duration = Duration::from_millis(100);
 
-/// Time for which a lock is left free for contenders that poll. Longer than the pauses of one that polls ten times a second, and than the
-/// longest of this library's spin locks and of Redisson's, 128 and 130 ms.
+/// Time for which a lock is left free for polling contenders. It is longer than the pauses of a contender that polls ten times a second. It
+/// is longer than the longest pause of this library's spin locks and of Redisson's, 128 and 130 ms.
 pub(crate) const OPEN: Duration = Duration::from_millis(135);
 
-/// Time from one such opening to the next if no contender is known to poll: one of them in five seconds, for 3 % of the time.
+/// Time from one such opening to the next if no contender is known to poll. One opening in five seconds takes 3 % of the time.
 pub(crate) const OPEN_EVERY: Duration = Duration::from_millis(4600);
 
-/// The same if contenders are known to poll: more than one a second.
+/// Time from one opening to the next if contenders are known to poll: more than one opening a second.
 pub(crate) const OPEN_EVERY_POLLED: Duration = Duration::from_millis(750);
 
-/// Pause before the first poll after a refusal behind an opening; it doubles with each.
+/// Pause before the first poll after a refusal that follows an opening. The pause doubles with each refusal.
 const FIRST_POLL: Duration = Duration::from_millis(5);
 
 /// Longest such pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Shortest time that others have to take a lock which was released for their sake: a JVM needs a while to wake a thread.
+/// Shortest time that others have to take a lock that was released for them. A JVM needs a while to wake a thread.
 pub(crate) const STAND_BACK_AT_LEAST: Duration = Duration::from_millis(1);
 
-/// The same if another process took its last turn: it comes if it still wants the lock, though its thread may have to wait for a
-/// processor.
+/// Shortest such time if another process took its last turn. That process polls if it still wants the lock, but its thread may have to wait
+/// for a processor.
 const STAND_BACK_FOR_WHO_CAME: Duration = Duration::from_millis(2);
 
-/// Longest such time: the cost if no other process comes.
+/// Longest such time. It is the cost if no other process takes the lock.
 const STAND_BACK_AT_MOST: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
-//! When the waiters for one lock in this process ask its server. Their order is `queue`'s; when the head asks, as long as nothing comes
-//! from the other waiters, is `questions`'.
+//! The waiters of this process for one lock.
 //!
-//! Only the head of the queue asks the server, and only when there is a reason: a message, the end of the holder's lease,
-//! or the bounded re-poll. The other waiters only wait, so a thousand of them cost the server as much as one. A head that
-//! leaves passes on what it may have learnt and not used: the baton.
+//! The queue decides when the head polls the server. It does not keep the waiters' order (`queue`) or the head's poll schedule
+//! (`questions`).
+//!
+//! Only the head of the queue polls, and only for a reason. Reasons are a message, the end of the holder's lease, and the bounded re-poll.
+//! The other waiters sleep, so a thousand waiters cost the server as much as one. A head that leaves passes on the reason to poll that it
+//! may not have used.
 
 mod handed;
 mod owners;
@@ -26,33 +28,31 @@ use waiter::{Ended, Waiter};
 #[derive(Default)]
 pub(crate) struct WaitQueue {
     queue: Queue<Waiter>,
-    /// How many have joined so far.
+    /// Number of waiters that have joined so far.
     joined: u64,
-    /// The head's, passed on from head to head. Its subscription is kept while there are waiters, and a little longer.
+    /// Poll schedule of the head, passed on from head to head. Its subscription is kept while there are waiters, and a little longer.
     questions: Questions,
-    /// After a release of this process, when the head asks again whatever the server says meanwhile: that may be its answer to a
-    /// question from before the release.
+    /// Next poll after our own release. A reply to a request from before the release must not postpone it.
     look_at: Option<Instant>,
-    /// The end of the subscription is planned.
+    /// The watchdog drops the subscription if no waiter joins soon.
     lingering: bool,
-    /// Those who share the lock could have it when so many had joined, or the head asked whether they can: who came later has not been
-    /// told that it is held.
+    /// `joined` when shared access was last possible or last polled for. Waiters that joined later have not been refused yet.
     open_since: Option<u64>,
-    /// How often all of them were let in at once: each finds out by itself. So many readers that each let all others in cost the queue
-    /// no more than one look at each.
+    /// Number of broadcasts. A waiter that missed one may poll once. A counter keeps the cost low if each of many readers lets in all
+    /// others.
     let_in: u32,
-    /// Nobody sleeps who stands before this ticket.
+    /// All waiters before this ticket are awake (bounds the next broadcast).
     asleep_from: u64,
-    /// What was handed over within this process last.
+    /// Last hand-over within this process.
     handed: Option<Handed>,
-    /// The head has not been told that it is one: as long as the lock was handed over, no waiter had to look after it.
+    /// The current head was not woken when it became head, because the lock was being handed over.
     head_is_untold: bool,
-    /// What was handed over is looked after from time to time.
+    /// The watchdog checks from time to time for unclaimed hand-overs.
     looked_after: bool,
-    /// Who wants fewer may have been able to have them when the server was last heard of.
+    /// Smallest permit count known to be unavailable. Waiters that want fewer permits may succeed.
     refused: u32,
     turns: Turns,
-    /// The lock was left free without a message, and no waiter of this process wants it any more.
+    /// The lock was left free without a message, and no waiter of this process wants the lock any more.
     is_untold: bool,
     herd: Herd,
 }
@@ -62,13 +62,13 @@ impl WaitQueue {
         self.queue.is_empty()
     }
 
-    /// A waiter joins at the end of the queue.
+    /// Adds a waiter at the end of the queue. Returns its ticket.
     pub(crate) fn join(&mut self, wants: u32) -> u64 {
         let waiter = self.next_waiter(wants);
         self.queue.join(waiter)
     }
 
-    /// A waiter joins before all others, none of whom has asked yet.
+    /// Adds a waiter before all others. None of them has polled yet. Returns its ticket.
     pub(crate) fn join_first(&mut self, wants: u32) -> u64 {
         let waiter = self.next_waiter(wants);
         self.queue.join_first(waiter)
@@ -80,19 +80,20 @@ impl WaitQueue {
         Waiter { wants, joined, let_in: self.let_in, ..Waiter::default() }
     }
 
-    /// How many have joined so far, those included who have left.
+    /// Returns the number of waiters that have joined so far, including those that have left.
     pub(crate) fn joined(&self) -> u64 {
         self.joined
     }
 
-    /// A caller outside the queue is about to ask the server: what was heard so far is not news to the answer.
+    /// Discards old messages before a caller outside the queue sends a request. They are older than the reply, so they carry no news.
     pub(crate) fn about_to_ask(&mut self) {
         if let Some(subscription) = self.questions.subscription.as_mut().filter(|_| self.queue.is_empty()) {
             subscription.take_changed();
         }
     }
 
-    /// The waiter with this ticket was refused, and a message that came meanwhile may have been taken for an old one. The head asks again.
+    /// Makes the head poll again if the waiter with this ticket is the head. It was refused, but a message that arrived meanwhile may have
+    /// been discarded as an old one.
     pub(crate) fn may_have_missed_a_message(&mut self, ticket: u64) {
         self.questions.poll_now |= self.is_head(ticket) && self.questions.subscription.is_some();
     }
@@ -102,7 +103,7 @@ impl WaitQueue {
         self.questions.listen(subscribe);
     }
 
-    /// The server said that the lock is held for at least `lease_left` (not at all bounded if `None`).
+    /// Records the server's refusal. The lock is held for at least `lease_left`, or without a bound if `None`.
     pub(crate) fn on_held(&mut self, now: Instant, lease_left: Option<Duration>) {
         self.is_held(now, lease_left);
         if let Some(again) = self.turns.refused(now) {
@@ -119,23 +120,24 @@ impl WaitQueue {
         }
     }
 
-    /// The server refused the head after this round trip and counted this many listeners. `random` is uniform over all of `u64`.
+    /// Records that the server refused the head after this round trip and counted this many listeners. `random` is uniform over all of
+    /// `u64`.
     pub(crate) fn refused_among(&mut self, listeners: u32, trip: Duration, random: u64) {
         self.herd.refused(listeners, trip, random);
     }
 
-    /// Returns true if a release was announced that the head does not follow at once.
+    /// Returns true if a release was announced after which the head does not poll at once.
     pub(crate) fn take_news(&mut self) -> bool {
         self.herd.take_news()
     }
 
-    /// The head's question failed, and not because its own wait has ended.
+    /// Records that the head's request failed, but not because the head's own wait ended.
     pub(crate) fn on_unanswered(&mut self, error: &Error) {
         self.questions.on_unanswered(error);
     }
 
-    /// What the holder of `ticket` has to do; leaves its waker if it has to wait. The head waits, too, while a caller
-    /// asks from outside the queue.
+    /// Returns the next step of the waiter with this ticket. Keeps its waker if it has to wait. The head also waits while a caller polls
+    /// from outside the queue (`asked_for`).
     pub(crate) fn turn(&mut self, ticket: u64, asked_for: bool, now: Instant, cx: &mut Context<'_>) -> Turn {
         let is_head = self.is_head(ticket);
         let Some(Entry { waker, failed, waiter }) = self.queue.entry(ticket) else {
@@ -162,7 +164,7 @@ impl WaitQueue {
         }
         self.head_is_untold = false;
         if self.turns.is_unanswered() && !self.questions.is_due(now) {
-            // What is heard now is this process' own release.
+            // This message announces our own release, so it carries no news.
             return Turn::Wait(self.questions.poll_at);
         }
         self.turns.give_up();
@@ -176,8 +178,8 @@ impl WaitQueue {
         turn
     }
 
-    /// Whether a message was heard that the head has to follow at once. While others are to have their turns it is theirs, and the
-    /// head looks after a while whether they have come.
+    /// Returns true if the head must poll at once because of a message. While other processes are to have their turns, the message is for
+    /// them. The head then polls later, to see whether they have taken their turns.
     fn hears(&mut self, now: Instant, cx: &mut Context<'_>) -> bool {
         loop {
             match self.questions.messages(cx) {
@@ -188,15 +190,15 @@ impl WaitQueue {
         }
     }
 
-    /// The same, of so many messages. Each is a turn: a thread that had to wait for a processor finds several at once, and would stand
-    /// back for one turn too many.
+    /// Returns true if one of these messages makes the head poll at once. Each message counts as a turn. A thread that was waiting for a
+    /// processor finds several messages at once, and would otherwise wait for one turn too many.
     fn follows(&mut self, messages: u64, now: Instant) -> bool {
         for _ in 0..messages {
             match self.turns.hear(now) {
                 Message::Free => match self.herd.on_release(now) {
                     None => return true,
                     Some(at) => {
-                        // The lease that the last refusal told of has ended with this release.
+                        // The lease that the last refusal reported has ended with this release.
                         let at = self.look_at.map_or(at, |look_at| look_at.min(at));
                         self.questions.poll_at = self.questions.poll_at.map(|_| at);
                         continue;
@@ -210,21 +212,21 @@ impl WaitQueue {
         false
     }
 
-    /// The waiter with this ticket asks in another way than others may.
+    /// Sets how the waiter with this ticket polls.
     pub(crate) fn asks_in(&mut self, ticket: u64, manner: Manner) {
         if let Some(waiter) = self.queue.get_mut(ticket) {
             waiter.manner = manner;
         }
     }
 
-    /// The waiter with this ticket takes a hold of this process as it is.
+    /// Marks that the waiter with this ticket accepts a hold of this process as it is.
     pub(crate) fn takes_over(&mut self, ticket: u64) {
         if let Some(waiter) = self.queue.get_mut(ticket) {
             waiter.takes_over = true;
         }
     }
 
-    /// Whether the head takes a hold of this process as it is.
+    /// Returns true if the head accepts a hold of this process as it is.
     pub(crate) fn head_takes_over(&mut self) -> bool {
         let takes = |Entry { failed, waiter, .. }: &mut Entry<Waiter>| {
             waiter.takes_over && !waiter.asks && waiter.handed.is_none() && failed.is_none()
@@ -232,7 +234,7 @@ impl WaitQueue {
         self.queue.head().is_some_and(takes)
     }
 
-    /// Whether something was heard that speaks against a hold of this process: not its own release.
+    /// Returns true if a message casts doubt on a hold of this process. The message of this process' own release does not.
     pub(crate) fn has_heard(&mut self, now: Instant) -> bool {
         let Some(news) = &mut self.questions.subscription else { return false };
         if !news.has_changed() {
@@ -251,21 +253,21 @@ impl WaitQueue {
         Time { last: self.handed, share, opening: self.turns.opening(now) }
     }
 
-    /// The question of the waiter with this ticket was answered.
+    /// Marks the request of the waiter with this ticket as answered.
     pub(crate) fn was_answered(&mut self, ticket: u64) {
         if let Some(waiter) = self.queue.get_mut(ticket) {
             waiter.asks = false;
         }
     }
 
-    /// The waiter with this ticket asks at its next turn, head or not.
+    /// Makes the waiter with this ticket poll at its next turn, head or not.
     pub(crate) fn let_ask(&mut self, ticket: u64) {
         if let Some(waiter) = self.queue.get_mut(ticket) {
             waiter.may_ask = true;
         }
     }
 
-    /// The head has this hold from now on. Returns its waker.
+    /// Hands this hold over to the head. Returns the head's waker.
     pub(crate) fn hand_over(&mut self, hold: u32, handed: Handed, now: Instant) -> Option<Waker> {
         let to = self.queue.head_ticket()?;
         self.handed = Some(Handed { to: Some((to, now)), ..handed });
@@ -274,8 +276,8 @@ impl WaitQueue {
         head.waker.take()
     }
 
-    /// A waiter leaves who took what was handed over to it. The next one is not woken: before long it is handed over to that one,
-    /// or it is given back, or the watchdog [looks after](Self::look_after) it.
+    /// Removes a waiter that accepted a hand-over. The next waiter is not woken. Soon the hold is handed over to it or released, or the
+    /// watchdog [checks](Self::look_after) the hand-over.
     pub(crate) fn leave_with_handed(&mut self, ticket: u64, now: Instant) {
         self.queue.leave(ticket);
         self.questions.answered();
@@ -283,23 +285,25 @@ impl WaitQueue {
         self.head_is_untold = true;
     }
 
-    /// Whether something was handed over to the waiter with this ticket.
+    /// Returns true if a hold was handed over to the waiter with this ticket.
     pub(crate) fn is_handed(&mut self, ticket: u64) -> bool {
         self.queue.get_mut(ticket).is_some_and(|waiter| waiter.handed.is_some())
     }
 
-    /// What was handed over to a waiter that leaves without it.
+    /// Takes back the hold that was handed over to this waiter, if the waiter leaves without accepting it.
     pub(crate) fn untaken(&mut self, ticket: u64) -> Option<u32> {
         self.queue.get_mut(ticket)?.handed.take()
     }
 
-    /// Whether the watchdog is to be told to look after what is handed over; from now on it does.
+    /// Returns true if the watchdog must start to check for unclaimed hand-overs. From now on the check counts as running.
     pub(crate) fn begin_looking_after(&mut self) -> bool {
         !std::mem::replace(&mut self.looked_after, true)
     }
 
-    /// Looks after what is handed over: a waiter that has not taken it for so long may not do so soon, and is not offered any again.
-    /// Returns that hold, the head's waker, which may have to look by itself from now on, and whether to come again.
+    /// Takes back a hold that was handed over and not accepted within [`UNTAKEN`]. Its waiter may not be polled soon, so the waiter is not
+    /// offered a hold again.
+    ///
+    /// Returns that hold, the head's waker, and true if the watchdog must check again. The head may have to poll by itself from now on.
     pub(crate) fn look_after(&mut self, now: Instant) -> (Option<u32>, Option<Waker>, bool) {
         let last = self.handed.and_then(|handed| handed.to);
         let is_old = last.is_none_or(|(_, at)| now.saturating_duration_since(at) >= UNTAKEN);
@@ -309,19 +313,20 @@ impl WaitQueue {
             waiter.handed.take()
         });
         self.looked_after = !is_old;
-        // Nobody has asked for as long as the lock was handed over, so nobody listens.
+        // No waiter polls while the lock is handed over, so there may be no subscription. Without one only a poll finds the lock free.
         self.questions.poll_now |= is_old && untaken.is_none() && self.questions.subscription.is_none();
         (untaken, self.head_to_wake(), !is_old)
     }
 
-    /// The lock is given back by this process though there are waiters; `out_of_time` if only to let others have it. Then the head
-    /// waits until it is known which contenders that [found](Self::released). Returns the head's waker if it has to look.
+    /// Records that this process releases the lock although there are waiters. `out_of_time` is true if the release only lets other
+    /// processes have the lock. The head then waits until [`released`](Self::released) reports the contenders. Returns the head's waker if
+    /// the head has to take its next step.
     pub(crate) fn give_back(&mut self, out_of_time: bool, now: Instant) -> Option<Waker> {
         if !out_of_time && !self.head_is_untold && self.questions.subscription.is_some() {
             return None;
         }
         if let Some(news) = self.questions.subscription.as_mut().filter(|_| out_of_time) {
-            // What was heard so far is no news of the release that follows.
+            // Messages from before the release carry no news about it.
             news.take_changed();
         }
         match self.turns.give_back(out_of_time, now) {
@@ -335,8 +340,9 @@ impl WaitQueue {
         self.head_to_wake()
     }
 
-    /// Enters the contenders that a release for the others' sake found, this process among the receivers if it listens. If there are
-    /// others, the head stands back until their messages come, or for as long as they need to poll. Returns the head's waker.
+    /// Records the contenders that our release found, when the release let other processes have the lock. This process is among the
+    /// receivers if it is subscribed. If there are others, the head waits for their messages, or for as long as they need to poll. Returns
+    /// the head's waker.
     pub(crate) fn released(&mut self, contenders: Contenders, now: Instant) -> Option<Waker> {
         if !self.turns.is_unanswered() {
             return None;
@@ -348,7 +354,7 @@ impl WaitQueue {
             Then::Ask => true,
             Then::StandBack(until) => {
                 (self.questions.poll_at, self.look_at) = (Some(until), Some(until));
-                // The first is this process' own. Behind it are those of others who have had their turns meanwhile.
+                // The first message is that of our own release. The others come from processes that have had their turns meanwhile.
                 self.follows(messages.unwrap_or_default().saturating_sub(1), now)
             }
         };
@@ -356,13 +362,14 @@ impl WaitQueue {
         self.head_to_wake()
     }
 
-    /// A waiter leaves the queue. Returns the next head's waker, if the head left.
+    /// Removes a waiter from the queue. Returns the next head's waker if the head left.
     ///
-    /// A head that leaves without an answer to its question may have consumed a wake-up, and one that was let in may not have asked
-    /// yet, so the next head asks at once; and so it does where one leaves in the middle of a question that is the head no more, for
-    /// others have joined in front of it whose answers are older. It also asks if what was refused to the one that left says nothing of
-    /// what it wants itself, or that one did not listen. A head that got the lock, for the time of `lease`, has nothing to pass on: the next one
-    /// hears of its release. Not of its lease's end, though, so it asks then.
+    /// The next head polls at once in three cases. First, the waiter left with a pending request or an unused permission to poll: it may
+    /// have consumed a wake-up. The waiter need not be the head any more. Waiters may have joined in front of it, but their replies are
+    /// older. Second, the next head may succeed where the leaving head was refused. Third, the leaving head was not subscribed.
+    ///
+    /// A head that was granted the lock for `lease` passes nothing on, because its release notifies the next head. The lease's end does
+    /// not, so the next head polls then.
     pub(crate) fn leave(&mut self, ticket: u64, lease: Option<Duration>, now: Instant) -> Option<Waker> {
         let was_head = self.is_head(ticket);
         let manner = self.queue.get_mut(ticket).map(|waiter| waiter.manner).unwrap_or_default();
@@ -379,7 +386,7 @@ impl WaitQueue {
             self.look_at = None;
         }
         if self.queue.is_empty() {
-            // No waiter is left to whom an old error would matter; one that comes later asks anew.
+            // An old error concerns only the waiters that were in the queue. A later waiter sends a new request.
             self.questions.last_error = None;
             self.questions.poll_now |= self.questions.unanswered_since.take().is_some();
         }
@@ -394,7 +401,7 @@ impl WaitQueue {
                 self.herd.granted();
                 self.is_held(now, lease);
                 self.refused = 0;
-                // Without a subscription no waiter would hear of the release.
+                // Without a subscription no waiter is notified of the release.
                 self.questions.poll_now = self.questions.subscription.is_none();
             }
             None => self.questions.poll_now |= self.questions.unanswered_since.is_some(),
@@ -402,7 +409,8 @@ impl WaitQueue {
         self.head_to_wake()
     }
 
-    /// Whether the next head may have what was refused to one who asked in this manner, or hear of what that one did not.
+    /// Returns true if the next head may succeed where a waiter of this manner was refused. Also returns true if the next head is
+    /// subscribed and that waiter was not.
     fn next_may_fare_better_than(&mut self, manner: Manner) -> bool {
         let refused = self.refused;
         let fares_better =
@@ -410,9 +418,11 @@ impl WaitQueue {
         self.queue.head().is_some_and(|head| fares_better(&head.waiter))
     }
 
-    /// A waiter leaves who was let in, where many may hold the lock and there is no room for more. It is not the only holder: when the
-    /// leases of the others end is known as before, and what gave a reason to ask since its question was sent still does. Returns the next
-    /// head's waker, if the head left.
+    /// Removes a waiter that was granted the lock, where many may hold the lock and there is no room for more. Returns the next head's
+    /// waker if the head left.
+    ///
+    /// This waiter is not the only holder, so the known end of the other holders' leases stays valid. A reason to poll that arose since the
+    /// request was sent stays valid, too.
     pub(crate) fn leave_full(&mut self, ticket: u64, lease: Duration, now: Instant) -> Option<Waker> {
         let (poll_at, poll_now) = (self.questions.poll_at, self.questions.poll_now);
         let next = self.leave(ticket, Some(lease), now);
@@ -421,8 +431,11 @@ impl WaitQueue {
         next
     }
 
-    /// A waiter leaves who was let in, where many may hold the lock and there is `room` for more: those for whom it will do ask at
-    /// once, each for itself, but nobody before one who came earlier. So many had `joined` when it asked. Returns their wakers.
+    /// Removes a waiter that was granted the lock, where many may hold the lock and there is `room` for more. Returns the wakers of the
+    /// waiters that now poll, each for itself.
+    ///
+    /// Waiters are let in while their permits fit into `room`. The first waiter that does not fit ends this, so no later waiter overtakes
+    /// it. `joined` is the number of waiters that had joined when the request was sent.
     pub(crate) fn leave_open(&mut self, ticket: u64, mut room: u32, joined: u64) -> Vec<Waker> {
         self.queue.leave(ticket);
         self.questions.answered();
@@ -442,28 +455,29 @@ impl WaitQueue {
         }
         self.refused = if room < u32::MAX { room + 1 } else { 0 };
         if let_in.is_empty() {
-            // Without a subscription the head would not hear of the next release.
+            // Without a subscription the head is not notified of the next release.
             self.questions.poll_now |= self.questions.subscription.is_none();
             let_in.extend(self.head_to_wake());
         }
         let_in
     }
 
-    /// The waiters of whom some may sleep, in order.
+    /// Returns the waiters that may be asleep, in order.
     fn asleep(&mut self) -> impl Iterator<Item = &mut Entry<Waiter>> {
         self.queue.entries_from(self.asleep_from)
     }
 
-    /// When a waiter looked for the first time, the last latch had ended then.
+    /// Records when the last latch of this name had ended, as of the first look of the waiter with this ticket. Later looks change nothing.
     pub(crate) fn saw(&mut self, ticket: u64, ended: u64) {
         if let Some(waiter) = self.queue.get_mut(ticket) {
             waiter.ended.get_or_insert(Ended::at(ended));
         }
     }
 
-    /// A waiter was told that a latch has ended; so many had joined when it `asked`. If the latch `is_open`, it has ended for all who had
-    /// joined by then; in any case it has for those who looked for the first time before it `ended`. The others look again. Returns the
-    /// wakers of those who have something to do now.
+    /// Records a reply that a latch has ended. Returns the wakers of the waiters that have a next step now.
+    ///
+    /// If the latch `is_open`, it has ended for all waiters that had joined when the request was sent (`asked`). In any case it has ended
+    /// for each waiter that looked for the first time before the latch `ended`. The other waiters poll again.
     pub(crate) fn open(&mut self, is_open: bool, ended: u64, asked: u64) -> Vec<Waker> {
         let mut woken = Vec::new();
         for Entry { waker, waiter, .. } in self.queue.entries() {
@@ -481,12 +495,12 @@ impl WaitQueue {
         woken
     }
 
-    /// The head asks whether those who share the lock can have it: who comes from now on has not been told that it is held.
+    /// Marks that the head polls whether shared access is possible. Waiters that join from now on have not been refused yet.
     pub(crate) fn head_asks(&mut self) {
         self.open_since.get_or_insert(self.joined);
     }
 
-    /// A waiter leaves for whom the latch is open. Returns the next head's waker, if the head left.
+    /// Removes a waiter whose latch is open. Returns the next head's waker if the head left.
     pub(crate) fn leave_opened(&mut self, ticket: u64) -> Option<Waker> {
         let was_head = self.is_head(ticket);
         self.queue.leave(ticket);
@@ -494,7 +508,7 @@ impl WaitQueue {
         if was_head { self.head_to_wake() } else { None }
     }
 
-    /// The lock may be free, though no message says so: the head is to ask. Returns its waker.
+    /// Makes the head poll, because the lock may be free without a message. Returns the head's waker.
     pub(crate) fn poll_now(&mut self) -> Option<Waker> {
         self.questions.poll_now = true;
         self.head_to_wake()
@@ -505,23 +519,23 @@ impl WaitQueue {
         std::mem::take(&mut self.is_untold)
     }
 
-    /// Returns true if the server refuses the messages.
+    /// Returns true if the server refuses the subscription.
     pub(crate) fn is_deaf(&self) -> bool {
         self.questions.subscription.as_ref().is_some_and(|news| news.refusal().is_some())
     }
 
-    /// Callers from outside the queue found the lock free.
+    /// Records that callers from outside the queue found the lock free.
     pub(crate) fn was_free(&mut self) {
         self.turns.was_free();
     }
 
-    /// The head's waker.
+    /// Returns the head's waker.
     pub(crate) fn head_to_wake(&mut self) -> Option<Waker> {
         self.queue.head_to_wake()
     }
 
-    /// What the waiter with this ticket can be told when its wait has ended. One who still `waits_for_its_first_answer` is not told what
-    /// was known when it came, if that is over.
+    /// Returns the last known state of the lock for a waiter whose wait has ended. A waiter that `waits_for_its_first_answer` does not get
+    /// a state from before it joined if that state has ended since.
     pub(crate) fn known(&mut self, ticket: u64, waits_for_its_first_answer: bool) -> Known {
         let joined = self.queue.get_mut(ticket).map(|waiter| waiter.joined);
         let came_later = joined.zip(self.open_since).is_some_and(|(joined, open)| joined >= open);
@@ -531,21 +545,21 @@ impl WaitQueue {
         }
     }
 
-    /// The server could not be asked for as long as any question waits for its answer, or refused: what stopped the head stops
-    /// every waiter who is in the queue now. Who comes later has a patience of its own, whether or not the queue was empty in between.
+    /// Fails every waiter in the queue with the head's error: the server did not reply in time, or refused. A waiter that joins later has a
+    /// new deadline for replies, whether or not the queue was empty in between. Returns the wakers.
     pub(crate) fn fail_all(&mut self, error: &Error) -> Vec<Waker> {
         self.questions.poll_now |= self.questions.unanswered_since.take().is_some();
         self.queue.fail_all(error)
     }
 
-    /// Whether the last waiter has just left, and the end of its subscription is to be planned.
+    /// Returns true if the last waiter has just left, and the end of its subscription is to be planned.
     pub(crate) fn begin_lingering(&mut self) -> bool {
         let quiet = self.queue.is_empty() && self.questions.subscription.is_some();
         quiet && !std::mem::replace(&mut self.lingering, true)
     }
 
-    /// Gives the subscription up if there are no waiters and many processes listen: those that still wait pause for less if only they
-    /// are counted. The caller drops it after unlocking.
+    /// Gives up the subscription if there are no waiters and many processes are subscribed. The remaining processes pause for less if only
+    /// waiting processes are counted. The caller drops the subscription after unlocking.
     pub(crate) fn leave_the_crowd(&mut self) -> Option<Subscription> {
         if self.queue.is_empty() && self.herd.is_crowded() {
             self.questions.subscription.take()
@@ -554,24 +568,24 @@ impl WaitQueue {
         }
     }
 
-    /// Gives the subscription up if there are no waiters. The caller drops it after unlocking.
+    /// Gives up the subscription if there are no waiters. The caller drops the subscription after unlocking.
     pub(crate) fn stop_listening(&mut self) -> Option<Subscription> {
         self.lingering = false;
         if self.queue.is_empty() { self.questions.subscription.take() } else { None }
     }
 
-    /// Whether there are no waiters and nothing is listened to.
+    /// Returns true if there are no waiters and there is no subscription.
     pub(crate) fn is_over(&self) -> bool {
         self.queue.is_empty() && self.questions.subscription.is_none()
     }
 
-    /// Whether the waiter with `ticket` is the head.
+    /// Returns true if the waiter with `ticket` is the head.
     pub(crate) fn is_head(&self, ticket: u64) -> bool {
         self.queue.is_head(ticket)
     }
 }
 
-/// How long a waiter may take to take what was handed over to it: long beside any delay of a task that its runtime polls.
+/// Time within which a waiter has to accept a hand-over. It is much longer than any delay of a task that its runtime polls.
 pub(crate) const UNTAKEN: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

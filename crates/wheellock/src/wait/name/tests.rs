@@ -9,20 +9,20 @@ use super::*;
 use crate::kind::{FENCED, REENTRANT};
 use crate::wait::questions::Turn;
 
-/// One who asks, and two who come, look whether they may ask, and go: the one that is left at the head either may ask or is
-/// woken, in whatever order the steps happen. Each step is one atomic access, or one turn of the queue's lock.
+/// One caller outside the queue and two waiters check whether they may poll, and leave. The waiter that remains at the head may poll or is
+/// woken, in every order of their steps. Each step is one atomic access, or one critical section of the queue's lock.
 #[test]
 fn a_waiter_is_never_left_asleep_behind_one_who_asked() {
     #[derive(Default)]
     struct World {
-        /// How far the asker and the waiters have come.
+        /// Number of steps that the caller and the waiters have taken.
         steps: [usize; 3],
         tickets: [Option<u64>; 2],
-        /// Who has left a waker, and has not been woken since.
+        /// Waiters that have left a waker and have not been woken since.
         asleep: [bool; 2],
-        /// The asker found nobody waiting.
+        /// The caller found no waiter.
         asks: bool,
-        /// The asker is about to take the queue's lock.
+        /// The caller is about to take the queue's lock.
         looks: bool,
     }
 

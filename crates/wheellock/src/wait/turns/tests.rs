@@ -21,7 +21,7 @@ fn given_back(turns: &mut Turns, others: u32, now: Instant) -> Option<Instant> {
     }
 }
 
-/// Invariant: the head polls after those for whose sake the lock was released.
+/// Invariant: the head polls after the processes for which the lock was released.
 #[test]
 fn each_receiver_has_a_turn() {
     let now = Instant::now();
@@ -45,7 +45,7 @@ fn each_receiver_has_a_turn() {
     }
 }
 
-/// Several processes have their turns one after the other: a poll in the middle of a turn would take that of the next.
+/// Several processes have their turns one after the other. A poll in the middle of a turn would take the next process' turn.
 #[test]
 fn head_stands_back_as_long_as_others_took() {
     for (others, has_come, at_least) in [(2, true, 5), (2, false, 1), (1, true, 2), (1, false, 1)] {
@@ -160,7 +160,7 @@ fn openings(turns: &mut Turns, contenders: Contenders, time: Duration) -> Vec<(D
     opened
 }
 
-/// A contender that polls ten times a second finds it.
+/// A contender that polls ten times a second finds the lock free.
 #[test]
 fn lock_is_left_free_every_five_seconds() {
     for (receivers, opening) in [(1, Opening::Published), (2, Opening::Silent)] {
@@ -263,7 +263,7 @@ fn opening_ends_turns_before_it() {
     assert!(matches!(turns.hear(now + OPEN), Message::Free), "no turn is left");
 }
 
-/// A silent opening has no receivers: those of the release before it still count.
+/// A silent opening has no receivers. The receivers of the release before it still count.
 #[test]
 fn only_published_opening_counts_receivers() {
     for (others, opening, counted) in [(0, Opening::Published, 2), (1, Opening::Silent, 1)] {

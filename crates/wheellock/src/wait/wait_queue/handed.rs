@@ -1,18 +1,18 @@
-//! A hold that passes from waiter to waiter of one process, and for how long it may.
+//! Hand-overs of a hold within one process, and their time limit.
 
 use std::time::{Duration, Instant};
 
 use crate::base::clock::BootInstant;
 use crate::wait::turns::Opening;
 
-/// What was handed over last.
+/// The last hand-over.
 #[derive(Clone, Copy)]
 pub(crate) struct Handed {
-    /// Tells it from other holds.
+    /// Number that distinguishes this hold from others.
     pub(crate) serial: u64,
-    /// When the server granted it to the first holder of this process.
+    /// When the server granted the hold to its first holder in this process.
     pub(crate) since: BootInstant,
-    /// To whom it was handed over last, and when.
+    /// Ticket of the last waiter that received the hold, and the time.
     pub(super) to: Option<(u64, Instant)>,
 }
 
@@ -22,12 +22,12 @@ impl Handed {
     }
 }
 
-/// How long a process may hand a lock over before others have their turns.
+/// How long a process may hand a lock over before other processes have their turns.
 #[derive(Clone, Copy)]
 pub(crate) struct Time {
-    /// What was handed over last, whether or not that is over.
+    /// The last hand-over, whether or not its hold still exists.
     pub(crate) last: Option<Handed>,
     pub(crate) share: Duration,
-    /// How the lock is left when that is over.
+    /// How this process leaves the lock when the share is used up.
     pub(crate) opening: Opening,
 }

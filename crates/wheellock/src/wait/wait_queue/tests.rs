@@ -24,7 +24,7 @@ fn where_many_may_hold_the_lock_one_who_is_let_in_lets_all_others_ask() {
     assert!(ask(&mut waiters, b, now + REPOLL), "the head asks on when the lease has ended");
 }
 
-/// Each of them lets all others in again when it has been granted the lock.
+/// Each reader lets all others in again when it has been granted the lock.
 #[test]
 fn very_many_who_are_let_in_are_each_looked_at_once() {
     const READERS: u64 = 1_000;
@@ -38,7 +38,7 @@ fn very_many_who_are_let_in_are_each_looked_at_once() {
     };
     leave(&mut waiters, tickets[0]);
     assert!(tickets[1..].iter().all(|ticket| ask(&mut waiters, *ticket, now)));
-    // One was refused meanwhile, and sleeps again; another one came.
+    // This reader was refused meanwhile and sleeps again. Another reader joins.
     assert!(!ask(&mut waiters, tickets[500], now) && waiters.asleep().count() == 500);
     let late = waiters.join(1);
     assert!(!ask(&mut waiters, late, now));
@@ -58,12 +58,12 @@ fn a_latch_that_has_ended_is_open_for_those_whom_it_concerns() {
     let is_open = |waiters: &mut WaitQueue, ticket| {
         matches!(waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop())), Turn::Open)
     };
-    // Set again since.
+    // The latch has been set again since.
     let asked = waiters.joined();
     assert!(waiters.open(false, 7, asked).is_empty(), "nobody sleeps");
     assert!(is_open(&mut waiters, early) && !is_open(&mut waiters, late), "it waits for the next one");
     assert!(waiters.leave_opened(early).is_some(), "the next head is woken");
-    // Who joined only after the question had been sent may wait for one that was set later.
+    // A waiter that joined after the request was sent may wait for a latch that was set later.
     let asked = waiters.joined();
     let later = waiters.join(1);
     waiters.saw(later, 9);
@@ -75,7 +75,7 @@ fn a_latch_that_has_ended_is_open_for_those_whom_it_concerns() {
     assert!(!ask(&mut waiters, later, now), "once");
 }
 
-/// Two asked from outside the queue. The first was answered, began to listen, and asked once more; then came the second one's answer.
+/// Two callers poll from outside the queue. The first is answered, subscribes and polls once more. Then the second's reply arrives.
 #[test]
 fn who_leaves_in_the_middle_of_a_question_leaves_it_to_the_head_whoever_that_is() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
@@ -86,7 +86,7 @@ fn who_leaves_in_the_middle_of_a_question_leaves_it_to_the_head_whoever_that_is(
     assert!(!ask(&mut waiters, second, now), "it was answered");
     waiters.leave(first, None, now);
     assert!(ask(&mut waiters, second, now), "what the first asked is not known");
-    // With its answer there is nothing to ask.
+    // With this reply the next head has no reason to poll.
     waiters.on_held(now, None);
     waiters.was_answered(second);
     let third = waiters.join_first(1);
@@ -94,7 +94,7 @@ fn who_leaves_in_the_middle_of_a_question_leaves_it_to_the_head_whoever_that_is(
     assert!(!ask(&mut waiters, third, now));
 }
 
-/// A3: tasks that ask again at once keep the queue from ever being empty. An error ends with its cause all the same.
+/// A3: tasks that retry at once never leave the queue empty. An error still ends with its cause.
 #[test]
 fn who_comes_after_a_failure_is_not_judged_by_it() {
     let (mut waiters, start) = (WaitQueue::default(), Instant::now());
@@ -113,7 +113,7 @@ fn turn(waiters: &mut WaitQueue, ticket: u64, now: Instant) -> Turn {
     waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop()))
 }
 
-/// Two waiters, of whom the first asks, was refused, and sleeps.
+/// Creates a queue of two sleeping waiters. The head has polled and was refused.
 fn two_asleep(now: Instant) -> (WaitQueue, [u64; 2]) {
     let mut waiters = WaitQueue::default();
     let tickets = [waiters.join(1), waiters.join(1)];
@@ -145,7 +145,7 @@ fn the_head_takes_what_is_handed_over_and_the_next_one_is_left_asleep() {
     assert!(ask(&mut waiters, second, now), "and without a subscription it hears of nothing");
 }
 
-/// One who joined while the lock was handed over has looked, and learnt that there was nothing to do: it is told when that changes.
+/// A waiter that joins while the lock is handed over has nothing to do at its first turn. The queue wakes it when that changes.
 #[test]
 fn a_head_that_does_not_listen_is_told_that_the_lock_is_given_back() {
     for waits_for_the_end in [false, true] {
@@ -167,7 +167,7 @@ fn a_head_that_does_not_listen_is_told_that_the_lock_is_given_back() {
     }
 }
 
-/// What nobody takes is not kept: a task may have stopped polling its future without dropping it.
+/// A hold that is not accepted is taken back. A task may have stopped polling its future without dropping it.
 #[test]
 fn what_is_not_taken_in_time_is_taken_back() {
     let now = Instant::now();
@@ -193,7 +193,7 @@ fn a_waiter_that_leaves_says_what_it_has_not_taken() {
     assert!(waiters.head_takes_over());
 }
 
-/// Invariant: what is given back for the sake of others is asked for after them.
+/// Invariant: after a release that lets others have the lock, the head polls after them.
 #[test]
 fn who_has_had_its_time_stands_back_if_others_heard_of_it() {
     let now = Instant::now();
@@ -214,7 +214,7 @@ fn who_has_had_its_time_stands_back_if_others_heard_of_it() {
     assert!(ask(&mut waiters, first, now + POLL_UNTOLD), "an answer that never comes keeps nobody for long");
 }
 
-/// Found by simulated fleets: an answer from before the release had the head wait for the end of the lease.
+/// Found by simulated fleets: a reply from before the release made the head wait for the end of the lease.
 #[test]
 fn an_old_answer_puts_off_nobody_who_stands_back() {
     let now = Instant::now();
@@ -227,7 +227,7 @@ fn an_old_answer_puts_off_nobody_who_stands_back() {
     assert!(!ask(&mut waiters, first, now + POLL_UNTOLD), "this answer is a new one");
 }
 
-/// Invariant 6: one that was let in and goes before it has asked passes that on.
+/// Invariant 6: a waiter that was let in and leaves before it polls passes the permission on.
 #[test]
 fn who_was_let_in_and_leaves_without_asking_lets_the_next_one_ask() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
@@ -241,8 +241,8 @@ fn who_was_let_in_and_leaves_without_asking_lets_the_next_one_ask() {
     assert!(!ask(&mut waiters, next, now), "once");
 }
 
-/// Found by simulated fleets: a reader with a wait shorter than a round trip came while the one before it asked, and was told that
-/// the lock was held, though nobody had held it since it came.
+/// Found by simulated fleets: a reader with a wait shorter than a round trip joined while the reader before it polled. It was refused as if
+/// the lock were held, though the lock had not been held since the reader joined.
 #[test]
 fn a_reader_who_comes_when_the_writer_has_gone_is_not_told_that_it_is_there() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
@@ -334,7 +334,7 @@ fn a_head_that_leaves_without_the_lock_passes_its_wake_up_on() {
     assert!(!ask(&mut waiters, b, now), "once");
 }
 
-/// A2: a waiter that leaves without having asked leaves no reason to ask behind.
+/// A2: a waiter that leaves without having polled leaves no reason to poll behind.
 #[test]
 fn a_head_that_leaves_without_a_question_makes_nobody_ask() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
@@ -345,7 +345,7 @@ fn a_head_that_leaves_without_a_question_makes_nobody_ask() {
     assert!(!ask(&mut waiters, b, now));
 }
 
-/// Three are free. One who wanted five was refused those, and those who want fewer have never asked.
+/// Three permits are free. A waiter was refused five permits. The waiters that want fewer have not polled yet.
 #[test]
 fn who_wants_fewer_than_the_one_who_gave_up_asks_at_once() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
@@ -362,7 +362,7 @@ fn who_wants_fewer_than_the_one_who_gave_up_asks_at_once() {
     assert!(waiters.leave(as_few, Some(REPOLL), now).is_none());
 }
 
-/// What is left after a grant is known, and is not enough for the head.
+/// The number of free permits is known after a grant, and is too small for the head.
 #[test]
 fn who_can_have_what_is_left_asks_when_the_one_who_wanted_more_gives_up() {
     for room in [1, 2] {
@@ -379,7 +379,7 @@ fn who_can_have_what_is_left_asks_when_the_one_who_wanted_more_gives_up() {
     }
 }
 
-/// One who pauses does not listen, and one who heeds writers is refused for the sake of those who only wait.
+/// A waiter that pauses is not subscribed. A reader that yields to writers is refused in favour of writers that only wait.
 #[test]
 fn who_asks_in_another_way_than_the_one_who_gave_up_asks_at_once() {
     let pauses = Manner { pauses: true, ..Manner::default() };
@@ -399,7 +399,7 @@ fn who_asks_in_another_way_than_the_one_who_gave_up_asks_at_once() {
     }
 }
 
-/// Of what many hold with a lease each, the first lease to end is another one's.
+/// Where many holders have a lease each, the first lease to end is that of another holder.
 #[test]
 fn a_grant_that_leaves_no_room_puts_no_question_off() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
@@ -419,7 +419,7 @@ fn a_grant_that_leaves_no_room_puts_no_question_off() {
     assert!(ask(&mut waiters, third, now + left), "as may the one that was granted");
 }
 
-/// A3: an error reaches those who wait, and nobody who comes later.
+/// A3: an error reaches every waiter in the queue, and no waiter that joins later.
 #[test]
 fn who_comes_after_an_error_hears_nothing_of_it() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
@@ -451,7 +451,8 @@ fn an_error_reaches_every_waiter_in_the_queue() {
     }
 }
 
-/// Three others are to have their turns; however many messages are found at once, the lock is free for this process after the third.
+/// Three other processes are to have their turns. The lock is free for this process after the third message, however the messages are
+/// batched.
 #[test]
 fn messages_that_come_at_once_are_a_turn_each() {
     for together in 1..=3 {
@@ -467,7 +468,7 @@ fn messages_that_come_at_once_are_a_turn_each() {
     }
 }
 
-/// The head looks after a while whether the others have come, and not when a message has just said that they have.
+/// The head polls after a while, to see whether the others have taken their turns. It does not poll when a message has just said so.
 #[test]
 fn a_turn_of_the_others_puts_the_heads_question_off() {
     for is_heard in [false, true] {
@@ -617,7 +618,7 @@ fn asking_head_does_not_ask_twice() {
     assert!(!ask(&mut waiters, first, now), "the question under way found the lock after its release");
 }
 
-/// A head that leaves passes on until when this process stands back, unless it was granted the lock.
+/// A head that leaves passes on until when this process waits for others, unless the head was granted the lock.
 #[test]
 fn grant_ends_standing_back() {
     let now = Instant::now();

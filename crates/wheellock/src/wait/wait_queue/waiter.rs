@@ -1,62 +1,63 @@
-//! One who waits: what it wants, in what way and in whose name it asks, and what it has been told. Pure.
+//! A queued waiter: its request, owner and state. Pure.
 
 use std::num::NonZeroU64;
 
 #[derive(Default)]
 pub(super) struct Waiter {
-    /// It asks at once, head or not: another waiter was let in who does not keep it out, or it may have the lock without knowing.
+    /// Polls at once, head or not. Another waiter was let in that does not exclude it, or the waiter may have the lock without knowing.
     pub(super) may_ask: bool,
-    /// How often all who wait had been let in when it heard of that last.
+    /// Number of broadcasts that this waiter has seen.
     pub(super) let_in: u32,
-    /// It takes a hold of this process as it is.
+    /// Accepts a hold of this process as it is.
     pub(super) takes_over: bool,
-    /// It has been told to ask, and has not come back since.
+    /// Has a request pending: it was allowed to poll and has not taken its next turn yet.
     pub(super) asks: bool,
-    /// The hold that was handed over to it, by its index.
+    /// Index of the hold that was handed over to it.
     pub(super) handed: Option<u32>,
-    /// How many times it wants to hold the lock.
+    /// Number of permits, or of holds, that it wants.
     pub(super) wants: u32,
     pub(super) manner: Manner,
-    /// How many had joined before.
+    /// Number of waiters that had joined before.
     pub(super) joined: u64,
-    /// Of a latch: when the last one of its name had ended when this one looked first.
+    /// End of the last latch of this name, as of this waiter's first look.
     pub(super) ended: Option<Ended>,
-    /// The latch that it waits for has ended.
+    /// The latch has ended for this waiter.
     pub(super) open: bool,
 }
 
 impl Waiter {
-    /// Whether it was told to ask, by itself or with all others, who have been let in so often; told once.
+    /// Returns true, once, if this waiter may poll: it was allowed to by itself, or by a broadcast. `let_in` is the number of broadcasts.
     pub(super) fn take_may_ask(&mut self, let_in: u32) -> bool {
         let with_all = std::mem::replace(&mut self.let_in, let_in) != let_in;
         std::mem::take(&mut self.may_ask) || with_all
     }
 }
 
-/// In what way a waiter asks.
+/// How a waiter polls.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Manner {
-    /// After pauses; it does not listen.
+    /// After pauses, without a subscription.
     pub(crate) pauses: bool,
-    /// As a reader who stands behind writers who wait.
+    /// As a reader that yields to waiting writers.
     pub(crate) heeds_writers: bool,
-    /// For an owner whom others can present, too.
+    /// For an owner that other callers can present, too.
     pub(crate) owner: Option<u64>,
 }
 
 impl Manner {
-    /// Whether one who asks like this may have what was refused to the other one, or hears of what that one does not.
+    /// Returns true if a waiter of this manner may succeed where a waiter of the other manner was refused. Also returns true if only the
+    /// first is subscribed.
     pub(super) fn fares_better_than(self, other: Self) -> bool {
         (other.pauses && !self.pauses) || (other.heeds_writers && !self.heeds_writers)
     }
 
-    /// Whether it asks in this owner's name.
+    /// Returns true if the waiter polls for this owner.
     pub(super) fn is_for(self, owner: u64) -> bool {
         self.owner == Some(owner)
     }
 }
 
-/// When a latch ended; small, for every waiter has room for it.
+/// The end of a latch. Every waiter has this field, so the type is small.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ended(NonZeroU64);
 

@@ -1,10 +1,12 @@
-//! What this process holds: counts, leases, and when to look after each. Instants in, decisions out: it sends nothing, wakes
-//! nobody and logs nothing, but says what is to be sent, whom to wake and what to log.
+//! The table of this process's holds.
 //!
-//! A hold is one (lock, owner) pair on the server. Its count there is always *set* to what this table wants, never
-//! incremented, so a repeated request has the effect of one, and a request that got lost is made good by the next. The
-//! wanted count is the number of guards plus the attempts that are under way. Of a semaphore it is a number of permits: an attempt
-//! may ask for many, and one guard has them.
+//! It takes instants and returns decisions: requests to send, tasks to wake and lines to log. It does not send, wake or log
+//! itself.
+//!
+//! A hold is one (lock, owner) pair on the server. The table always *sets* the server's count to the wanted count and never
+//! increments it. A repeated request therefore has the effect of one, and the next request makes up for a lost one. The wanted
+//! count is the number of guards plus the attempts that are under way. For a semaphore it is a number of permits. A semaphore
+//! attempt may request many permits, which one guard then holds.
 
 mod attempts;
 mod awaited;
@@ -58,14 +60,14 @@ use trouble::Trouble;
 use wishes::Wishes;
 pub(crate) use wishes::{Fulfilled, Want};
 
-/// An owner and the address of a name, which is unique while the name lives: a hold keeps its name alive.
+/// An owner and the address of a name. The address is unique while the name lives, and a hold keeps its name alive.
 type Presented = (u64, usize);
 
 fn presented_key(owner: u64, name: &Arc<Name>) -> Presented {
     (owner, Arc::as_ptr(name).addr())
 }
 
-/// An owner that is presented again does not mean this hold any more.
+/// Detaches a hold from its owner. The next attempt of that owner starts a new hold.
 fn forget_owner(presented: &mut HashMap<Presented, HoldIndex>, hold: &Hold, index: HoldIndex) {
     let key = presented_key(hold.owner, &hold.name);
     if presented.get(&key) == Some(&index) {
@@ -73,49 +75,50 @@ fn forget_owner(presented: &mut HashMap<Presented, HoldIndex>, hold: &Hold, inde
     }
 }
 
-/// Index of a hold. Valid as long as a guard, an attempt or an operation counts on it.
+/// Index of a hold. Valid while a guard, an attempt or a request refers to the hold.
 pub(crate) type HoldIndex = u32;
 
 pub(crate) struct Holds {
     holds: Slab<Hold>,
-    /// Holds whose owner was shown to the outside, where it may be presented again.
+    /// Holds whose owner is known outside of the library and may be presented again.
     presented: HashMap<Presented, HoldIndex>,
-    /// What is due once: ends of fixed leases, repetitions, and the last moment of whatever is in doubt.
+    /// Events that occur once: ends of fixed leases, retries, and the local expiry of doubtful holds.
     wheel: Wheel<Event>,
-    /// What is due again and again: the renewal of every lease that the watchdog keeps alive.
+    /// Recurring events: the renewal of every lease that the watchdog keeps alive.
     beats: Cohorts<HoldIndex>,
     newcomers: Newcomers,
-    /// Time between two beats.
+    /// Time between two beats, in nanoseconds.
     beat_nanos: u64,
     server_clocks: ServerClocks,
     changes: Changes,
-    /// What a failover may have lost; `None` where there is none, so that a single server costs nothing.
+    /// Releases that a failover may lose. `None` without a possible failover, so that a single server costs nothing.
     released: Option<Box<Released>>,
-    /// The manager was shut down.
+    /// True after the manager was shut down.
     shut: bool,
     pub(crate) tallies: Tallies,
     trouble: Trouble,
     renewals: Slab<Script>,
-    /// Holds whose release found no room on its way out, in order.
+    /// Holds whose release found no room in the outgoing queue, in order.
     backlog: VecDeque<HoldIndex>,
     awaited: Awaited,
     wishes: Wishes,
-    /// An event is planned at which the deadlines of those that wait are looked at.
+    /// True if a check of the callers' deadlines is scheduled.
     looks_at_deadlines: bool,
-    /// For those whom the results of one batch wake.
+    /// Reusable room for the wakers that the results of one batch wake.
     room: Vec<Waker>,
-    /// Names whose last waiter has left a little while ago.
+    /// Names whose last waiter left recently.
     quiet: Slab<Arc<Name>>,
-    /// Names whose locks are handed over.
+    /// Names whose locks are being handed over.
     handing_over: Slab<Arc<Name>>,
-    /// Where tick 0 of the wheel lies.
+    /// Instant of tick 0 of the wheel.
     start: BootInstant,
     next_serial: u64,
     next_watcher: u64,
-    /// The earliest of what has been planned since the watchdog was last told.
+    /// The earliest event that was scheduled since the watchdog last learned of one.
     planned: Option<BootInstant>,
-    /// When the watchdog has promised to look, and how to call it earlier.
+    /// The instant at which the watchdog has promised to run next.
     watchdog_armed: Option<BootInstant>,
+    /// Waker that makes the watchdog run earlier.
     pub(crate) watchdog: Option<Waker>,
 }
 
@@ -123,25 +126,25 @@ pub(crate) struct Holds {
 enum Event {
     Hold(HoldIndex),
     Quiet(u32),
-    /// What is handed over is to be looked after.
+    /// Checks a handed-over hold.
     HandingOver(u32),
-    /// There may be room for the backlog.
+    /// Retries the backlog, which may find room now.
     Backlog,
-    /// There may be releases that are remembered for long enough.
+    /// Drops releases that are old enough to forget.
     Forget,
-    /// A caller may have waited for the server's word for long enough.
+    /// Ends the waits of callers whose deadlines have passed.
     Overdue,
 }
 
-/// What the watchdog has to do now.
+/// Work that is due for the watchdog now.
 pub(crate) struct Due<'a> {
     pub(crate) renew: Vec<Renewal>,
-    /// Names whose subscription has lingered long enough.
+    /// Names whose lingering subscription may end.
     pub(crate) quiet: Vec<Arc<Name>>,
-    /// Names whose locks were handed over.
+    /// Names whose handed-over locks need a check.
     pub(crate) handing_over: Vec<Arc<Name>>,
     pub(crate) effects: &'a mut Effects,
-    /// Tells which requests wait for a connection.
+    /// Returns the requests that still wait for a connection.
     unsent: &'a dyn Fn() -> Vec<About>,
 }
 
@@ -152,7 +155,7 @@ impl<'a> Due<'a> {
 }
 
 impl Holds {
-    /// An empty table; `watchdog` is the lease that is kept alive unless another is asked for.
+    /// Creates an empty table. `watchdog` is the lease that the watchdog keeps alive unless a caller requests a different lease.
     pub(crate) fn new(now: BootInstant, watchdog: Lease) -> Self {
         let period = nanos(watchdog.renew_after());
         let beat_nanos = (period / BEATS).max(TICK_NANOS);
@@ -186,7 +189,7 @@ impl Holds {
         }
     }
 
-    /// Another server may take over one day: releases are remembered, and sent again when it does.
+    /// Turns on the record of releases, because another server may take over. The releases are sent again when it does.
     pub(crate) fn remember_releases(&mut self) {
         self.released = Some(Box::default());
     }
@@ -199,15 +202,16 @@ impl Holds {
         self.holds.get_mut(hold as usize)
     }
 
-    /// Whether `owner` is believed to hold `name`.
+    /// Returns true if this process believes that `owner` holds `name`.
     pub(crate) fn is_held_by(&self, name: &Arc<Name>, owner: u64) -> bool {
         let hold = self.presented.get(&presented_key(owner, name)).and_then(|hold| self.get(*hold));
         hold.is_some_and(|hold| hold.state == State::Held)
     }
 
-    /// One guard less. From here on no renewal of its hold is sent if it was the last. The returned request tells the
-    /// server; `None` means that there is nothing to tell now: the lock is no longer ours, or a request is under way and
-    /// will be followed by another.
+    /// Releases the share of one guard. If it was the hold's last guard, no renewal of the hold is sent from now on.
+    ///
+    /// Returns the request that reports the release to the server. Returns `None` if no request is needed now: the lock is no
+    /// longer ours, or a request is under way and another request will follow it.
     pub(crate) fn release(&mut self, index: HoldIndex, share: Share, now: BootInstant) -> Option<Reconcile> {
         let shut = self.shut;
         let hold = self.get_mut(index)?;
@@ -221,9 +225,10 @@ impl Holds {
         }
         self.join_or_leave_the_beat(index, now);
         let hold = self.get_mut(index)?;
-        // After a shutdown everything has been given back, or will be.
+        // A shutdown has released every hold, or will release it.
         let ours = hold.is_worth_releasing() && !shut;
         let tell_now = ours && !is_known && hold.releasing.change();
+        // The server may still keep something of a lost hold. The request at the end of this function removes it.
         let waits = hold.may_have_left_a_mark() && !shut;
         let waiter = waits.then(|| (Arc::clone(&hold.name), hold.owner, hold.is_presented()));
         self.schedule(index);
@@ -235,8 +240,8 @@ impl Holds {
         self.withdraw(&name, owner, presented, now)
     }
 
-    /// As [`release`](Self::release) for a caller who waits, until `until` at most, for what becomes of it: the returned place
-    /// says so. There is none if there is nothing to give back.
+    /// Releases a guard as [`release`](Self::release) does, for a caller that waits until `until` at most for the result. The
+    /// returned view yields the result. It is `None` if this hold has nothing to release.
     pub(crate) fn release_awaited(
         &mut self,
         index: HoldIndex,
@@ -256,7 +261,7 @@ impl Holds {
         (view, self.release(index, share, now))
     }
 
-    /// A guard goes and leaves on the server what it has: nobody will give it back.
+    /// Removes a guard and leaves its share on the server. No guard will release that share.
     pub(crate) fn forget(&mut self, index: HoldIndex, share: Share, now: BootInstant) {
         let Some(hold) = self.get_mut(index) else { return };
         hold.leave(share);
@@ -270,8 +275,8 @@ impl Holds {
         self.free_if_unused(index);
     }
 
-    /// Plans to look at the deadlines of those that wait, of whom the one that came last has this one. All wait for the same
-    /// time, so what is planned already is early enough.
+    /// Schedules a check of the callers' deadlines, of which `at` is the latest. All callers wait for the same time, so a check
+    /// that is scheduled already comes early enough.
     fn look_at_deadlines_at(&mut self, at: BootInstant) {
         if std::mem::replace(&mut self.looks_at_deadlines, true) {
             return;
@@ -281,10 +286,12 @@ impl Holds {
         self.plan(self.start_of(tick));
     }
 
-    /// Ends the waits whose deadlines have passed. The requests go on.
+    /// Ends the waits whose deadlines have passed. Their requests continue.
     fn end_overdue(&mut self, now: BootInstant, due: &mut Due<'_>) {
         if self.earliest_deadline().is_some_and(|earliest| earliest <= now) {
             let (mut releases, mut renewals) = (HashSet::new(), HashSet::new());
+            // The server cannot have executed a request that still waits for a connection, so its caller's timeout is not
+            // ambiguous.
             for about in (due.unsent)() {
                 match about {
                     About::Reconcile { hold } => _ = releases.insert(hold),
@@ -312,47 +319,48 @@ impl Holds {
         }
     }
 
-    /// By when the first of those who wait has to be told.
+    /// Returns the earliest deadline of the waiting callers.
     fn earliest_deadline(&self) -> Option<BootInstant> {
         self.awaited.earliest().into_iter().chain(self.wishes.earliest()).min()
     }
 
-    /// What a caller of [`release_awaited`](Self::release_awaited) is told, once; leaves its waker if there is nothing yet.
+    /// Returns the result for a caller of [`release_awaited`](Self::release_awaited), once. Stores the caller's waker if the
+    /// result is not there yet.
     pub(crate) fn released(&mut self, view: ViewIndex, waker: &Waker) -> Option<Result<bool, Failed>> {
         self.awaited.take(view, waker)
     }
 
-    /// A caller does not wait any more. The returned waker is to be dropped outside the table's lock.
+    /// Ends a caller's wait. Drop the returned waker outside the table's lock.
     pub(crate) fn leave(&mut self, view: ViewIndex) -> Option<Waker> {
         let hold = self.awaited.hold_of(view).and_then(|hold| self.holds.get_mut(hold as usize));
         self.awaited.leave(view, hold.map(|hold| hold.releasing.views_mut()))
     }
 
-    /// Room for many wakers, to be given back by [`keep_room`](Self::keep_room).
+    /// Takes the room for many wakers. Return it with [`keep_room`](Self::keep_room).
     pub(crate) fn take_room(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.room)
     }
 
     pub(crate) fn keep_room(&mut self, room: Vec<Waker>) {
-        // One flood must not keep much for ever.
+        // One flood must not retain much memory forever.
         if room.capacity() <= MOST_ROOM {
             self.room = room;
         }
     }
 
-    /// Whether a caller waits for a release of this hold.
+    /// Returns true if a caller waits for a release of this hold.
     pub(crate) fn is_awaited(&self, index: HoldIndex) -> bool {
         self.get(index).is_some_and(|hold| hold.releasing.is_awaited())
     }
 
-    /// Callers that wait for releases of this hold are told that they failed. The watchdog goes on.
+    /// Reports a failure to the callers that wait for releases of this hold. The watchdog continues to retry.
     pub(crate) fn tell_failure(&mut self, index: HoldIndex, why: &Failed, effects: &mut Effects) {
         if let Some(hold) = self.holds.get_mut(index as usize) {
             self.awaited.failed(hold.releasing.views_mut(), why, |waker| effects.wake_one(waker));
         }
     }
 
-    /// Why a request failed that is made again: what callers are told who do not hear of the next one in time.
+    /// Records the error to report if the retry does not finish before the caller's deadline.
     pub(crate) fn remember_failure(
         &mut self,
         index: HoldIndex,
@@ -364,8 +372,8 @@ impl Holds {
         }
     }
 
-    /// A reconciling request was lost with its connection: another follows at once, unless the lock is no longer this hold's to
-    /// give back.
+    /// Returns the retry of a reconciling request that was lost with its connection. Returns `None` if the lock is no longer this
+    /// hold's to release.
     pub(crate) fn reconcile_unanswered(
         &mut self,
         index: HoldIndex,
@@ -385,7 +393,8 @@ impl Holds {
         self.after_request(index, effects)
     }
 
-    /// A reconciling request may have been executed unheard: what the next one is told proves nothing about the time before.
+    /// Marks a reconciling request as possibly executed without a reply. The next reply then proves nothing about the time
+    /// before.
     fn may_be_reconciled(&mut self, index: HoldIndex) {
         if let Some(hold) = self.holds.get_mut(index as usize) {
             hold.releasing.unheard();
@@ -393,7 +402,8 @@ impl Holds {
         }
     }
 
-    /// What is still to be told when the manager goes: no guard, no attempt and soon no watchdog is left to do it.
+    /// Returns the requests that are still to be sent when the manager is dropped. No guard, no attempt and soon no watchdog is
+    /// left to send them.
     pub(crate) fn last_requests(&mut self) -> Vec<Reconcile> {
         let untold = |hold: &Hold| {
             let waits = hold.releasing.has_waiting();
@@ -414,6 +424,7 @@ impl Holds {
         hold.releasing.begin();
         self.awaited.asked(hold.releasing.views());
         let count = if shut { hold.forgotten() } else { hold.wanted() };
+        // The server drops the leases of the shares beyond `count`, so the hold may end earlier.
         let ends_earlier = hold.keeps(count);
         if ends_earlier && hold.is_kept_alive() {
             hold.renewing.plan_by(hold.lease.renewal_before(hold.valid_until));
@@ -431,7 +442,8 @@ impl Holds {
         Some(request)
     }
 
-    /// A reconciling request was answered by the server with the number `node`; `known` tells whether it knows this hold.
+    /// Handles the reply to a reconciling request from the server with the number `node`. `known` is true if that server knew
+    /// this hold.
     pub(crate) fn reconciled(
         &mut self,
         index: HoldIndex,
@@ -464,7 +476,7 @@ impl Holds {
         self.after_request(index, effects)
     }
 
-    /// A reconciling request failed: the watchdog will make another.
+    /// Schedules the watchdog's retry of a reconciling request that failed.
     pub(crate) fn reconcile_failed(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) {
         self.may_be_reconciled(index);
         if let Some(hold) = self.get(index) {
@@ -473,8 +485,9 @@ impl Holds {
         }
     }
 
-    /// A reconciling request was refused before it had any effect, and has a chance after `pause`. Returns the next one if it
-    /// is to be made at once; otherwise the watchdog will make it.
+    /// Handles a reconciling request that was rejected before it had any effect and may succeed after `pause`.
+    ///
+    /// Returns the retry if it is to be sent at once. Otherwise the watchdog sends it.
     pub(crate) fn reconcile_refused(
         &mut self,
         index: HoldIndex,
@@ -504,7 +517,7 @@ impl Holds {
         self.schedule(index);
     }
 
-    /// A reconciling request found no room on its way out: it is made when there is some.
+    /// Puts a hold whose reconciling request found no room into the backlog. The request is sent when there is room.
     pub(crate) fn postpone(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) {
         let Some(hold) = self.get_mut(index) else { return };
         hold.releasing.end();
@@ -529,12 +542,12 @@ impl Holds {
         self.plan(self.start_of(tick));
     }
 
-    /// Whether there may be room now for requests that were postponed.
+    /// Returns true if postponed requests may find room now.
     pub(crate) fn may_send_postponed(&self, effects: &Effects) -> bool {
         effects.is_backlog_to_be_looked_at() && !self.backlog.is_empty()
     }
 
-    /// The next request that was postponed and is still of use.
+    /// Returns the next postponed request that is still useful.
     pub(crate) fn next_postponed(&mut self, now: BootInstant, effects: &mut Effects) -> Option<Reconcile> {
         while let Some(index) = self.backlog.pop_front() {
             let Some(hold) = self.get_mut(index) else { continue };
@@ -551,11 +564,12 @@ impl Holds {
         None
     }
 
-    /// A request has ended: the next one may go.
+    /// Returns the next request of this hold after a request has ended, if one must follow.
     fn after_request(&mut self, index: HoldIndex, effects: &mut Effects) -> Option<Reconcile> {
         let shut = self.shut;
         let hold = self.get_mut(index)?;
         if hold.releasing.is_busy() {
+            // Attempts do not count for a shutdown, so it must check this hold again.
             if shut {
                 hold.open_gate(effects);
             }
@@ -569,7 +583,7 @@ impl Holds {
         None
     }
 
-    /// If no request is to come any more, callers that wait for one are told, and a hold that is of no use any more is freed.
+    /// Settles a hold if no further request follows: ends its callers' waits, and frees it if it has no guard.
     fn settle(&mut self, index: HoldIndex, effects: &mut Effects) {
         let Some(hold) = self.holds.get_mut(index as usize).filter(|hold| hold.releasing.is_settled()) else {
             return;
@@ -580,7 +594,7 @@ impl Holds {
         }
     }
 
-    /// Marks a hold as lost whose lease ended before the watchdog could look.
+    /// Marks a hold as lost if its lease ended before the watchdog could check it.
     pub(crate) fn lose_if_expired(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) {
         let is_over = |hold: &Hold| hold.state == State::Held && hold.guards > 0 && now >= hold.valid_until;
         if self.get(index).is_some_and(is_over) {
@@ -604,7 +618,7 @@ impl Holds {
         if let Some(rare) = &mut hold.rare {
             effects.wake(rare.watchers.drain(..).map(|(_, waker)| waker));
         }
-        // An attempt under way asks for one more of it, and says by itself what the server is to know.
+        // An attempt under way requests one more share of this hold, and its own requests tell the server the wanted count.
         if hold.releasing.attempts() == 0 {
             forget_owner(&mut self.presented, hold, index);
         }
@@ -614,7 +628,7 @@ impl Holds {
         self.settle(index, effects);
     }
 
-    /// The owner of a hold is about to be shown to the outside.
+    /// Marks the hold's owner as known outside of the library, and returns the owner.
     pub(crate) fn present(&mut self, index: HoldIndex) -> u64 {
         let Some(hold) = self.get_mut(index) else { return 0 };
         let (owner, key) = (hold.owner, presented_key(hold.owner, &hold.name));
@@ -626,7 +640,7 @@ impl Holds {
         owner
     }
 
-    /// Why a hold was lost, if it was.
+    /// Returns the reason why a hold was lost, if it was lost.
     pub(crate) fn lost(&self, index: HoldIndex) -> Option<LostReason> {
         match self.get(index)?.state {
             State::Lost(reason) => Some(reason),
@@ -634,14 +648,14 @@ impl Holds {
         }
     }
 
-    /// Why a hold is lost at `now`, if it is. The clock may be ahead of the watchdog, whose timer stands still while the machine is
-    /// suspended.
+    /// Returns the reason why a hold is lost at `now`, if it is lost. The clock may be ahead of the watchdog, whose timer stops
+    /// while the machine is suspended.
     pub(crate) fn lost_by(&self, index: HoldIndex, now: BootInstant) -> Option<LostReason> {
         let is_over = |hold: &Hold| hold.state == State::Held && now >= hold.valid_until;
         self.lost(index).or_else(|| self.get(index).is_some_and(is_over).then_some(LostReason::Expired))
     }
 
-    /// As [`lost_by`](Self::lost_by); otherwise leaves a waker under the number of `watcher`.
+    /// Returns the same as [`lost_by`](Self::lost_by). If the hold is not lost, stores `waker` under the number of `watcher`.
     pub(crate) fn watch(
         &mut self,
         index: HoldIndex,
@@ -672,7 +686,7 @@ impl Holds {
         }
     }
 
-    /// The last waiter for `name` has left: its subscription may end if no other comes soon.
+    /// Schedules the end of a subscription whose last waiter for `name` has left. A waiter that joins soon keeps it.
     pub(crate) fn quiet(&mut self, name: Arc<Name>, now: BootInstant) {
         let index = u32::try_from(self.quiet.insert(name)).unwrap_or(u32::MAX);
         let tick = self.tick_at_or_after(now + LINGER);
@@ -680,7 +694,7 @@ impl Holds {
         self.plan(self.start_of(tick));
     }
 
-    /// What is handed over under `name` is to be looked after in a little while.
+    /// Schedules a check of the holds that are handed over under `name`.
     pub(crate) fn look_after(&mut self, name: Arc<Name>, now: BootInstant) {
         let index = u32::try_from(self.handing_over.insert(name)).unwrap_or(u32::MAX);
         let tick = self.tick_at_or_after(now + UNTAKEN);
@@ -688,12 +702,12 @@ impl Holds {
         self.plan(self.start_of(tick));
     }
 
-    /// Time between two renewals of one lease.
+    /// Returns the time between two renewals of one lease.
     fn period(&self) -> Duration {
         Duration::from_nanos(self.beat_nanos * self.beats.period())
     }
 
-    /// When something is due next.
+    /// Returns the instant of the next event.
     fn next_due(&mut self) -> Option<BootInstant> {
         self.let_newcomers_join();
         let once = self.wheel.next_expiration().map(|tick| self.start_of(tick));
@@ -702,7 +716,7 @@ impl Holds {
         [once, beat, at_once].into_iter().flatten().min()
     }
 
-    /// The watchdog promises to look when something is due next, and to come if it is called earlier.
+    /// Stores the watchdog's waker and returns the instant at which the watchdog must run next.
     pub(crate) fn watchdog_leaves(&mut self, waker: &Waker) -> Option<BootInstant> {
         self.planned = None;
         self.watchdog_armed = self.next_due();
@@ -712,7 +726,7 @@ impl Holds {
         self.watchdog_armed
     }
 
-    /// The watchdog, if something is due before it has promised to look.
+    /// Returns the watchdog's waker if an event is due before the watchdog has promised to run.
     pub(crate) fn watchdog_to_wake(&mut self) -> Option<Waker> {
         let planned = self.planned.take()?;
         if self.watchdog_armed.is_some_and(|armed| armed <= planned) {
@@ -726,7 +740,7 @@ impl Holds {
         self.planned = Some(self.planned.map_or(at, |planned| planned.min(at)));
     }
 
-    /// Sets the alarm for what is due once. What the watchdog renews in its turn needs none.
+    /// Sets the alarm of a hold for its next single event. A hold that the watchdog renews at its beats needs no alarm.
     fn schedule(&mut self, index: HoldIndex) {
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
         let in_turn = hold.is_kept_alive() && hold.renewing.is_in_turn();
@@ -752,7 +766,7 @@ impl Holds {
         }
     }
 
-    /// A hold that is there is of no use any more.
+    /// Removes a hold that is no longer used.
     fn free(&mut self, index: HoldIndex) {
         let Some(hold) = self.holds.try_remove(index as usize) else { return };
         if hold.state == State::GivenBack {
@@ -787,7 +801,7 @@ impl Holds {
     }
 }
 
-/// The earlier one of what is planned.
+/// Returns the earlier of two optional instants.
 fn earlier(one: Option<BootInstant>, other: Option<BootInstant>) -> Option<BootInstant> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
@@ -795,28 +809,28 @@ fn earlier(one: Option<BootInstant>, other: Option<BootInstant>) -> Option<BootI
     }
 }
 
-/// What one guard has of a hold, or will have.
+/// The share of a hold that a guard has, or will have.
 #[derive(Clone, Copy)]
 pub(crate) struct Share {
-    /// How many times it is held.
+    /// Number of times that the guard holds the lock, or its permits.
     pub(crate) count: u32,
-    /// Whether the watchdog is to keep the lease alive.
+    /// True if the watchdog is to keep the lease alive.
     pub(crate) renew: bool,
 }
 
-/// The wheel's resolution: small beside the shortest useful lease.
+/// Resolution of the wheel, small compared with the shortest useful lease.
 const TICK: Duration = Duration::from_nanos(TICK_NANOS);
 const TICK_NANOS: u64 = 2_000_000;
-/// 16 s.
+/// Length of the wheel, 16 s.
 const TICKS: usize = 8192;
-/// Beats per period of the watchdog. So a renewal is early by less than half a percent of its period, and those of one
-/// beat share their commands.
+/// Beats per period of the watchdog. A renewal is early by less than half a percent of its period, and the renewals of one beat
+/// share their commands.
 const BEATS: u64 = 256;
-/// Wakers for which room is kept between two batches of results.
+/// Number of wakers for which room is kept between two batches of results.
 const MOST_ROOM: usize = 4096;
-/// How soon to look for room again if no answer tells that there is some.
+/// Pause before the backlog is retried if no reply shows that there is room.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(20);
 
-/// How long a subscription outlives its last waiter: contention comes in bursts, and subscribing anew for each handoff
+/// Time for which a subscription outlives its last waiter. Contention comes in bursts, and a new subscription for each handoff
 /// would cost more than a few idle messages.
 const LINGER: Duration = Duration::from_secs(2);

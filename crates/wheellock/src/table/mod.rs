@@ -1,4 +1,4 @@
-//! The table of holds, and what is counted.
+//! The table of holds, and its counters.
 
 pub(crate) mod holds;
 pub(crate) mod metrics;

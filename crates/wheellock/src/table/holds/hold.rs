@@ -1,4 +1,4 @@
-//! One hold: what is known of it, and what follows from that. Pure.
+//! One hold, and the rules for it. Pure.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -15,86 +15,87 @@ use crate::base::lease::Lease;
 use crate::wait::name::Name;
 use crate::wait::turns::Opening;
 
-/// One (lock, owner) pair that this process holds, asks for, or has held: who it is, as what it is held, and two machines that say
-/// what is under way for it.
+/// One (lock, owner) pair that this process holds, requests, or has held. Two state machines in it track the requests that are
+/// under way.
 pub(crate) struct Hold {
     pub(crate) name: Arc<Name>,
     pub(crate) owner: u64,
-    /// Tells this hold from others that have had or will have its index.
+    /// Number that distinguishes this hold from earlier and later holds at the same index.
     pub(crate) serial: u64,
     pub(super) known_by: KnownBy,
-    /// As what it is held,
+    /// State of the hold.
     pub(crate) state: State,
     pub(super) guards: u32,
-    /// since when the first of them has it,
+    /// Instant at which the first guard was granted.
     pub(super) since: BootInstant,
-    /// and until when that is believed.
+    /// Local expiry. The hold is valid before this instant.
     pub(crate) valid_until: BootInstant,
     pub(crate) lease: Lease,
-    /// When the server has certainly forgotten it.
+    /// Instant at which the server has certainly expired the hold.
     pub(super) expired_by: BootInstant,
-    /// What the server is still to be told of it,
+    /// Attempts and reconciling requests.
     pub(super) releasing: Releasing,
-    /// and what it is asked,
+    /// Renewals.
     pub(super) renewing: Renewing,
-    /// and how many requests in a row, of either sort, it refused before they had any effect.
+    /// Number of consecutive requests, of either sort, that the server rejected before they had any effect.
     pub(super) refusals: u8,
-    /// What hardly any hold has.
+    /// Rarely used fields, boxed to keep `Hold` small.
     pub(super) rare: Option<Box<Rare>>,
     pub(super) alarm: Option<TimerKey>,
 }
 
-/// Who knows a hold's owner.
+/// The code that knows a hold's owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum KnownBy {
-    /// Nobody: it was made for this hold.
+    /// No code outside of this hold. The owner was made for this hold.
     Nobody,
-    /// As before; and the hold has had several guards, one after the other, or would have had if there had been time. How the lock is
-    /// left when it is released.
+    /// As `Nobody`. The hold has also had several guards in turn, or would have had them if time had allowed it. The
+    /// [`Opening`] says how the process leaves the lock on release.
     HandedOver(Opening),
-    /// Code outside of the library, which may present it again.
+    /// Code outside of the library, which may present the owner again.
     Others,
 }
 
+/// Fields that few holds need.
 #[derive(Default)]
 pub(super) struct Rare {
-    /// How many times it is held by nobody who will give it back.
+    /// Count leaked by guards that were forgotten. No guard will release it.
     pub(super) forgotten: u32,
-    /// Guards that the server does not know of, because they have joined others.
+    /// Guards that the server does not know of, because they joined other guards.
     pub(super) joined: u32,
-    /// The lease that the latest attempt asks for, if that is longer than the hold's,
+    /// Lease that the latest attempt requests, if it is longer than the hold's lease.
     asked: Option<Lease>,
-    /// and whether a renewal was under way when it began, which knew nothing of it.
+    /// True if a renewal was under way when that attempt began. The renewal did not know of the longer lease.
     was_asked_beside_a_renewal: bool,
-    /// Until when each of those is believed that the server counts, the first one first, if each has a lease of its own there. Empty
-    /// until there are several.
+    /// Local expiry of each share that the server counts, the first share first, if the server keeps a lease for each. Empty
+    /// until there are several shares.
     ends: Vec<BootInstant>,
-    /// A question for it may have got no answer, and may still come: it must find that nothing is wanted any more.
+    /// True if an acquire request for this hold had no reply and may still arrive. It must then find that no share is wanted.
     may_come_late: bool,
-    /// Tasks with the hold's owner that wait for the request under way: two at once could overtake each other, and then
-    /// it would not be known which count the server was told last.
+    /// Tasks with the hold's owner that wait for the request under way. Two requests at once could overtake each other, and this
+    /// process would not know which count the server received last.
     pub(super) gate: Vec<Waker>,
-    /// Those who want to know of the loss.
+    /// Wakers of the tasks that watch for the loss.
     pub(super) watchers: Vec<(u64, Waker)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
-    /// Nothing was granted yet.
+    /// No grant has arrived yet.
     Asked,
-    /// It was given back before, and is here to be given back once more, to a server that may not have heard of it.
+    /// The hold was released before. It exists to repeat the release on a server that may have missed it.
     GivenBack,
     Held,
     Lost(LostReason),
 }
 
 impl Hold {
-    /// Whether the key may still be this hold's to give back.
+    /// Returns true if this hold may still own the key, so that a release is useful.
     pub(super) fn is_worth_releasing(&self) -> bool {
         match self.state {
             State::Asked | State::GivenBack | State::Held | State::Lost(LostReason::ShutDown) => true,
-            // Our arithmetic says lost, but the key may stand for a moment more: free it. Not so if the owner may have
-            // taken the lock again in the meantime, for the key is then that hold's.
+            // Our arithmetic says lost, but the key may live a moment longer, so free it. If the owner may have taken the lock
+            // again in the meantime, the key belongs to that newer hold and must stay.
             State::Lost(LostReason::Expired) => !self.is_presented(),
             State::Lost(_) => false,
         }
@@ -103,16 +104,16 @@ impl Hold {
     /// Returns true if the server may still keep something of this lost hold.
     pub(super) fn may_have_left_a_mark(&self) -> bool {
         let has_left = match self.state {
-            // After a failover the server may know that this owner waits, and nothing of the grant.
+            // After a failover the server may know that this owner waits, and not know the grant.
             State::Lost(LostReason::NotOwner) => self.name.kind().leaves_mark,
-            // The hash lives as long as its longest lease, so this owner's field may outlive its own.
+            // The hash lives as long as its longest lease, so this owner's field may outlive its own lease.
             State::Lost(LostReason::Expired) => self.is_presented(),
             _ => false,
         };
         has_left && self.guards == 0
     }
 
-    /// Whether the server still has to be told what is wanted of it, or to answer.
+    /// Returns true if the server has yet to receive this hold's wanted count, or to reply.
     pub(super) fn is_unreconciled(&self) -> bool {
         self.releasing.is_unreconciled(self.is_worth_releasing())
     }
@@ -131,7 +132,8 @@ impl Hold {
         }
     }
 
-    /// Whether a release that gave something back is followed by one that finds nothing, which the server remembers.
+    /// Returns true if a release that gave back a share must be followed by a release that finds none. The server remembers a
+    /// release that finds none.
     pub(super) fn is_released_twice(&self) -> bool {
         self.wanted() == 0 && self.rare.as_ref().is_some_and(|rare| rare.may_come_late)
     }
@@ -149,9 +151,10 @@ impl Hold {
         }
     }
 
-    /// A request was refused before it had any effect, and may be made again after `pause`. Returns the pause to make:
-    /// two redirections are followed at once, then there is a pause, because the client may need some milliseconds to
-    /// learn of the new place, and the node that names it may be wrong for seconds. The pauses grow.
+    /// Returns the pause before the retry of a request that was rejected without any effect and may succeed after `pause`.
+    ///
+    /// The first two redirections are followed at once. Then pauses follow, because the client may need some milliseconds to
+    /// learn the new node. The node that names the new node may also be wrong for seconds. The pauses grow.
     pub(super) fn pause_after_refusal(&mut self, pause: Duration) -> Duration {
         let (round, at_once) = (self.refusals / 3, self.refusals % 3 < 2);
         self.refusals = self.refusals.wrapping_add(1);
@@ -162,15 +165,16 @@ impl Hold {
         (shortest * (1 << round.min(3))).min(self.lease.retry_after()).max(shortest)
     }
 
-    /// The server has said that this is still held.
+    /// Records that the server confirmed the hold.
     pub(super) fn answered(&mut self, now: BootInstant) {
         self.refusals = 0;
         self.renewing.answer(now);
     }
 
-    /// Where many hold a lock, one of them can shorten it for all (the watchdog of Redisson's readers does). A holder whose lease is
-    /// renewed makes that good each time; one with a fixed lease looks as often, and no less often than the watchdog would: the
-    /// others' leases may be much shorter.
+    /// Schedules a check of a hold with a fixed lease if other holders can shorten its lease. A reader can shorten a shared lock
+    /// for all readers, as the watchdog of Redisson's readers does. A renewed hold repairs that at each renewal. A hold with a
+    /// fixed lease is checked as often as it would be renewed, and at least once per watchdog period, because the others' leases
+    /// may be much shorter.
     pub(super) fn look_again_if_others_may_shorten_it(&mut self, now: BootInstant, period: Duration) {
         let may_be_shortened = self.name.kind().may_be_shortened();
         if may_be_shortened && !self.renewing.is_wanted() && self.renewing.planned().is_none() {
@@ -178,15 +182,15 @@ impl Hold {
         }
     }
 
-    /// What the watchdog visits in its turn has no alarm. After an answer that took so long that the next turn may come after the end,
-    /// it is asked for at once.
+    /// Schedules a renewal at once if the next beat may come after the end of the lease, which happens after a slow reply. A hold
+    /// that is renewed at beats has no alarm of its own.
     pub(super) fn ask_again_if_its_turn_comes_late(&mut self, now: BootInstant, period: Duration) {
         if self.is_kept_alive() && self.renewing.planned().is_none() && self.lost_at() <= now + period {
             self.renewing.plan(now);
         }
     }
 
-    /// The server is asked to count so many.
+    /// Records that a request asks the server to count `count` shares.
     pub(super) fn asks_for(&mut self, count: u32) {
         let others = count.saturating_sub(1) as usize;
         if self.name.kind().has_a_lease_each() && (others > 0 || self.rare.is_some()) {
@@ -195,14 +199,14 @@ impl Hold {
         }
     }
 
-    /// The server counted none any more.
+    /// Records that the server counted no share of this hold before.
     pub(super) fn counts_anew(&mut self) {
         if let Some(rare) = &mut self.rare {
             rare.ends.clear();
         }
     }
 
-    /// It counts one more, until `end`.
+    /// Records that the server counts one more share, until `end`.
     pub(super) fn counts_one_until(&mut self, end: BootInstant) {
         if let Some(rare) = self.rare.as_mut().filter(|rare| !rare.ends.is_empty()) {
             rare.ends.push(end);
@@ -210,8 +214,8 @@ impl Hold {
         }
     }
 
-    /// The server is told to count no more than so many: it forgets the last ones, and their leases. Whether the lock may end earlier
-    /// for that.
+    /// Records that the server is told to count at most `count` shares. The server drops the last shares and their leases.
+    /// Returns true if the hold ends earlier because of that.
     pub(super) fn keeps(&mut self, count: u32) -> bool {
         let Some(rare) = self.rare.as_mut().filter(|rare| !rare.ends.is_empty()) else { return false };
         rare.ends.truncate(count as usize);
@@ -225,13 +229,13 @@ impl Hold {
         true
     }
 
-    /// All that the server counts run until `end` at least.
+    /// Records that every share that the server counts lasts until `end` at least.
     pub(super) fn extended_until(&mut self, end: BootInstant) {
         self.valid_until = self.valid_until.max(end);
         self.ends_mut().for_each(|known| *known = end.max(*known));
     }
 
-    /// All that the server counts may end `by` earlier than was thought.
+    /// Records that every share that the server counts may end `by` earlier than this process believed.
     pub(super) fn shortened(&mut self, by: Duration) {
         self.valid_until = self.valid_until.saturating_sub(by);
         self.ends_mut().for_each(|known| *known = known.saturating_sub(by));
@@ -241,7 +245,7 @@ impl Hold {
         self.rare.iter_mut().flat_map(|rare| &mut rare.ends)
     }
 
-    /// Whether the lease was extended, or granted, by a request that was sent no earlier than `sent`.
+    /// Returns true if a request that was sent at `sent` or later granted or extended the lease.
     pub(super) fn was_extended_since(&self, sent: BootInstant) -> bool {
         self.valid_until >= self.lease.valid_until(sent)
     }
@@ -250,38 +254,37 @@ impl Hold {
         self.valid_until > self.lease.valid_until(sent)
     }
 
-    /// Whether it is in the watchdog's care.
+    /// Returns true if the watchdog keeps the lease alive.
     pub(super) fn is_kept_alive(&self) -> bool {
         self.state == State::Held && self.renewing.is_wanted()
     }
 
-    /// Whether the server is to be asked whether this is still held, by extending it or otherwise; `wished` if a guard waits
-    /// for that.
+    /// Returns true if a request must check or extend this hold. `wished` is true if a guard waits for that.
     pub(super) fn is_to_be_asked_for(&self, wished: bool) -> bool {
         let is_believed = self.state == State::Held && self.guards > 0;
         is_believed && (wished || self.renewing.is_to_be_asked())
     }
 
-    /// Whether the next reconciling request is to be made at `now`, after one that had no answer or no effect. A caller who
-    /// waits for the server's word gets it though the lease has ended.
+    /// Returns true if the next reconciling request is to be sent at `now`, after one without a reply or an effect. A caller that
+    /// waits for the server's reply gets it even after the lease has ended.
     pub(super) fn is_to_be_released(&self, now: BootInstant) -> bool {
         self.is_worth_releasing() && (now < self.expired_by || self.releasing.is_awaited())
     }
 
-    /// A guard goes.
+    /// Removes a guard's share.
     pub(super) fn leave(&mut self, share: Share) {
         self.guards -= share.count;
         if share.renew {
             self.renewing.want_no_more(share.count);
         }
         if let Some(rare) = &mut self.rare {
-            // One of those who are left is the one that the server knows.
+            // The server counts one of the remaining guards, so at most all others can be joined guards.
             rare.joined = rare.joined.min(self.guards.saturating_sub(1));
         }
     }
 
-    /// An attempt begins that asks for this lease. It may be granted, and then relied upon, before that is heard of here. It is the only
-    /// one: those of one owner are made one after the other.
+    /// Records the lease that a new attempt requests. The server may grant the lease, and a caller may rely on it, before the
+    /// table learns of the grant. This is the only attempt, because attempts of one owner are made one after the other.
     pub(super) fn asks_for_a_lease_of(&mut self, lease: Lease) {
         if self.guards > 0 && lease > self.lease {
             let beside_a_renewal = self.renewing.is_under_way();
@@ -292,49 +295,50 @@ impl Hold {
         }
     }
 
-    /// With which lease it is renewed: a shorter one would take from what was just granted.
+    /// Returns the lease to renew with. A shorter lease would take time from the latest grant.
     pub(super) fn longest_lease(&self) -> Lease {
         let asked = self.rare.as_ref().and_then(|rare| rare.asked).filter(|_| self.releasing.attempts() > 0);
         asked.map_or(self.lease, |asked| asked.max(self.lease))
     }
 
-    /// Whether a renewal that knew nothing of what was granted may have come behind it.
+    /// Returns true if a renewal that did not know of the granted lease may have been executed after the grant.
     pub(super) fn may_have_been_shortened(&self) -> bool {
         self.rare.as_ref().is_some_and(|rare| rare.was_asked_beside_a_renewal)
     }
 
-    /// What the server is to count. A guard that was told of a loss wants nothing any more.
+    /// Returns the count that the server is to have. A guard that was told of a loss wants no share.
     pub(super) fn wanted(&self) -> u32 {
         let guards = if self.is_lost() { 0 } else { self.guards - self.joined() };
         guards + self.releasing.attempts() + self.forgotten()
     }
 
-    /// Whether what the server knows stays right when a guard goes: others have joined it.
+    /// Returns true if the server's record stays right without this share, because other guards joined it.
     pub(super) fn is_known_without(&self, share: Share) -> bool {
         let left = self.guards.saturating_sub(share.count);
         self.guards - self.joined() == left - self.joined().min(left.saturating_sub(1))
     }
 
-    /// Guards that the server does not know of.
+    /// Returns the number of guards that the server does not know of.
     pub(super) fn joined(&self) -> u32 {
         self.rare.as_ref().map_or(0, |rare| rare.joined)
     }
 
-    /// What a shutdown leaves.
+    /// Returns the count that a shutdown leaves on the server.
     pub(super) fn forgotten(&self) -> u32 {
         self.rare.as_ref().map_or(0, |rare| rare.forgotten)
     }
 
-    /// When to give up believing: early enough that a task that waits for the loss learns of it before `valid_until`.
+    /// Returns the instant at which this process declares the hold lost. It is early enough that a task that waits for the loss
+    /// learns of it before `valid_until`.
     pub(super) fn lost_at(&self) -> BootInstant {
         let early = (self.lease.duration() / 20).min(LOST_EARLY_AT_MOST) + TICK;
         self.valid_until.saturating_sub(early)
     }
 }
 
-/// Scheduling delay that a `lost()` may suffer and still be on time, for leases of 2 s and more; a twentieth of shorter
-/// ones. Generous, because a busy machine delays a task by tens of milliseconds.
+/// Scheduling delay that a `lost()` may suffer and still be on time, for leases of 2 s and more. Shorter leases use a twentieth
+/// of their length. The value is generous, because a busy machine delays a task by tens of milliseconds.
 const LOST_EARLY_AT_MOST: Duration = Duration::from_millis(100);
 
-/// The client learns within some 10 ms which node serves a slot.
+/// Time after which a redirection is retried. The client learns within about 10 ms which node serves a slot.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(10);

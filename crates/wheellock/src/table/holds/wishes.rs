@@ -1,8 +1,9 @@
-//! Guards that have the server asked for their holds now, and wait for what it says: that the lease is extended, or only that it
-//! still runs. What is waited for is a renewal as the watchdog makes it; here is a caller's wish for one, which begins, looks and
-//! leaves.
+//! Callers that wait for a renewal or a check of their holds.
 //!
-//! A wish is not fulfilled by a renewal that was under way before it.
+//! The watchdog's machinery sends the renewal itself. This module tracks only the caller's wait: its begin, its result and its
+//! end.
+//!
+//! A renewal that was under way before a wish does not fulfil the wish.
 
 use std::collections::HashMap;
 use std::task::Waker;
@@ -12,35 +13,35 @@ use super::awaited::Failed;
 use crate::base::clock::BootInstant;
 use crate::base::durability::Shortfall;
 
-/// The wishes of one table, by hold. A hold lives as long as its guards, and these wait.
+/// The wishes of one table, by hold. A hold lives as long as its guards, and these guards wait.
 #[derive(Default)]
 pub(super) struct Wishes {
     of: HashMap<HoldIndex, Vec<Wish>>,
     last: u64,
 }
 
-/// What is wished of the server.
+/// The caller's request to the server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Want {
-    /// To say whether the lease still runs.
+    /// Check whether the lease still runs.
     Word,
-    /// To extend it.
+    /// Extend the lease.
     Extension,
 }
 
-/// What a caller is told: by how much too few other servers know of the extension, if they do. Whether the lock is held, the hold
-/// says.
+/// The result for a caller. It contains the shortfall if too few other servers know of the extension. The hold itself says
+/// whether the lock is held.
 pub(crate) type Fulfilled = Result<Option<Shortfall>, Failed>;
 
 struct Wish {
     number: u64,
     want: Want,
     until: BootInstant,
-    /// A renewal has begun that fulfils it.
+    /// A renewal that fulfils this wish has begun.
     asked: bool,
-    /// A renewal before may have been executed without an answer.
+    /// An earlier renewal may have been executed without a reply.
     ambiguous: bool,
-    /// Why a renewal before failed.
+    /// The error of an earlier renewal.
     reason: Option<wheellock_client::Error>,
     stage: Stage,
 }
@@ -66,7 +67,7 @@ impl Wishes {
         self.last
     }
 
-    /// The most that is wished of this hold.
+    /// Returns the strongest wish for this hold.
     pub(super) fn most(&self, hold: HoldIndex) -> Option<Want> {
         self.of.get(&hold)?.iter().filter(|wish| wish.waits()).map(|wish| wish.want).max()
     }
@@ -75,17 +76,17 @@ impl Wishes {
         self.of.is_empty()
     }
 
-    /// A renewal begins.
+    /// Marks the wishes that the renewal that begins now can fulfil.
     pub(super) fn asked(&mut self, hold: HoldIndex, what: Want) {
         self.each(hold, |wish| wish.asked |= wish.want <= what);
     }
 
-    /// The renewal under way has not fulfilled what is still wished.
+    /// Marks the remaining wishes as unfulfilled by the renewal under way.
     pub(super) fn in_vain(&mut self, hold: HoldIndex) {
         self.each(hold, |wish| wish.asked = false);
     }
 
-    /// Why the renewal under way failed, if another one follows; `executed` if it may have been.
+    /// Records the error of a renewal that is retried. `executed` is true if the server may have executed it.
     pub(super) fn failed_once(
         &mut self,
         hold: HoldIndex,
@@ -95,34 +96,34 @@ impl Wishes {
     ) {
         self.each(hold, |wish| {
             wish.ambiguous |= executed && wish.asked;
-            // What ends with the wait is not what has ended it.
+            // An error at the deadline results from the timeout, so it does not explain the timeout.
             if wish.asked && now < wish.until {
                 wish.reason = Some(why.clone());
             }
         });
     }
 
-    /// The server has done what was asked for, up to this much.
+    /// Wakes the callers whose wish the server fulfilled. The server did at most `what`.
     pub(super) fn fulfilled(&mut self, hold: HoldIndex, what: Want, woken: impl FnMut(Waker)) {
         self.end(hold, |wish| wish.asked && wish.want <= what, |_| Ok(None), woken);
     }
 
-    /// The lease was extended, and too few other servers know of it.
+    /// Wakes callers whose lease was extended while too few other servers know of it.
     pub(super) fn fell_short(&mut self, hold: HoldIndex, shortfall: Shortfall, woken: impl FnMut(Waker)) {
         self.end(hold, |wish| wish.asked, |_| Ok(Some(shortfall)), woken);
     }
 
-    /// The hold is lost, which it says by itself.
+    /// Wakes callers of a lost hold. The hold itself reports the loss.
     pub(super) fn lost(&mut self, hold: HoldIndex, woken: impl FnMut(Waker)) {
         self.end(hold, |_| true, |_| Ok(None), woken);
     }
 
-    /// Nothing that is asked for now has a chance.
+    /// Wakes callers with an error that no request can avoid now.
     pub(super) fn failed(&mut self, hold: HoldIndex, why: &Failed, woken: impl FnMut(Waker)) {
         self.end(hold, |_| true, |wish| Err(why.for_caller(wish.ambiguous)), woken);
     }
 
-    /// Wishes whose deadlines have passed end; `sent` tells of a hold whether a renewal is under way that may be executed.
+    /// Ends wishes whose deadlines have passed. `sent` returns true for a hold whose renewal under way may be executed.
     pub(super) fn overdue(
         &mut self,
         now: BootInstant,
@@ -140,12 +141,12 @@ impl Wishes {
         }
     }
 
-    /// The earliest deadline of those that wait.
+    /// Returns the earliest deadline of the waiting callers.
     pub(super) fn earliest(&self) -> Option<BootInstant> {
         self.of.values().flatten().filter(|wish| wish.waits()).map(|wish| wish.until).min()
     }
 
-    /// What a caller is told; leaves its waker if there is nothing yet.
+    /// Returns a caller's result. Stores the caller's waker if the result is not there yet.
     pub(super) fn take(&mut self, hold: HoldIndex, number: u64, waker: &Waker) -> Option<Fulfilled> {
         let wish = self.of.get_mut(&hold)?.iter_mut().find(|wish| wish.number == number)?;
         if let Stage::Waiting(known) = &mut wish.stage {
@@ -158,7 +159,7 @@ impl Wishes {
         }
     }
 
-    /// A caller has left. What is returned is to be dropped outside the table's lock.
+    /// Removes the wish of a caller that left. Drop the returned waker outside the table's lock.
     pub(super) fn forget(&mut self, hold: HoldIndex, number: u64) -> Option<Waker> {
         match self.leave(hold, number)?.stage {
             Stage::Waiting(waker) => Some(waker),

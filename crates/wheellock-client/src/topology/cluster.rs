@@ -1,8 +1,10 @@
-//! A cluster: one connection per primary, and the map that says which of them serves a key. Owns the nodes' connections
-//! and the map; `surveys` asks the nodes, what they say is read by `nodes` and merged by `slot_map`.
+//! The connections of a cluster's primaries and the slot map.
 //!
-//! The map changes by what a node says when it turns a call away, and by asking around: every few seconds, at once when
-//! something is wrong, and many times a second while it is.
+//! This module does not query the nodes (`surveys` does), parse their replies (`nodes` does) or merge them
+//! (`slot_map` does).
+//!
+//! The map changes when a node redirects a call, and after each survey of the nodes. A survey runs every few seconds,
+//! at once after a fault, and many times a second while the fault lasts.
 
 mod surveys;
 mod suspects;
@@ -34,11 +36,11 @@ use suspects::Suspects;
 
 pub(crate) struct Cluster {
     pub(crate) config: Config,
-    /// Number of handles; the connections end when the last one is gone.
+    /// Number of handles. The connections end when the last handle is dropped.
     handles: AtomicUsize,
     me: Weak<Self>,
     seeds: Vec<Address>,
-    /// Where subscriptions wait for somebody to serve their slot.
+    /// A server without a connection. Subscriptions wait here while no node serves their slot.
     nowhere: Arc<Shared>,
     map: RwLock<Map>,
     survey: Mutex<Survey>,
@@ -47,9 +49,9 @@ pub(crate) struct Cluster {
 struct Map {
     slots: SlotMap,
     nodes: HashMap<Address, Arc<Shared>>,
-    /// Who serves each slot, found without hashing an address.
+    /// The node that serves each slot. A lookup does not have to hash an address.
     owners: Vec<Option<Arc<Shared>>>,
-    /// The number of the node that served each slot last, whether or not anybody serves it now.
+    /// The number of the node that last served each slot, even if no node serves it now.
     served: Vec<Option<u32>>,
     /// The nodes that serve at least one slot.
     serving: Vec<Arc<Shared>>,
@@ -59,30 +61,30 @@ struct Map {
 }
 
 struct Survey {
-    /// Somebody wants the map to be refreshed.
+    /// A caller has requested a refresh of the map.
     wanted: bool,
     surveyor: Option<Waker>,
-    /// Those who wait for any change of the nodes' connections or of the map.
+    /// Tasks that wait for any change of the nodes' connections or of the map.
     watchers: Waiting,
-    /// Tells them apart.
+    /// The number of the next watcher.
     next_watcher: u64,
     changes: u64,
-    /// How messages are sent, once it is known.
+    /// Whether messages use sharded pub/sub. `None` until a node has told.
     sharded: Option<bool>,
     last_error: Option<Error>,
-    /// Every node that was asked last refuses us.
+    /// Every node queried in the last round refuses this client.
     refused: bool,
-    /// How many rounds of questions nobody has answered since the last one that was.
+    /// Number of rounds without a reply since the last round with one.
     failed_rounds: u8,
     closed: Option<Error>,
     pace: Pace,
     suspects: Suspects,
-    /// Where the next round of questions starts.
+    /// The position at which the next round starts.
     turn: usize,
 }
 
 impl Cluster {
-    /// Starts to connect. Call within a runtime.
+    /// Starts to connect. Must be called within a runtime.
     pub(crate) fn start(config: Config, seeds: Vec<Address>) -> Arc<Self> {
         let map = Map {
             slots: SlotMap::default(),
@@ -139,7 +141,7 @@ impl Cluster {
         self.survey.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The node that serves `key`; without a key any node.
+    /// Returns the node that serves `key`, or any node if there is no key.
     pub(crate) fn node_for(&self, key: Option<&[u8]>) -> Result<Arc<Shared>, Error> {
         let map = self.map();
         let node = match key {
@@ -153,14 +155,14 @@ impl Cluster {
         node.ok_or_else(|| self.nobody_serves(key))
     }
 
-    /// The node that the cluster calls `address`, if it is one of ours.
+    /// Returns the node that the cluster names `address`, if the client is connected to it.
     pub(crate) fn node_at(&self, address: &Address) -> Option<Arc<Shared>> {
         let address = self.translated(address.clone())?;
         let map = self.map();
         map.slots.known_as(&address).and_then(|address| map.nodes.get(address)).cloned()
     }
 
-    /// A server that will never be connected.
+    /// Returns a server that never gets a connection.
     pub(crate) fn nowhere(&self) -> Arc<Shared> {
         Arc::clone(&self.nowhere)
     }
@@ -184,19 +186,19 @@ impl Cluster {
         Error::new(kind, Outcome::NotSent, "finding a node", &server, detail.to_owned())
     }
 
-    /// Every primary.
+    /// Returns every primary.
     pub(crate) fn nodes(&self) -> Vec<Arc<Shared>> {
         let mut nodes: Vec<_> = self.map().nodes.values().cloned().collect();
         nodes.sort_by_key(|node| node.node);
         nodes
     }
 
-    /// Whether messages go by sharded pub/sub.
+    /// Returns true if messages use sharded pub/sub.
     pub(crate) fn is_sharded(&self) -> bool {
         self.survey().sharded == Some(true)
     }
 
-    /// Where this client stands with the nodes that it needs.
+    /// Returns the state of the connections to all needed nodes.
     pub(crate) fn state(&self) -> ConnectionState {
         let survey = self.survey();
         if let Some(closed) = &survey.closed {
@@ -231,8 +233,8 @@ impl Cluster {
         }
     }
 
-    /// Waits until the cluster serves. Its nodes may be in the middle of a failover, so they are given the whole time; a cluster
-    /// that lacks a node then serves the keys of the others.
+    /// Waits until the cluster is ready. The nodes may be in a failover, so they get the whole connect timeout. After
+    /// that, one connected node suffices, and a cluster that lacks a node serves the keys of the others.
     pub(crate) async fn ready(&self) -> Result<(), Error> {
         let timer = &self.config.timer;
         let mut patience = Patience::new(timer, self.config.connect_timeout);
@@ -242,7 +244,8 @@ impl Cluster {
         if self.any_ready() {
             return Ok(());
         }
-        // The first attempts have the same timeout, began a moment later, and know better what they waited for.
+        // The first attempts have the same timeout and began a moment later. Their errors name the stage that took
+        // too long.
         let last = Patience::new(timer, VERDICT_GRACE).wait_for(self.verdict(true)).await;
         last.unwrap_or_else(|| {
             let server = self.config.servers.to_string();
@@ -250,10 +253,11 @@ impl Cluster {
         })
     }
 
-    /// Waits until the cluster serves or refuses. Ends with a failed attempt if `failure_counts`.
+    /// Waits until the cluster is ready or refuses the client. With `failure_counts`, a failed attempt also ends the
+    /// wait.
     async fn verdict(&self, failure_counts: bool) -> Result<(), Error> {
         loop {
-            // Before the look, so that no change is missed.
+            // Read the counter before the state, so that no change is missed.
             let seen = self.changes();
             match self.state() {
                 ConnectionState::Ready { .. } => return Ok(()),
@@ -265,12 +269,12 @@ impl Cluster {
         }
     }
 
-    /// Whether any node is connected.
+    /// Returns true if at least one node is connected.
     pub(crate) fn any_ready(&self) -> bool {
         self.map().nodes.values().any(|node| node.is_ready())
     }
 
-    /// Waits until something has changed another number of times than `seen`. Returns how often that is.
+    /// Waits until the number of changes differs from `seen`. Returns that number.
     pub(crate) async fn changed(&self, seen: u64) -> u64 {
         let watcher = {
             let mut survey = self.survey();
@@ -293,7 +297,7 @@ impl Cluster {
         self.survey().changes
     }
 
-    /// Has the map refreshed soon.
+    /// Requests a refresh of the map.
     fn look_around(&self) {
         let mut survey = self.survey();
         survey.wanted = true;
@@ -304,7 +308,7 @@ impl Cluster {
         }
     }
 
-    /// Listens to the connection of a node.
+    /// Returns the listener of a node's connection.
     fn listener(&self, node: u32) -> Listener {
         let me = self.me.clone();
         Box::new(move |event| {
@@ -331,7 +335,8 @@ impl Cluster {
         }
     }
 
-    /// Something is wrong with a node, or with what is known of it. One that has left the cluster is no matter.
+    /// Marks a node as suspect after a fault of the node or of its entry in the map. Ignores a node that has left the
+    /// cluster.
     fn suspect(&self, node: u32) {
         let map = self.map();
         let at = map.nodes.iter().find(|(_, known)| known.node == node).map(|(at, _)| at.clone());
@@ -341,7 +346,7 @@ impl Cluster {
         }
     }
 
-    /// A node's connection is up, or has ended.
+    /// Notifies the watchers that a node's connection is up or has ended.
     fn node_changed(&self, ready: bool) {
         self.tell_watchers();
         if !ready {
@@ -358,7 +363,7 @@ impl Cluster {
         wake_all(watchers);
     }
 
-    /// Another process than before answers at a node's address.
+    /// Reports that a different process replies at a node's address.
     fn node_replaced(&self, node: u32) {
         let mut slots = SlotSet::default();
         for (slot, owner) in (0..).zip(&self.map().owners) {
@@ -375,7 +380,8 @@ impl Cluster {
         }
     }
 
-    /// A node turned a call away. `host` is where it was reached, for redirections that name no host.
+    /// Follows a redirection. `host` is the host at which the redirecting node was reached, for redirections that
+    /// name no host.
     fn redirected(&self, text: &[u8], host: Option<String>) {
         let target = redirect::target(text, || host).and_then(|address| self.translated(address));
         if let (Some(address), Some(Ok(to))) = (target, redirect::parse(text)) {
@@ -384,8 +390,8 @@ impl Cluster {
                 return;
             }
             let mut changed = SlotSet::default();
-            // Two nodes may name each other for as long as they disagree. One step is taken at once, the next one after a
-            // survey, so that nobody is sent in a circle at full speed.
+            // Two nodes may redirect to each other while they disagree. Follow one redirection per slot at once and
+            // the next only after a survey. Otherwise callers would be sent in a circle at full speed.
             if !map.redirected.contains(to.slot)
                 && map.slots.moved(to.slot, &address)
                 && let Some(address) = map.slots.owner(to.slot).cloned()
@@ -406,15 +412,16 @@ impl Cluster {
         self.look_around();
     }
 
-    /// An address that the cluster named, as it is to be reached; `None` if it is forbidden.
+    /// Translates an address that the cluster named. Returns `None` if the translator forbids it.
     fn translated(&self, address: Address) -> Option<Address> {
         self.config.translated(address).ok()
     }
 
-    /// Returns the nodes of a view at the addresses where they are to be reached, without those that are forbidden.
+    /// Translates the addresses of a view's nodes. Drops nodes whose addresses are forbidden.
     ///
-    /// A translator may know a node by its name or by its IP address. So an address that it changes goes before one that it
-    /// returns as it is, and otherwise the one that the cluster prefers is used.
+    /// A translator may know a node by its name or by its IP address. An address that the translator changes
+    /// therefore has priority over an address that it returns unchanged. Otherwise the cluster's preferred address is
+    /// used.
     fn reachable(&self, view: Vec<Node>) -> Vec<Node> {
         if self.config.translate.is_none() {
             return view;
@@ -433,8 +440,8 @@ impl Cluster {
         view.into_iter().filter_map(reach).collect()
     }
 
-    /// The connection to the node at `address`, made if there is none. Call within a runtime, and only while the cluster is not
-    /// closed. `named_by` told the address.
+    /// Returns the connection to the node at `address`, and opens it if there is none. Must be called within a
+    /// runtime, and only while the cluster is not closed. `named_by` is the server that named the address.
     fn node(&self, map: &mut Map, address: &Address, named_by: String) -> Arc<Shared> {
         if let Some(node) = map.nodes.get(address) {
             return Arc::clone(node);
@@ -449,7 +456,7 @@ impl Cluster {
         node
     }
 
-    /// The last handle is gone, or the client is to be closed.
+    /// Closes the cluster, after `close` or when the last handle is dropped.
     pub(crate) fn close(&self) {
         self.nowhere.begin_closing();
         self.end("the client was closed");
@@ -459,7 +466,7 @@ impl Cluster {
         self.look_around();
     }
 
-    /// No node is to be connected any more.
+    /// Marks the cluster as closed. No node is connected after that.
     fn end(&self, why: &str) {
         let closed = self.error(ErrorKind::Closed, why);
         let mut survey = self.survey();
@@ -468,13 +475,13 @@ impl Cluster {
         }
         survey.closed = Some(closed);
         drop(survey);
-        // It has no task that would end it.
+        // This server has no task that would end it.
         self.nowhere.end();
         self.tell_watchers();
     }
 
-    /// Whether no node is to be connected any more. To be asked by who holds the map: [`close`](Self::close) says so first, and then
-    /// ends the nodes in it.
+    /// Returns true if no node may be connected any more. The caller must hold the map's lock. [`close`](Self::close)
+    /// sets this mark first and then ends the nodes in the map.
     fn is_closed(&self) -> bool {
         self.survey().closed.is_some()
     }
@@ -489,7 +496,7 @@ impl Cluster {
         }
     }
 
-    /// Takes what a node says about the cluster.
+    /// Merges a node's view of the cluster.
     fn learn(&self, view: &[Node], asked: &Address) {
         let mut map = self.map_mut();
         if self.is_closed() {
@@ -501,7 +508,7 @@ impl Cluster {
             map.slots.unreachable(&address);
         }
         let learnt = map.slots.learn(view, asked);
-        // The user has one of `Client::nodes`, and closed it.
+        // The user may have closed one of `Client::nodes`.
         map.nodes.retain(|_, node| !node.is_closed());
         for address in &learnt.primaries {
             self.node(&mut map, address, asked.to_string());
@@ -532,6 +539,7 @@ impl Cluster {
             map.nodes.values().map(|node| (Arc::clone(node), map.refused_to(node))).collect();
         drop(map);
         for node in gone {
+            // Retiring a node already ends its calls, so it needs no rerouting.
             left.remove(&node.node);
             node.retire("it is no primary of the cluster any more");
         }
@@ -547,7 +555,8 @@ impl Cluster {
 }
 
 impl Survey {
-    /// Something is wrong with the node at `address`. If nothing was lately, it is looked into as if all the others were well.
+    /// Marks the node at `address` as suspect. If it was not suspect before, the surveys speed up as if all other
+    /// nodes were well.
     fn suspect(&mut self, address: &Address, now: Instant) {
         if self.suspects.add(address, now) {
             self.pace.begin_anew();
@@ -556,8 +565,8 @@ impl Survey {
 }
 
 impl Map {
-    /// The channels that a node has refused although it serves their slots. What it refuses because others do is for them, as soon as whoever
-    /// listens looks.
+    /// Returns the channels that a node has refused although it serves their slots. Other refused channels belong to
+    /// other nodes. Their subscribers switch to those nodes at their next check.
     fn refused_to(&self, node: &Arc<Shared>) -> Vec<Arc<[u8]>> {
         let mut refused = node.refused_channels();
         refused.retain(|channel| {
@@ -567,7 +576,7 @@ impl Map {
         refused
     }
 
-    /// Takes the owners as they are now; returns the slots that are served by another node than the last that served them.
+    /// Adopts the present owners. Returns the slots that another node serves than the last one that served them.
     fn settle(&mut self) -> SlotSet {
         let mut changed = SlotSet::default();
         for ((slot, owner), served) in (0..).zip(&self.owners).zip(&mut self.served) {

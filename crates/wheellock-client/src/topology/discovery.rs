@@ -1,8 +1,10 @@
-//! Which address is the primary, from what several sentinels say, who may disagree. Pure: asks nobody, and verifies nothing:
-//! whether the server there really is a primary, only its own ROLE can tell.
+//! The choice of the primary's address from several Sentinels' replies.
 //!
-//! What a failover looks like from outside (redis-server 7.0.15, three sentinels, SIGKILL of the primary at 0; SIGSTOP and
-//! `SENTINEL FAILOVER` take the same steps):
+//! Sentinels may disagree. This module is pure: it does not query Sentinels. It does not verify that the server is a
+//! primary, because only the server's own ROLE reply can tell.
+//!
+//! The steps of a failover, as seen from outside (redis-server 7.0.15, three Sentinels, SIGKILL of the primary at 0;
+//! SIGSTOP and `SENTINEL FAILOVER` take the same steps):
 //!
 //! | s | who | what |
 //! |---|---|---|
@@ -10,13 +12,13 @@
 //! | 0.61 | leader | flag `failover_in_progress` |
 //! | 0.75 | leader | the selected replica has the flag `promoted`; all epochs are still the old ones |
 //! | 0.84 | replica | is a primary and accepts writes |
-//! | 1.71 | leader | the new `config-epoch`, beside the **old** address; `promoted` goes on |
+//! | 1.71 | leader | the new `config-epoch`, beside the **old** address; the flag `promoted` stays |
 //! | 1.77 | others | the new address and epoch, and `+switch-master` |
-//! | 2.86 | leader | the new address, and `+switch-master`; nobody is `promoted` any more |
+//! | 2.86 | leader | the new address, and `+switch-master`; the flag `promoted` is gone |
 //!
-//! So `promoted` tells of the new primary a second before any epoch does, and without it the leader's own answer is wrong
-//! for the second after that. After `SENTINEL FAILOVER` the old primary went on accepting writes for eleven seconds:
-//! that it calls itself a primary is no reason to go back to it.
+//! The flag `promoted` names the new primary a second before any epoch does. Without the flag, the leader's own reply
+//! would be wrong for one more second. After `SENTINEL FAILOVER`, the old primary accepted writes for eleven seconds.
+//! The old primary's own claim to be a primary is therefore not a reason to return to it.
 
 use std::collections::BTreeMap;
 
@@ -25,21 +27,21 @@ use wheellock_resp::Value;
 use crate::base::address::Address;
 use crate::base::endpoint::{Malformed, address, parse_host, parse_port};
 
-/// What one sentinel says about one service.
+/// One Sentinel's reply about one service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
-    /// Of the primary; of the former one, if this sentinel is leading a failover.
+    /// The address of the primary. While this Sentinel leads a failover, the address of the former primary.
     pub(crate) address: Address,
-    /// Grows with every failover (`config-epoch`).
+    /// The `config-epoch`, which grows with every failover.
     pub(crate) epoch: u64,
-    /// The sentinel has lost the primary, or is replacing it.
+    /// The Sentinel has lost the primary, or is replacing it.
     pub(crate) suspect: bool,
-    /// The replica that this sentinel, leading a failover, has selected.
+    /// The replica that this Sentinel has selected while it leads a failover.
     pub(crate) promoted: Option<Address>,
 }
 
-/// Reads the reply to `SENTINEL MASTER <service>`, a map in RESP3 and a flat list in RESP2. `promoted` is up to
-/// [`parse_promoted`].
+/// Parses the reply to `SENTINEL MASTER <service>`, a map in RESP3 and a flat list in RESP2. [`parse_promoted`]
+/// provides `promoted`.
 pub(crate) fn parse_master(reply: &Value) -> Result<Answer, Malformed> {
     let flags = field(reply, "flags")?;
     let epoch = field(reply, "config-epoch")?;
@@ -51,10 +53,12 @@ pub(crate) fn parse_master(reply: &Value) -> Result<Answer, Malformed> {
     })
 }
 
-/// Reads the reply to `SENTINEL REPLICAS <service>`: which one is being promoted, if this sentinel leads a failover.
+/// Parses the reply to `SENTINEL REPLICAS <service>`. Returns the replica that is being promoted, if this Sentinel
+/// leads a failover.
 ///
-/// It must have been asked before `SENTINEL MASTER`, best in one write. The other way round the end of a failover may fall
-/// between the two, and then nothing in the answers tells that the old address is the old one (seen on redis-server 7.0.15).
+/// The request must be sent before `SENTINEL MASTER`, best in one write. In the other order, the end of a failover
+/// may fall between the two requests. Then no reply shows that the old address is outdated (seen on redis-server
+/// 7.0.15).
 pub(crate) fn parse_promoted(reply: &Value) -> Result<Option<Address>, Malformed> {
     let replicas = reply.as_array().ok_or(Malformed("the replicas are not a list"))?;
     for replica in replicas {
@@ -87,13 +91,13 @@ fn field<'a>(entry: &'a Value, name: &str) -> Result<&'a str, Malformed> {
 
 const SUSPECT: [&str; 4] = ["s_down", "o_down", "disconnected", "failover_in_progress"];
 
-/// What the sentinels of one service say, and what follows from it.
+/// The replies of one service's Sentinels, and the choice that follows from them.
 #[derive(Debug, Default)]
 pub(crate) struct Discovery {
-    /// By index; ordered, because of equals the lowest is believed.
+    /// Sentinels by index, in order, because the lowest index wins a tie.
     sentinels: BTreeMap<usize, Heard>,
     choice: Option<Choice>,
-    /// The address that was last stated as the primary's while nothing was being promoted, and under which epoch.
+    /// The address last stated as the primary's while no promotion was under way, and its epoch.
     settled: Option<(Address, u64)>,
 }
 
@@ -101,7 +105,7 @@ pub(crate) struct Discovery {
 struct Heard {
     answer: Option<Answer>,
     is_silent: bool,
-    /// It was heard since nobody vouches for the epoch of the choice any more.
+    /// True if this reply arrived after the last reply with the epoch of the choice or a higher one.
     is_fresh: bool,
 }
 
@@ -114,32 +118,33 @@ struct Choice {
 }
 
 impl Discovery {
-    /// A sentinel answered. Its answer counts until its next one, or until it is silent.
+    /// Records a Sentinel's reply. The reply counts until the Sentinel's next reply, or until it is silent.
     pub(crate) fn heard(&mut self, sentinel: usize, answer: Answer) {
         self.sentinels.insert(sentinel, Heard { answer: Some(answer), is_silent: false, is_fresh: true });
         self.choose();
     }
 
-    /// A sentinel cannot be reached: what it said no longer counts. If none can, everything stays as it was.
+    /// Records that a Sentinel cannot be reached. Its last reply no longer counts. If all Sentinels are silent, the
+    /// choice stays.
     pub(crate) fn silent(&mut self, sentinel: usize) {
         let heard = self.sentinels.entry(sentinel).or_default();
         (heard.is_silent, heard.is_fresh) = (true, false);
         self.choose();
     }
 
-    /// The primary's address, as far as anybody has ever said.
+    /// Returns the primary's address, as last stated.
     pub(crate) fn address(&self) -> Option<&Address> {
         self.choice.as_ref().map(|choice| &choice.address)
     }
 
-    /// What to use as long as the server at [`address`](Self::address) turns out not to be a primary: the former primary,
-    /// while a replica is selected but no epoch says that it was promoted. The promotion may never happen, and then the
-    /// leader takes a whole `failover-timeout` (3 minutes by default) to give up.
+    /// Returns the server to use while the server at [`address`](Self::address) is not a primary. This is the former
+    /// primary, while a replica is selected and no epoch shows that it was promoted. The promotion may never happen.
+    /// The leader then takes a whole `failover-timeout` (3 minutes by default) to give up.
     pub(crate) fn alternative(&self) -> Option<&Address> {
         self.choice.as_ref()?.alternative.as_ref()
     }
 
-    /// Whether a sentinel has lost the primary, or is replacing it.
+    /// Returns true if a Sentinel has lost the primary, or is replacing it.
     pub(crate) fn is_suspect(&self) -> bool {
         self.choice.as_ref().is_some_and(|choice| choice.is_suspect)
     }
@@ -155,12 +160,13 @@ impl Discovery {
         self.choice = Some(choice);
     }
 
-    /// What follows from the answers; `None` if nothing does and the choice stays as it is.
+    /// Returns the choice that follows from the replies. Returns `None` if the present choice stays.
     fn best(&self) -> Option<Choice> {
         let epoch = self.answers().map(|answer| answer.epoch).max()?;
-        // Sentinels that were set up anew count from zero again, and a failover that its leader did not live to announce has
-        // not happened. But that takes more than one that was cut off and is the only one to be heard now, and more than what
-        // the others said before they had heard of it.
+        // A lower epoch can be correct. Recreated Sentinels count from zero again. A failover whose leader died
+        // before announcing it has not happened. A lower epoch therefore needs fresh replies from more than half of
+        // the Sentinels. One reachable Sentinel that was cut off does not suffice, and neither do replies from before
+        // the failover.
         let fresh = self.sentinels.values().filter(|heard| heard.is_fresh).count();
         if epoch < self.epoch() && fresh * 2 <= self.sentinels.len() {
             return None;
@@ -171,8 +177,8 @@ impl Discovery {
         let promoted = most_said(newest().filter_map(|answer| answer.promoted.as_ref()));
         let address = promoted.unwrap_or(stated);
         let is_over = newest().any(|answer| answer.address == *address)
-            // The leader may be the only one to be heard, and goes on to state the former primary: but under a higher epoch
-            // than before, which says that it is the former one.
+            // The leader may be the only Sentinel that replies, and it keeps stating the former primary. But it does
+            // so under a higher epoch than before, which shows that the address is the former one.
             || self.settled.as_ref().is_some_and(|(settled, under)| {
                 (settled == stated && *under < epoch) || (settled == address && *under == epoch)
             });
@@ -186,18 +192,18 @@ impl Discovery {
         })
     }
 
-    /// Those that count.
+    /// Returns the replies that count.
     fn answers(&self) -> impl Iterator<Item = &Answer> {
         self.sentinels.values().filter(|heard| !heard.is_silent).filter_map(|heard| heard.answer.as_ref())
     }
 
-    /// That of the choice.
+    /// Returns the epoch of the choice.
     fn epoch(&self) -> u64 {
         self.choice.as_ref().map_or(0, |choice| choice.epoch)
     }
 }
 
-/// The address that most say; of equals, the one that is said first.
+/// Returns the address with the most votes. Of equals, the first one wins.
 fn most_said<'a>(addresses: impl Iterator<Item = &'a Address>) -> Option<&'a Address> {
     let mut said: Vec<(&Address, usize)> = Vec::new();
     for address in addresses {

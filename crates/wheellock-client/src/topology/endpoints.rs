@@ -1,7 +1,8 @@
-//! The endpoints by which a cluster wants its nodes to be connected: the reply to `CLUSTER SLOTS`. Reads no owner of a slot.
+//! The preferred endpoints of a cluster's nodes, from `CLUSTER SLOTS`.
 //!
-//! `CLUSTER NODES` tells a node's address and name, and not which of them the operator prefers
-//! (`cluster-preferred-endpoint-type`). Source: `addNodeToNodeReply` in cluster.c of Redis 7.0.
+//! This module does not read the owners of slots. `CLUSTER NODES` states a node's address and name, but not which of
+//! them the operator prefers (`cluster-preferred-endpoint-type`). Source: `addNodeToNodeReply` in cluster.c of Redis
+//! 7.0.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,15 +18,16 @@ pub(crate) struct Endpoints(HashMap<String, Endpoint>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Endpoint {
-    /// The host that was asked, with the node's own port.
+    /// The host of the queried node, with the node's own port.
     Asked,
-    /// The node has no host name, and the cluster prefers names.
+    /// The node has no host name, although the cluster prefers names.
     Unnamed,
     Host(String),
 }
 
 impl Endpoints {
-    /// Reads the reply to `CLUSTER SLOTS`. Leaves out what is not an endpoint: those nodes keep the address of `CLUSTER NODES`.
+    /// Parses the reply to `CLUSTER SLOTS`. Skips entries that are not endpoints. Their nodes keep the address from
+    /// `CLUSTER NODES`.
     pub(crate) fn parse(reply: &Value) -> Self {
         let ranges = reply.as_array().unwrap_or_default().iter().filter_map(Value::as_array);
         // Each range begins with its first and its last slot.
@@ -33,11 +35,11 @@ impl Endpoints {
         Self(nodes.filter_map(parse_node).collect())
     }
 
-    /// Gives the nodes of a view the addresses that the cluster prefers. The former address becomes the alias. `by_name` says
-    /// that the nodes have their names already, which TLS needs more than the preference.
+    /// Gives the nodes of a view the addresses that the cluster prefers. The former address becomes the alias. With
+    /// `by_name`, the nodes already have their names, which TLS needs more than the preference.
     pub(crate) fn apply(&self, view: &mut [Node], by_name: bool) {
         let is_name = |host: &str| host.parse::<IpAddr>().is_err();
-        // A primary without slots is not in the reply. It is taken by name where others are.
+        // A primary without slots is not in the reply. Use its name if the other nodes have names.
         let others_are_named =
             |endpoint: &Endpoint| matches!(endpoint, Endpoint::Host(host) if is_name(host));
         let are_named = !by_name && self.0.values().any(others_are_named);
@@ -52,7 +54,7 @@ impl Endpoints {
     }
 }
 
-/// `[host, port, id, ..]`.
+/// Parses `[host, port, id, ..]`.
 fn parse_node(node: &[Value]) -> Option<(String, Endpoint)> {
     let [host, _port, id, ..] = node else { return None };
     let endpoint = match host {

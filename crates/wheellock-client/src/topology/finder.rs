@@ -1,5 +1,7 @@
-//! Where the primary is, as far as the Sentinels have said. Owns who waits for that; what an answer means is `discovery`'s,
-//! and asking is that of `scouts`. Nothing here is on the way of a call.
+//! The primary's address, as far as the Sentinels have stated it.
+//!
+//! This module owns the tasks that wait for the address. It does not interpret replies (`discovery` does) and does
+//! not query Sentinels (`scouts` does). No call waits for it.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,7 +17,7 @@ use crate::base::contain::wake_all;
 use crate::base::error::{Error, ErrorKind};
 use crate::config::Sentinels;
 
-/// Knows where the primary is, as far as the Sentinels do.
+/// The primary's address and the tasks that wait for it.
 pub(crate) struct Finder {
     sentinels: Sentinels,
     state: Mutex<State>,
@@ -23,22 +25,22 @@ pub(crate) struct Finder {
 
 struct State {
     discovery: Discovery,
-    /// Counts changes of the address.
+    /// Number of changes of the address.
     version: u64,
-    /// Counts reasons to ask at once.
+    /// Number of requests to query at once.
     hurries: u64,
-    /// The primary is connected.
+    /// True while the primary is connected.
     connected: bool,
-    /// How often is asked. That the primary is not to be used, or is in doubt, begins anew with each change of its connection.
+    /// The query interval. It restarts at the hurried interval when the connection to the primary goes up or down.
     pace: Pace,
     closed: bool,
-    /// Which Sentinels have answered, or failed to.
+    /// By Sentinel, whether its first query has ended, with a reply or an error.
     asked: Vec<bool>,
-    /// The address whose server said that it is no primary, and since when.
+    /// The address whose server reported that it is not a primary, and the instant of the first report.
     turned_away: Option<(Address, Instant)>,
-    /// The former primary, used again because its successor does not become one.
+    /// The former primary, in use again because its successor was not promoted.
     makeshift: Option<Address>,
-    /// What became of the last question to each Sentinel, if it failed.
+    /// By Sentinel, the error of the last query, if it failed.
     failures: Vec<Option<Error>>,
     waiting: Vec<Waker>,
 }
@@ -65,9 +67,11 @@ impl Finder {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The primary's address and the number of changes so far, once there is an address; if every Sentinel refuses us, which waiting will
-    /// not cure, as what the last of them does. The first Sentinel to answer may be the one that has not heard of the last failover, so all
-    /// are waited for, but not for long.
+    /// Waits for the primary's address. Returns the address and the number of its changes.
+    ///
+    /// The first Sentinel to reply may not know of the last failover. So the wait includes a first reply of every
+    /// Sentinel, for at most `ALL_WITHIN`. If every Sentinel refuses this client, returns the last refusal's kind,
+    /// because waiting cannot help.
     pub(crate) async fn address(&self, timer: &Timer) -> Result<(Address, u64), ErrorKind> {
         let all = std::future::poll_fn(|cx| {
             let mut state = self.lock();
@@ -85,7 +89,8 @@ impl Finder {
         .await
     }
 
-    /// The server at `address` is no primary. Returns where else to look, if that has been so for a while.
+    /// Records that the server at `address` is not a primary. Returns the alternative to try if that has lasted for
+    /// `PROMOTED_WITHIN`.
     pub(crate) fn turned_away(&self, address: &Address, now: Instant) -> Option<Address> {
         let mut state = self.lock();
         let since = match &state.turned_away {
@@ -101,7 +106,8 @@ impl Finder {
         alternative
     }
 
-    /// Whether the server that is connected is the one to use, as far as the Sentinels say; `is_at` tells where it is.
+    /// Returns true if the connected server is one that the Sentinels allow. `is_at` returns true for the server's
+    /// address.
     pub(crate) fn allows(&self, is_at: impl Fn(&Address) -> bool) -> bool {
         let state = self.lock();
         let makeshift =
@@ -113,7 +119,7 @@ impl Finder {
         self.lock().version
     }
 
-    /// Resolves when the address is another one than at `version`.
+    /// Resolves when the address differs from that at `version`.
     pub(crate) async fn renamed(&self, version: u64) {
         std::future::poll_fn(|cx| {
             let mut state = self.lock();
@@ -122,7 +128,7 @@ impl Finder {
         .await;
     }
 
-    /// Why there is no address.
+    /// Returns the text that says why there is no address.
     pub(crate) fn nobody_knows(&self) -> String {
         let failures = self.lock().failures.clone();
         let said: Vec<_> = failures
@@ -140,7 +146,7 @@ impl Finder {
         &self.sentinels.service
     }
 
-    /// Asks at once.
+    /// Requests that every Sentinel is queried at once.
     pub(crate) fn hurry(&self) {
         let mut state = self.lock();
         state.hurries += 1;
@@ -149,7 +155,7 @@ impl Finder {
         wake_all(wakers);
     }
 
-    /// The connection to the primary is up, or has ended.
+    /// Records that the connection to the primary is up or has ended.
     pub(crate) fn connected(&self, connected: bool) {
         let mut state = self.lock();
         let before = std::mem::replace(&mut state.connected, connected);
@@ -162,8 +168,9 @@ impl Finder {
         }
     }
 
-    /// How long to wait before a Sentinel is asked again. Several times as often as usual while the primary is not connected, while it is
-    /// being replaced, or while a Sentinel has lost it and it is not `is_lively` to us either; but not for ever.
+    /// Returns the pause before a Sentinel is queried again. The pause is short while the primary is not connected or
+    /// is being replaced. It is also short while a Sentinel has lost the primary and the primary is not `is_lively`
+    /// for this client either. A fault that lasts lengthens the pause.
     pub(crate) fn interval(&self, now: Instant, is_lively: bool) -> Duration {
         let mut state = self.lock();
         let discovery = &state.discovery;
@@ -172,25 +179,25 @@ impl Finder {
         state.pace.pause(is_well, now)
     }
 
-    /// How often somebody has asked to hurry.
+    /// Returns the number of requests to query at once.
     pub(crate) fn hurries(&self) -> u64 {
         self.lock().hurries
     }
 
-    /// Nobody needs the primary's address any more.
+    /// Ends the scouts, because no task needs the primary's address any more.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.hurry();
     }
 
-    /// Leaves a waker for any news. Returns how often somebody has asked to hurry; `None` if nobody needs answers any more.
+    /// Registers a waker for any change. Returns the number of requests to query at once, or `None` after `close`.
     pub(crate) fn wait(&self, cx: &Context<'_>) -> Option<u64> {
         let mut state = self.lock();
         let _pending: Poll<()> = state.wait(cx);
         (!state.closed).then_some(state.hurries)
     }
 
-    /// Takes a Sentinel's answer.
+    /// Records a Sentinel's reply or error.
     pub(crate) fn heard(&self, number: usize, answer: Result<Answer, Error>) {
         let mut state = self.lock();
         let before = state.discovery.address().cloned();
@@ -221,7 +228,8 @@ impl Finder {
 }
 
 impl State {
-    /// What the last of them refuses us as, if each of them does; that there is none is no reason to wait either.
+    /// Returns the kind of the last Sentinel's refusal if every Sentinel refuses. Without any Sentinel, returns
+    /// `Unsupported`, because waiting cannot help.
     fn refusal(&self) -> Option<ErrorKind> {
         self.failures.iter().try_fold(ErrorKind::Unsupported, |_, failure| {
             failure.as_ref().filter(|error| error.is_refusal()).map(Error::kind)
@@ -242,15 +250,17 @@ impl fmt::Debug for Finder {
     }
 }
 
-/// Time between two questions to a Sentinel while all is well, as in Redisson (`scanInterval`).
+/// Interval of queries to a Sentinel while all is well, as in Redisson (`scanInterval`).
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Time between two questions while the primary is in doubt: a quarter of the time within which a new one is to be used.
+/// Interval of queries while the primary is in doubt. It is a quarter of the time within which a new primary is to be
+/// used.
 pub(super) const HURRIED_INTERVAL: Duration = Duration::from_millis(25);
-/// Time between two questions while the primary has been in doubt for long. What Sentinels announce is asked about at once all the same.
+/// Interval of queries while the primary has been in doubt for long. Announcements of Sentinels still cause a query
+/// at once.
 const TROUBLED_INTERVAL: Duration = Duration::from_millis(500);
-/// How long a replica that is to be promoted is waited for, before the former primary is tried again. It took 0.1 s.
+/// How long to wait for the promotion of a replica before the former primary is tried again. A promotion took 0.1 s.
 const PROMOTED_WITHIN: Duration = Duration::from_secs(1);
-/// How long all Sentinels are waited for before any answer counts.
+/// How long to wait for all Sentinels before the reply of any Sentinel counts.
 const ALL_WITHIN: Duration = Duration::from_millis(250);
 
 #[cfg(test)]

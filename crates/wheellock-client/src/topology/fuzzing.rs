@@ -1,4 +1,4 @@
-//! What the fuzz targets see of the parsers, and what must hold of whatever they let through.
+//! Entry points of the parsers for the fuzz targets. Each asserts properties of the accepted input.
 
 use wheellock_resp::{Decoder, Frame, Limits, bytes::BytesMut};
 
@@ -10,7 +10,7 @@ use crate::base::endpoint::address;
 use crate::base::redirect::{Redirect, Redirection};
 use crate::base::slots::SLOTS;
 
-/// The text of `CLUSTER NODES`.
+/// Parses the text of `CLUSTER NODES`.
 pub fn view(data: &[u8]) {
     let Ok(view) = nodes::parse(data, data.len() % 2 == 0) else { return };
     let addresses = |node: &nodes::Node| [Some(node.address.clone()), node.alias.clone()];
@@ -26,7 +26,7 @@ pub fn view(data: &[u8]) {
     assert!(text + named().map(|(host, _)| host).sum::<usize>() <= data.len());
 }
 
-/// Texts of `CLUSTER NODES`, separated by NUL: merged one after the other, each twice.
+/// Merges texts of `CLUSTER NODES`, separated by NUL, one after the other and each twice.
 pub fn views(data: &[u8]) {
     let asked = address("10.0.0.1", 7000);
     let mut map = SlotMap::default();
@@ -45,7 +45,7 @@ pub fn views(data: &[u8]) {
     assert_eq!(map.owner(SLOTS), None);
 }
 
-/// An error reply.
+/// Parses an error reply.
 pub fn redirection(data: &[u8]) {
     let Some(Ok(read)) = redirect::parse(data) else { return };
     assert!(data.starts_with(b"MOVED ") || data.starts_with(b"ASK "));
@@ -55,7 +55,7 @@ pub fn redirection(data: &[u8]) {
     assert_eq!(asked, Some(Ok(Redirection { kind: Redirect::Ask, ..read })));
 }
 
-/// Replies of sentinels, as they come from the wire: by turns to `SENTINEL REPLICAS` and `SENTINEL MASTER`.
+/// Reads replies of Sentinels from the wire, alternately to `SENTINEL REPLICAS` and `SENTINEL MASTER`.
 pub fn sentinels(data: &[u8]) {
     let mut decoder = Decoder::new(Limits::default());
     let mut buffer = BytesMut::from(data);

@@ -1,5 +1,7 @@
-//! Which server is responsible, and how to notice that it is another one now. Owns redirections, discovery and the map of
-//! slots; the connection itself belongs to its siblings.
+//! Finding the responsible server, and noticing its replacement.
+//!
+//! This folder owns redirections, discovery and the slot map. It does not own connections; its sibling `connection`
+//! does.
 
 pub(crate) mod cluster;
 mod discovery;

@@ -1,7 +1,8 @@
-//! What one node says about its cluster: the text of `CLUSTER NODES`. Reads it; believing it is `slot_map`'s.
+//! The parser of `CLUSTER NODES`: one node's view of its cluster.
 //!
-//! One line per node: `<id> <ip:port@cport[,hostname[,aux=value]*]> <flags> <primary> <ping> <pong> <epoch> <link> <slot>*`.
-//! Sources: the documentation of the command, `clusterGenNodeDescription` in cluster.c of Redis 7.0, and what servers said.
+//! This module does not judge whether a view is correct; `slot_map` does. Each node has one line: `<id>
+//! <ip:port@cport[,hostname[,aux=value]*]> <flags> <primary> <ping> <pong> <epoch> <link> <slot>*`. Sources: the
+//! documentation of the command, `clusterGenNodeDescription` in cluster.c of Redis 7.0, and replies of real servers.
 
 use std::ops::RangeInclusive;
 
@@ -9,31 +10,35 @@ use crate::base::address::Address;
 use crate::base::endpoint::{Malformed, address, parse_host, parse_port, parse_slot};
 use crate::base::slots::SLOTS;
 
-/// One node as another sees it, or as it sees itself.
+/// One node, as another node or the node itself sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
-    /// Lives as long as the node's `nodes.conf`: it survives a restart and a change of address, not `CLUSTER RESET HARD`.
+    /// The id in the node's `nodes.conf`. It survives a restart and a change of address, but not `CLUSTER RESET
+    /// HARD`.
     pub(crate) id: String,
-    /// Without a host if the node does not know its own, which no other node has told it yet.
+    /// The preferred address. Its host is empty if the node does not know its own host, because no other node has
+    /// sent it yet.
     pub(crate) address: Address,
-    /// Where else it is, if it has two names: by its IP address if `address` has its host name, and the other way round.
+    /// The second address of a node with a host name. It holds the IP address if `address` holds the host name, and
+    /// the reverse.
     pub(crate) alias: Option<Address>,
-    /// The config epoch of a primary; of a replica, that of its primary.
+    /// The config epoch of the primary, or for a replica that of its primary.
     pub(crate) epoch: u64,
     pub(crate) is_primary: bool,
-    /// The one that was asked.
+    /// True for the node that replied.
     pub(crate) is_myself: bool,
-    /// The cluster agrees that it is down (`fail`).
+    /// The cluster agrees that the node is down (`fail`).
     pub(crate) is_failed: bool,
-    /// The one that was asked cannot reach it (`fail?`).
+    /// The node that replied cannot reach this node (`fail?`).
     pub(crate) is_suspected: bool,
     pub(crate) primary_id: Option<String>,
-    /// What it owns. A slot on its way is still in the list of the node it leaves.
+    /// The node's slots. A migrating slot is still listed at the node that it leaves.
     pub(crate) slots: Vec<RangeInclusive<u16>>,
 }
 
 impl Node {
-    /// Puts `host` in the place of the address, which becomes the alias. An empty host is the one that was asked.
+    /// Makes `host` the host of the address. The former address becomes the alias. An empty host means the host of
+    /// the node that replied.
     pub(crate) fn prefer(&mut self, host: &str) {
         if let Address::Tcp { host: present, port } = &self.address
             && present != host
@@ -51,13 +56,13 @@ impl Node {
     }
 }
 
-/// The nodes that the answer names, without those that have no address yet or have lost it, and without those that do not serve who
-/// asks as he asks: encrypted, or in plain text. A node's address is that by its host name, if it has one, `by_name`, and otherwise that by
-/// its IP address.
+/// Parses the nodes in a reply. Skips nodes that have no address yet or have lost it. Skips nodes that do not serve
+/// this kind of connection, encrypted or plain text. With `by_name`, a node's address contains its host name if it
+/// has one. Otherwise the address contains the IP address.
 pub(crate) fn parse(text: &[u8], by_name: bool) -> Result<Vec<Node>, Malformed> {
     let text = std::str::from_utf8(text).map_err(|_| Malformed("the list of nodes is not UTF-8"))?;
     let mut nodes = Vec::new();
-    // No slot has two owners in one node's eyes.
+    // In one node's view, a slot has at most one owner.
     let mut unclaimed = SLOTS;
     for line in text.lines().filter(|line| !line.is_empty()) {
         if nodes.len() == MAX_NODES {
@@ -98,7 +103,8 @@ fn parse_line(line: &str, by_name: bool, unclaimed: &mut u16) -> Result<Option<N
         slots: Vec::new(),
     };
     for field in fields {
-        // A slot on its way, `[93->-id]` at its owner and `[93-<-id]` where it goes: whose it is the ranges say.
+        // Skip a migrating slot, `[93->-id]` at its owner and `[93-<-id]` at its target. The ranges already state its
+        // owner.
         if !field.starts_with('[') {
             let range = parse_range(field)?;
             let rest = unclaimed.checked_sub(range.end() - range.start() + 1);
@@ -109,8 +115,9 @@ fn parse_line(line: &str, by_name: bool, unclaimed: &mut u16) -> Result<Option<N
     Ok(Some(node))
 }
 
-/// `ip:port`, then in any number `@cport`, `,hostname` and `,aux=value`: the address by IP, and that by name. `None` if the port is zero: so Redis shows a node that
-/// has none of the kind by which it was asked, TLS or not (`clusterGenNodeDescription` in cluster.c of Redis 7.2).
+/// Parses `ip:port`, optionally followed by `@cport`, `,hostname` and `,aux=value`. Returns the address by IP and the
+/// address by name. Returns `None` if the port is zero. Redis shows port zero for a node without a port of the
+/// requested kind, TLS or not (`clusterGenNodeDescription` in cluster.c of Redis 7.2).
 fn parse_endpoint(text: &str) -> Result<Option<(Address, Option<Address>)>, Malformed> {
     let mut parts = text.split(',');
     let by_ip = parts.next().unwrap_or_default();
@@ -119,7 +126,7 @@ fn parse_endpoint(text: &str) -> Result<Option<(Address, Option<Address>)>, Malf
     if port == "0" {
         return Ok(None);
     }
-    // Only the first place is the hostname's, and it is empty if there are only others.
+    // Only the first field can be the hostname. It is empty if only other fields follow.
     let hostname = parts.next().filter(|name| !name.is_empty() && !name.contains('='));
     let (host, port) = (parse_host(host)?, parse_port(port)?);
     let hostname = hostname.map(parse_host).transpose()?;
@@ -134,17 +141,18 @@ fn parse_id(text: &str) -> Result<String, Malformed> {
     }
 }
 
-/// `93` or `0-5460`.
+/// Parses `93` or `0-5460`.
 fn parse_range(text: &str) -> Result<RangeInclusive<u16>, Malformed> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let range = parse_slot(first)?..=parse_slot(last)?;
     if range.is_empty() { Err(Malformed("a range of slots ends before it starts")) } else { Ok(range) }
 }
 
-/// Ten times the size up to which Redis Cluster is meant to scale (its specification, "main goals").
+/// Maximum number of nodes: ten times the size up to which Redis Cluster is meant to scale (its specification, "main
+/// goals").
 const MAX_NODES: usize = 10_000;
 
-/// Redis makes them of 40 hexadecimal digits.
+/// Maximum length of an id. Redis uses 40 hexadecimal digits.
 const MAX_ID: usize = 64;
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
-//! How often to ask while something is wrong. Pure: the caller brings the time.
+//! The interval between queries, which shortens while a fault lasts. Pure: the caller supplies the time.
 
 use std::time::{Duration, Instant};
 
-/// How often somebody is asked: seldom while all is well, often when something has gone wrong, and less often if that lasts.
+/// The interval between queries. It is long while all is well, short after a fault, and longer again if the fault
+/// lasts.
 #[derive(Debug)]
 pub(crate) struct Pace {
     well: Duration,
@@ -16,7 +17,7 @@ impl Pace {
         Self { well, hurried, slowed, in_trouble_since: None }
     }
 
-    /// How long to wait before the next question.
+    /// Returns the pause before the next query.
     pub(crate) fn pause(&mut self, is_well: bool, now: Instant) -> Duration {
         if is_well {
             self.in_trouble_since = None;
@@ -26,18 +27,18 @@ impl Pace {
         if self.is_hurried(now) { self.hurried } else { self.slowed }
     }
 
-    /// Whether what is wrong, or would be from now on, is to be looked into often.
+    /// Returns true if the present fault, or one that would begin now, is to be examined at the hurried interval.
     pub(crate) fn is_hurried(&self, now: Instant) -> bool {
         self.in_trouble_since.is_none_or(|since| now.saturating_duration_since(since) < TROUBLE)
     }
 
-    /// Something else is wrong than before: what is asked next is asked in a hurry.
+    /// Starts a new fault, so that the next queries are hurried.
     pub(crate) fn begin_anew(&mut self) {
         self.in_trouble_since = None;
     }
 }
 
-/// What has been wrong for this long needs more than our attention.
+/// Duration after which hurried queries do not help any more.
 pub(crate) const TROUBLE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

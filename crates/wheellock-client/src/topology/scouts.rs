@@ -1,8 +1,9 @@
-//! Asks Sentinels where the primary is. Owns the connections to them, and that to the primary is started here; what is known
-//! is kept by `finder`.
+//! The connections to the Sentinels, and the queries for the primary.
 //!
-//! Every Sentinel is asked about once a second, whenever it announces something, and several times as often for a while when the primary
-//! is in doubt. Nothing here is on the way of a call.
+//! This module starts the connection to the primary. It does not keep the replies; `finder` does.
+//!
+//! Each scout queries its Sentinel about once a second, and at once after an announcement. While the primary is in
+//! doubt, it queries several times as often for a while. No call waits for this module.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -24,7 +25,8 @@ use crate::connection::listening::Listening;
 use crate::connection::locator::Locator;
 use crate::protocol::handshake::Role;
 
-/// Starts to connect to the primary that the Sentinels name, and to ask them for it. Call within a runtime.
+/// Starts to connect to the primary that the Sentinels name, and starts one scout per Sentinel. Must be called within
+/// a runtime.
 pub(crate) fn start(config: Config, sentinels: &Sentinels) -> Link {
     let finder = Arc::new(Finder::new(sentinels));
     let of_sentinels: Vec<Config> =
@@ -41,7 +43,7 @@ pub(crate) fn start(config: Config, sentinels: &Sentinels) -> Link {
     link
 }
 
-/// What the finder, and the user, are to know of the connection to the primary.
+/// Returns the listener of the connection to the primary. It notifies the finder and the user.
 fn tells(finder: &Arc<Finder>, config: &Config) -> Listener {
     let (finder, audience) = (Arc::clone(finder), Audience::of(config));
     Box::new(move |event| {
@@ -54,13 +56,14 @@ fn tells(finder: &Arc<Finder>, config: &Config) -> Listener {
                 finder.close();
             }
             Event::Silent => finder.hurry(),
-            // Only a cluster's nodes do that.
+            // Only the nodes of a cluster redirect.
             Event::Redirected { .. } => {}
         }
     })
 }
 
-/// How to connect to a Sentinel: with its own credentials, and what the servers' connection has for the rest.
+/// Returns the configuration for a Sentinel. A Sentinel has its own credentials and TLS. Other settings come from the
+/// servers' configuration.
 fn of_sentinel(sentinels: &Sentinels, of_servers: &Config, address: &Address) -> Config {
     let mut config = Config::with(Servers::One(address.clone()));
     config.username.clone_from(&sentinels.username);
@@ -78,7 +81,7 @@ fn of_sentinel(sentinels: &Sentinels, of_servers: &Config, address: &Address) ->
     config
 }
 
-/// Asks one Sentinel, until nobody needs its answers any more.
+/// The task that queries one Sentinel until the finder is no longer needed.
 struct Scout {
     finder: Weak<Finder>,
     /// The connection to the primary.
@@ -128,7 +131,8 @@ impl Scout {
             let question = Command::new("SENTINEL").arg(subcommand).arg(finder.service());
             self.sentinel.call(&question, deadline).await
         };
-        // Polled in this order they go out in this order, which is the one in which they cannot contradict each other.
+        // The requests leave in the order in which they are polled. REPLICAS before MASTER is the order in which the
+        // replies cannot contradict each other.
         let (mut replicas, mut master) = (pin!(ask("REPLICAS")), pin!(ask("MASTER")));
         let mut promoted = None;
         let master = std::future::poll_fn(|cx| {
@@ -166,24 +170,26 @@ impl Scout {
     }
 }
 
-/// How long a Sentinel may take to answer where the servers may take `response_timeout`. Not as long as they, because others know as much; but
-/// who is far from the servers is usually far from the Sentinels, too.
+/// Returns how long a Sentinel may take to reply, for servers with this `response_timeout`. A Sentinel gets less time
+/// than a server, because other Sentinels know the same. A client that is far from the servers is usually far from
+/// the Sentinels too.
 fn patience(response_timeout: Duration) -> Duration {
     PATIENCE.max(response_timeout / 6)
 }
 
-/// As long on average, and up to a quarter less or more, so that clients that have begun together do not ask together for ever; `random` is
-/// uniform over all of `u64`.
+/// Returns `interval` with up to a quarter added or subtracted. Without the spread, clients that started together
+/// would query together forever. `random` is uniform over all of `u64`.
 fn spread(interval: Duration, random: u64) -> Duration {
     let width = u64::try_from((interval / 2).as_nanos()).unwrap_or(u64::MAX);
     interval - interval / 4 + Duration::from_nanos(random % width.max(1))
 }
 
-/// What Sentinels announce when a primary is failing, has a successor, or was replaced.
+/// The announcements of a Sentinel when a primary fails, has a successor, or was replaced.
 const NEWS: [&str; 3] = ["+odown", "+selected-slave", "+switch-master"];
-/// How long a Sentinel may take to answer at least: what it may with the default response timeout.
+/// Minimum time that a Sentinel gets to reply. It is also the time for the default response timeout.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Pauses between attempts to connect to a Sentinel. Longer than those for a server: others know as much.
+/// Pauses between attempts to connect to a Sentinel. They are longer than those for a server, because other Sentinels
+/// know the same.
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 #[cfg(test)]

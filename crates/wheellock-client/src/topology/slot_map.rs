@@ -1,11 +1,13 @@
-//! Which address owns each slot, merged from what nodes said, any of which may be behind the others. Pure: sends nothing
-//! and does not know what time it is.
+//! The owner of each slot, merged from the nodes' views.
 //!
-//! A primary claims its slots under its *config epoch*. A node that takes slots over, by a failover or by importing them,
-//! does so under an epoch above all that it knows of, so of two claims to a slot the one with the higher epoch is the newer,
-//! however late it is heard. Where that does not decide, or where an administrator went around it, nothing here is for
-//! ever: a node that says MOVED is believed at once, and one that cannot be reached loses the epochs of its claims, so that
-//! any other claim wins.
+//! A view may be older than other views. This module is pure: it does not send requests and does not read a clock.
+//!
+//! A primary claims its slots under its *config epoch*. A node takes over slots by a failover or by an import, under
+//! an epoch above all epochs that it knows. So of two claims to a slot, the claim with the higher epoch is the newer,
+//! however late it arrives.
+//!
+//! Epochs may not decide, and an administrator may bypass them. No entry is therefore permanent. A MOVED reply is
+//! believed at once. A node that cannot be reached loses the epochs of its claims, so that any other claim wins.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -17,22 +19,24 @@ use crate::base::address::Address;
 use crate::base::endpoint::address;
 use crate::base::slots::{SLOTS, SlotSet};
 
-/// What is known of a cluster. Starts empty: nobody owns a slot.
+/// The known state of a cluster. In a new map, no slot has an owner.
 #[derive(Clone)]
 pub(crate) struct SlotMap {
     nodes: Slab<Known>,
-    /// By slot, the key of its owner in `nodes`, or `NOBODY`. Apart from the epochs, because every call looks here.
+    /// By slot, the key of its owner in `nodes`, or `u16::MAX` without an owner. Separate from the epochs, because every call reads this
+    /// list.
     owners: Box<[u16]>,
-    /// By slot, the epoch under which its owner claimed it; zero if it did not, or is not to be believed any more.
+    /// By slot, the epoch of the owner's claim. Zero if the owner did not claim the slot, or its claim is no longer
+    /// believed.
     epochs: Box<[u64]>,
 }
 
-/// What changed by [`SlotMap::learn`].
+/// The changes by one call of [`SlotMap::learn`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Learnt {
-    /// Slots whose owner has another address than before, nobody being one too.
+    /// Slots whose owner's address has changed. A gained or lost owner counts as a change.
     pub(crate) moved: SlotSet,
-    /// All primaries that are not down, whether they own slots or may get some.
+    /// All primaries that are not down, with or without slots.
     pub(crate) primaries: Vec<Address>,
 }
 
@@ -40,7 +44,7 @@ pub(crate) struct Learnt {
 struct Known {
     id: String,
     address: Address,
-    /// By its IP address if `address` has its host name, and the other way round: which one MOVED has is the server's choice.
+    /// The second address of a node with a host name. A MOVED reply may contain either address; the server decides.
     alias: Option<Address>,
     is_primary: bool,
     is_failed: bool,
@@ -50,11 +54,11 @@ struct Known {
 const NOBODY: u16 = u16::MAX;
 
 impl SlotMap {
-    /// Merges what the node at `asked` said. An empty host in it means the host of `asked`.
+    /// Merges the view of the node at `asked`. An empty host in the view means the host of `asked`.
     ///
-    /// A view that names none of the nodes known so far is of another cluster: the whole one was made anew, or only the one
-    /// that was asked was. It speaks for the addresses in it, whose former nodes are forgotten, and replaces everything once
-    /// no other owner of a slot is left that can be reached.
+    /// A view without any known node comes from another cluster. Either the whole cluster was recreated, or only the
+    /// queried node was. Such a view is valid for the addresses in it, and the former nodes at those addresses are
+    /// forgotten. It replaces the whole map once no other owner of a slot can be reached.
     pub(crate) fn learn(&mut self, view: &[Node], asked: &Address) -> Learnt {
         let before = self.clone();
         let view = View::new(view, asked);
@@ -64,16 +68,17 @@ impl SlotMap {
         Learnt { moved: self.difference(&before), primaries: self.primaries() }
     }
 
-    /// The address to send a call about `slot` to.
+    /// Returns the address that serves `slot`.
     pub(crate) fn owner(&self, slot: u16) -> Option<&Address> {
         let key = self.owners.get(usize::from(slot))?;
         Some(&self.nodes.get(usize::from(*key))?.address)
     }
 
-    /// Follows a MOVED reply, which is about now and therefore believed, but only about nodes of this cluster: what a hostile
-    /// or confused server may name is bounded by that. `false`: nothing is known of `to`, and the map needs a refresh.
+    /// Follows a MOVED reply. The reply is about the present and is therefore believed, but only for nodes of this
+    /// cluster. This limits the targets that a hostile or confused server can name. Returns false if `to` is unknown,
+    /// and the map then needs a refresh.
     ///
-    /// The slot keeps its epoch, so any view that is as new may correct a reply that was behind.
+    /// The slot keeps its epoch, so a view of the same age may correct an outdated reply.
     pub(crate) fn moved(&mut self, slot: u16, to: &Address) -> bool {
         let named = self.nodes.iter().filter(|(_, node)| node.is_at(to));
         let key = named.min_by_key(|(_, node)| node.is_failed).and_then(|(key, _)| u16::try_from(key).ok());
@@ -86,7 +91,7 @@ impl SlotMap {
         }
     }
 
-    /// The node at `address` cannot be reached: it keeps its slots until anybody else claims them, under whatever epoch.
+    /// Marks the node at `address` as unreachable. It keeps its slots until another node claims them under any epoch.
     pub(crate) fn unreachable(&mut self, address: &Address) {
         for (_, node) in self.nodes.iter_mut().filter(|(_, node)| node.is_at(address)) {
             node.is_unreachable = true;
@@ -98,18 +103,19 @@ impl SlotMap {
         }
     }
 
-    /// The address by which a node is known here, of the two that it may have; `None` if no node of this cluster is there.
+    /// Returns the address under which the map keeps the node at `address`. A node may have two addresses. Returns
+    /// `None` for an unknown node.
     pub(crate) fn known_as(&self, address: &Address) -> Option<&Address> {
         let at = self.nodes.iter().find(|(_, node)| node.is_at(address));
         at.map(|(_, node)| &node.address)
     }
 
-    /// Whether every slot has an owner.
+    /// Returns true if every slot has an owner.
     pub(crate) fn is_covered(&self) -> bool {
         self.owners.iter().all(|&owner| owner != NOBODY)
     }
 
-    /// Every node that is not down, for asking: those that could not be reached come last.
+    /// Returns every node that is not down, as targets of queries. Unreachable nodes come last.
     pub(crate) fn replicas_too(&self) -> impl Iterator<Item = &Address> {
         let live = |unreachable: bool| {
             let wanted = move |node: &&Known| !node.is_failed && node.is_unreachable == unreachable;
@@ -136,12 +142,12 @@ impl SlotMap {
         held
     }
 
-    /// The slots whose owner has another address in `before`.
+    /// Returns the slots whose owner has another address in `before`.
     fn difference(&self, before: &Self) -> SlotSet {
         let mut different = SlotSet::default();
         let mut compared = None;
         for (slot, pair) in (0..SLOTS).zip(before.owners.iter().zip(&self.owners)) {
-            // Neighbours mostly have the same owner.
+            // Neighbouring slots mostly have the same owner, so the last comparison is reused.
             let differs = match compared {
                 Some((same, differs)) if same == pair => differs,
                 _ => before.owner(slot) != self.owner(slot),
@@ -154,7 +160,7 @@ impl SlotMap {
         different
     }
 
-    /// Whether to believe the view; makes room for it if it is of a cluster in this one's place.
+    /// Returns true if the view is believed. Clears the map if the view is from a cluster that replaces this one.
     fn admits(&mut self, view: &View<'_>, asked: &Address) -> bool {
         let ids: HashSet<&str> = view.nodes.iter().map(|seen| seen.node.id.as_str()).collect();
         if self.nodes.is_empty() || self.nodes.iter().any(|(_, node)| ids.contains(node.id.as_str())) {
@@ -186,7 +192,7 @@ impl SlotMap {
         });
     }
 
-    /// By node of the view, its key in `nodes`, where it is put if it is new.
+    /// Returns the key in `nodes` of each node in the view. Inserts new nodes.
     fn keys_of(&mut self, view: &View<'_>) -> Vec<Option<u16>> {
         let mut by_id: HashMap<String, usize> =
             self.nodes.iter().map(|(key, node)| (node.id.clone(), key)).collect();
@@ -208,7 +214,7 @@ impl SlotMap {
         for ((owner, epoch), claim) in self.owners.iter_mut().zip(&mut self.epochs).zip(claims) {
             let claim =
                 claim.and_then(|index| Some(((*keys.get(index)?)?, view.nodes.get(index)?.node.epoch)));
-            // What the view says of the owner counts only if it is as new as the claim it would undo.
+            // The view's statement about the owner counts only if it is as new as the claim that it would undo.
             let owner_now =
                 by_key.get(usize::from(*owner)).copied().flatten().filter(|node| node.epoch >= *epoch);
             let is_deposed =
@@ -223,8 +229,8 @@ impl SlotMap {
         }
     }
 
-    /// Takes over where nodes are, what they are, and that they are seen at all, unless the view is older than what a node is
-    /// known to own.
+    /// Updates the address, role and reachability of the view's nodes. Skips a node if its epoch in the view is lower
+    /// than that of a slot it is known to own.
     fn merge_nodes(&mut self, view: &View<'_>, keys: &[Option<u16>]) {
         let held = self.held();
         for (key, seen) in keys.iter().zip(&view.nodes) {
@@ -253,7 +259,7 @@ impl Default for SlotMap {
     }
 }
 
-/// By owner, its slots.
+/// Lists the slots of each owner.
 impl fmt::Debug for SlotMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let owned_by = |key: usize| {
@@ -273,8 +279,8 @@ impl Known {
         self.address == *address || self.alias.as_ref() == Some(address)
     }
 
-    /// Returns what a node says now, at the address that is known already if the node still has it. Nodes may prefer different
-    /// addresses while an operator changes the preference, and a change of address costs a connection.
+    /// Returns the node's new state, and keeps the known address if the node still has it. Nodes may prefer different
+    /// addresses while an operator changes the preference. Each change of address would cost a new connection.
     fn updated(&self, mut now: Self) -> Self {
         if !self.is_unreachable && now.alias.as_ref() == Some(&self.address) {
             now.alias = Some(std::mem::replace(&mut now.address, self.address.clone()));
@@ -296,7 +302,7 @@ impl Held {
     }
 }
 
-/// What one node said, with addresses in place of hosts and ports.
+/// One node's view, with addresses instead of hosts and ports.
 struct View<'a> {
     nodes: Vec<Seen<'a>>,
 }
@@ -314,7 +320,7 @@ impl<'a> View<'a> {
             Address::Unix(_) => "localhost",
         };
         let mut ids = HashSet::new();
-        // A node named twice would own what it has lost.
+        // A node that is listed twice would own slots that it has lost.
         let distinct = nodes.iter().filter(|node| ids.insert(node.id.as_str()));
         let with_host = |named: &Address| match named {
             Address::Tcp { host, port } if host.is_empty() => address(asked_host, *port),
@@ -328,7 +334,8 @@ impl<'a> View<'a> {
         Self { nodes: seen.collect() }
     }
 
-    /// By slot, the place in `nodes` of the primary that claims it; should there be two, that of the higher epoch.
+    /// Returns, by slot, the index in `nodes` of the primary that claims it. Of two claims, the one with the higher
+    /// epoch wins.
     fn claims(&self) -> Vec<Option<usize>> {
         let mut claims: Vec<Option<usize>> = vec![None; usize::from(SLOTS)];
         for (index, claimant) in self.nodes.iter().enumerate().filter(|(_, seen)| seen.node.is_primary) {

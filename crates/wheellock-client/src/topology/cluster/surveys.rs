@@ -1,4 +1,6 @@
-//! How a cluster is asked for its nodes: whom, when, and how long each may take. What their answers mean is for the cluster.
+//! The queries for a cluster's nodes: targets, order and timeouts.
+//!
+//! This module does not apply the replies; the cluster does.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,11 +24,11 @@ use crate::topology::nodes::{self, Node};
 use crate::topology::pace::Pace;
 
 impl Cluster {
-    /// Asks until one answers, and takes its answer.
+    /// Queries nodes until one replies, and merges its view.
     async fn ask_around(&self) {
         let whom = self.whom_to_ask();
         let mut failures = Failures::default();
-        // Nodes that are known connect by themselves, and while there are none the first one is waited for.
+        // Known nodes connect by themselves. Without a known node, a query has to wait for the first connection.
         let is_alone = self.map().nodes.is_empty();
         let answer = if is_alone {
             self.ask_at_once(&whom, &mut failures).await
@@ -47,14 +49,14 @@ impl Cluster {
         }
     }
 
-    /// Asks one node after the other.
+    /// Queries one node after the other.
     async fn ask_in_turn<'a>(
         &self,
         whom: &'a [Address],
         failures: &mut Failures,
     ) -> Option<(&'a Address, Vec<Node>)> {
         for address in whom {
-            // Any node will do, so this one must not keep us for long.
+            // Any node will do, so one slow node must not delay the survey.
             match self.ask(address, self.config.connect_timeout.min(PATIENCE)).await {
                 Ok(view) => return Some((address, view)),
                 Err(error) => failures.add(error),
@@ -66,8 +68,8 @@ impl Cluster {
         None
     }
 
-    /// Asks all, and gives each the time that a connection may take. If one fails, those that are silent must not keep it from being
-    /// asked again: they are given up then, later with every round.
+    /// Queries all nodes at once, each with the full connect timeout. After one node has failed, silent nodes must
+    /// not delay its retry. The round then ends after a patience that doubles with every failed round.
     async fn ask_at_once<'a>(
         &self,
         whom: &'a [Address],
@@ -105,7 +107,7 @@ impl Cluster {
         .await
     }
 
-    /// Leaves the waker of who asks around. `None` if that is over.
+    /// Stores the surveyor's waker and returns the survey. Returns `None` after the cluster is closed.
     fn leave_surveyor(&self, waker: &Waker) -> Option<MutexGuard<'_, Survey>> {
         let mut survey = self.survey();
         if survey.closed.is_some() {
@@ -115,7 +117,8 @@ impl Cluster {
         Some(survey)
     }
 
-    /// Connected nodes that answer first, each round another one in front; then whoever else is known.
+    /// Returns the nodes to query. Responsive nodes come first, and each round begins with the next of them. All
+    /// other known nodes follow.
     fn whom_to_ask(&self) -> Vec<Address> {
         let map = self.map();
         let mut lively = Vec::new();
@@ -191,7 +194,7 @@ impl Cluster {
         }
     }
 
-    /// When to ask around again.
+    /// Returns the pause before the next survey.
     fn pause(&self) -> Duration {
         let map = self.map();
         let covered = map.owners.iter().all(Option::is_some);
@@ -210,9 +213,9 @@ impl Cluster {
     }
 }
 
-/// What became of those who were asked in vain.
+/// The errors of nodes that were queried without success.
 struct Failures {
-    /// Who refuses us has more to say than who says nothing.
+    /// The error to report. A refusal has priority over silence, because it says more.
     worst: Option<Error>,
     are_refusals: bool,
 }
@@ -232,7 +235,7 @@ impl Failures {
     }
 }
 
-/// Returns the endpoints that the cluster prefers. A server that refuses to tell leaves the nodes their addresses.
+/// Returns the endpoints that the cluster prefers. If the server rejects the request, the nodes keep their addresses.
 async fn endpoints(link: &Link, deadline: Instant) -> Result<Endpoints, Error> {
     match link.call(&Command::new("CLUSTER").arg("SLOTS"), deadline).await {
         Ok(reply) => Ok(Endpoints::parse(&reply)),
@@ -241,13 +244,14 @@ async fn endpoints(link: &Link, deadline: Instant) -> Result<Endpoints, Error> {
     }
 }
 
-/// The error of an answer that names no usable node.
+/// Returns the error of a reply that names no usable node.
 fn useless(address: &Address, detail: &str) -> Error {
     Error::step(ErrorKind::Protocol, "use the nodes of", &address.to_string(), detail.to_owned())
 }
 
-/// Redisson's rule: sharded pub/sub is used if a node knows `PUBSUB SHARDNUMSUB` (`ClusterConnectionManager`). Where the
-/// user may not ask, the version tells (Redis 7.0). An answer counts for the client's whole life, so an error that may pass is none.
+/// Returns true if the cluster has sharded pub/sub. Redisson's rule: a node must know `PUBSUB SHARDNUMSUB`
+/// (`ClusterConnectionManager`). Without the permission to query, the version decides (Redis 7.0). The result holds
+/// for the client's whole life, so a temporary error is not a result.
 async fn knows_sharded_pubsub(link: &Link, deadline: Instant) -> Result<bool, Error> {
     match link.call(&Command::new("PUBSUB").arg("SHARDNUMSUB"), deadline).await {
         Ok(reply) => Ok(matches!(reply, Value::Array(_))),
@@ -256,13 +260,14 @@ async fn knows_sharded_pubsub(link: &Link, deadline: Instant) -> Result<bool, Er
             let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
             Ok(major.is_some_and(|major| major >= 7))
         }
-        // It does not know the question, in whatever words.
+        // Every version's wording of an unknown subcommand has this code.
         Err(error) if error.code() == Some("ERR") => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// Who keeps the map fresh. Once it is gone nobody does: the nodes end with the same runtime, each by itself.
+/// The task that refreshes the map. When it is dropped, refreshes end. The nodes end by themselves with the same
+/// runtime.
 pub(super) struct Surveyor(pub(super) Weak<Cluster>);
 
 impl Drop for Surveyor {
@@ -273,7 +278,7 @@ impl Drop for Surveyor {
     }
 }
 
-/// Keeps the map fresh until the cluster's last handle is gone.
+/// Refreshes the map until the cluster's last handle is dropped.
 pub(super) async fn keep_the_map(surveyor: Surveyor, timer: Timer) {
     let cluster = &surveyor.0;
     loop {
@@ -286,9 +291,9 @@ pub(super) async fn keep_the_map(surveyor: Surveyor, timer: Timer) {
         let closed = std::future::poll_fn(|cx| {
             let Some(cluster) = cluster.upgrade() else { return Poll::Ready(true) };
             let Some(mut survey) = cluster.leave_surveyor(cx.waker()) else { return Poll::Ready(true) };
-            // Asked for by many at once it is still done once, and not more often than in a hurry. While something is wrong whoever
-            // waits for it asks all the time, and the pause is as short as it is to be; unless it was longer, and another node is in
-            // trouble now.
+            // Many requests cause one refresh, and refreshes are at least `HURRIED_INTERVAL` apart. While a fault
+            // lasts, waiting callers request refreshes all the time, so requests must not shorten a slowed pause. A
+            // fault of another node resets the pace, and then a request shortens the pause.
             if std::mem::take(&mut survey.wanted) && survey.pace.is_hurried(timer.now()) {
                 sleep.reset(asked_at + HURRIED_INTERVAL);
             }
@@ -301,18 +306,18 @@ pub(super) async fn keep_the_map(surveyor: Surveyor, timer: Timer) {
     }
 }
 
-/// How often is asked. What is wrong is looked into in a hurry for ten seconds from when something was heard last that was news.
+/// Returns the pace of surveys. Surveys are hurried for ten seconds after the last new fault.
 pub(super) fn pace() -> Pace {
     Pace::new(INTERVAL, HURRIED_INTERVAL, TROUBLED_INTERVAL)
 }
 
-/// Time between two surveys while all is well, as in Redisson (`scanInterval`).
+/// Interval of surveys while all is well, as in Redisson (`scanInterval`).
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Time between two surveys while something is wrong: half of the time within which a new primary is to be used.
+/// Interval of surveys after a fault. It is half of the time within which a new primary is to be used.
 const HURRIED_INTERVAL: Duration = Duration::from_millis(50);
-/// Time between two surveys while something has been wrong for long, and nothing else is.
+/// Interval of surveys while a fault has lasted for long and no new fault follows.
 const TROUBLED_INTERVAL: Duration = Duration::from_millis(500);
-/// How long a node may take to answer, or to be connected, before another one is asked.
+/// How long a node may take to connect or to reply before the next node is queried.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How often that is doubled while no node is known: then one that is slow may be the only one.
+/// Maximum number of doublings of `PATIENCE` while no node is known. A slow node may then be the only one.
 const DOUBLINGS: u8 = 3;

@@ -1,4 +1,4 @@
-//! Which nodes have given a reason to ask lately, so that the trouble of another one is told from the same trouble again. Pure.
+//! The nodes with recent faults, to tell new faults from repeated ones. Pure.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -6,19 +6,19 @@ use std::time::Instant;
 use crate::base::address::Address;
 use crate::topology::pace::TROUBLE;
 
-/// The nodes of which something was heard lately that is a reason to ask, and when it was last.
+/// The nodes with recent faults, each with the instant of its last fault.
 #[derive(Default)]
 pub(super) struct Suspects(HashMap<Address, Instant>);
 
 impl Suspects {
-    /// Something is wrong with the node at `address`. Returns whether that is news: nothing was for as long as trouble may take. So what
-    /// comes again and again is news once.
+    /// Records a fault of the node at `address`. Returns true if the fault is new: the node had none for the last
+    /// `TROUBLE`. A fault that repeats is new only once.
     pub(super) fn add(&mut self, address: &Address, now: Instant) -> bool {
         let before = self.0.insert(address.clone(), now);
         before.is_none_or(|before| now.saturating_duration_since(before) >= TROUBLE)
     }
 
-    /// Forgets those that would be news.
+    /// Forgets nodes whose next fault would be new.
     pub(super) fn forget_old(&mut self, now: Instant) {
         self.0.retain(|_, last| now.saturating_duration_since(*last) < TROUBLE);
     }

@@ -21,7 +21,7 @@ fn flat(pairs: &[(&str, &str)]) -> Value {
     Value::Array(pairs.iter().flat_map(|(key, value)| [text(key), text(value)]).collect())
 }
 
-/// As redis-server 7.0.15 answered `SENTINEL MASTER` while it led a failover.
+/// The reply of redis-server 7.0.15 to `SENTINEL MASTER` while it led a failover.
 const LEADING: [(&str, &str); 21] = [
     ("name", "mymaster"),
     ("ip", "127.0.0.1"),
@@ -147,7 +147,7 @@ fn promoting(port: u16, epoch: u64, promoted: u16) -> Answer {
     Answer { promoted: Some(at(promoted)), ..lost(port, epoch) }
 }
 
-/// (address, alternative, suspect) after each step.
+/// Returns (address, alternative, suspect).
 fn seen(discovery: &Discovery) -> (Option<&Address>, Option<&Address>, bool) {
     (discovery.address(), discovery.alternative(), discovery.is_suspect())
 }
@@ -169,12 +169,12 @@ fn a_failover_as_it_was_seen() {
         (0, says(OLD, 0), (Some(&old), None, false)),
         (1, says(OLD, 0), (Some(&old), None, false)),
         (2, says(OLD, 0), (Some(&old), None, false)),
-        // SIGKILL of the primary; sentinel 1 leads.
+        // SIGKILL of the primary; Sentinel 1 leads the failover.
         (0, lost(OLD, 0), (Some(&old), None, true)),
         (1, lost(OLD, 0), (Some(&old), None, true)),
         (1, promoting(OLD, 0, NEW), (Some(&new), Some(&old), true)),
         (2, lost(OLD, 0), (Some(&new), Some(&old), true)),
-        // Promoted, and known to the leader only.
+        // The replica is promoted, and only the leader knows.
         (1, promoting(OLD, 1, NEW), (Some(&new), None, false)),
         (1, promoting(OLD, 1, NEW), (Some(&new), None, false)),
         (2, lost(NEW, 1), (Some(&new), None, true)),
@@ -200,7 +200,8 @@ fn a_promotion_that_fails_leaves_the_former_primary() {
 
 #[test]
 fn a_leader_that_was_stopped_and_one_that_took_its_place() {
-    // As it was seen: sentinel 0 is stopped after selecting a replica, sentinel 2 starts anew four seconds later.
+    // Observed on real servers: Sentinel 0 stops after it has selected a replica. Sentinel 2 starts a new failover
+    // four seconds later.
     let mut it = settled_on(OLD, 0);
     it.heard(0, promoting(OLD, 0, NEW));
     it.silent(0);
@@ -352,7 +353,7 @@ proptest! {
         }
     }
 
-    /// Configurations follow each other under growing epochs; sentinels learn of them late, but never go back.
+    /// Configurations follow each other under growing epochs. Sentinels learn of them late, but never go back.
     #[test]
     fn the_newest_configuration_wins_however_late_the_others_are(
         addresses in vec(1..5_u16, 1..8), hearings in vec((0..5_usize, any::<proptest::sample::Index>()), 1..30)

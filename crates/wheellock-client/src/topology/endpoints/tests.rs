@@ -19,7 +19,7 @@ fn reply(text: &str) -> Value {
     reply
 }
 
-/// The addresses after a reply in which the nodes `a` and `b` have these hosts.
+/// Returns the addresses after a reply in which the nodes `a` and `b` have these hosts.
 fn applied(a: &str, b: &str, by_name: bool) -> Vec<(Address, Option<Address>)> {
     let range = |first, last, host: &str, port, id: &str| {
         format!("*3\r\n:{first}\r\n:{last}\r\n*4\r\n{host}:{port}\r\n+{id}\r\n*0\r\n")
@@ -60,7 +60,7 @@ fn unknown_endpoint_has_no_host() {
     assert_eq!(applied("+\r\n", "_\r\n", true)[0], is("", 7000, Some("a.example")));
 }
 
-/// A managed service names its nodes here alone.
+/// A managed service states the names of its nodes only in `CLUSTER SLOTS`.
 #[test]
 fn name_that_only_slots_tell_is_preferred() {
     for by_name in [false, true] {

@@ -16,7 +16,7 @@ fn says(suspect: bool, promoted: Option<Address>) -> Result<Answer, Error> {
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A server that is no Sentinel is another mistake than a wrong password.
+/// A server that is not a Sentinel is a different mistake than a wrong password.
 #[test]
 fn who_refuses_us_is_told_as_it_says() {
     let failed = |kind| Err(Error::step(kind, "connect to", "h", String::new()));
@@ -50,7 +50,7 @@ fn a_primary_that_stays_away_is_asked_for_less_often() {
         assert_eq!(finder.interval(began + 9 * SECOND, false), HURRIED_INTERVAL);
         assert_eq!(finder.interval(began + 10 * SECOND, false), TROUBLED_INTERVAL);
         assert_eq!(finder.interval(began + 900 * SECOND, false), TROUBLED_INTERVAL);
-        // Whether or not somebody asks in between, the next time begins anew.
+        // With or without a query in between, the next fault starts a new hurried phase.
         finder.connected(true);
         if round == 0 {
             assert_eq!(finder.interval(began + 900 * SECOND, true), INTERVAL);

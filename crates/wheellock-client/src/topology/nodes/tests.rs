@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-// Said by redis-server 7.0.15, every second node with `cluster-announce-hostname`.
+// Reply of redis-server 7.0.15, where every second node has `cluster-announce-hostname`.
 const HEALTHY: &str = "\
 568100cf1bd97e9d2b0a3055ab9dfaf4c0d75a3c 127.0.0.1:21003@31003,node21003.example.org slave dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 0 1795271357971 3 connected
 9908c19e290291a850d56d19209e8938f619a2ce 127.0.0.1:21001@31001,node21001.example.org master - 0 1795271357871 2 connected 5461-10922
@@ -84,7 +84,8 @@ fn the_failed_and_the_suspected() {
 
 #[test]
 fn nodes_without_an_address_are_left_out() {
-    // The second was reset, and still owns slots in this one's eyes; the third was just met.
+    // The second node was reset, and still owns slots in the first node's view. The first node has just met the
+    // third.
     let text = "\
 8ddd2294d3df3d66501464a7f5a6d56d8a936ac7 127.0.0.1:21001@31001,node21001.example.org myself,master - 0 1795271311000 7 connected 93 5461-10922
 096038778d9a83ca09331ca55b1bcca3b3c37256 :0@0 master,noaddr - 1795271309809 1795271309607 1 disconnected 0-92 94-5460
@@ -94,7 +95,7 @@ fn nodes_without_an_address_are_left_out() {
     assert_eq!(ids, ["8ddd2294d3df3d66501464a7f5a6d56d8a936ac7"]);
 }
 
-/// A member with TLS only, as Redis 7.2 tells of it to who asks in plain text; its slots are nobody's then.
+/// Redis 7.2 lists a member with TLS only for a plain text client like this. Its slots then have no owner.
 #[test]
 fn nodes_without_a_port_for_who_asks_are_left_out() {
     let text = "\

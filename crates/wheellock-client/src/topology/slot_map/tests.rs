@@ -12,7 +12,7 @@ fn at(port: u16) -> Address {
     address("10.0.0.1", port)
 }
 
-/// `id` is at port 7000 + its number.
+/// Returns the node `id` at port 7000 + its number.
 fn node(id: u16, epoch: u64, slots: &[RangeInclusive<u16>]) -> Node {
     Node {
         id: format!("id{id}"),
@@ -48,7 +48,8 @@ fn slots(ranges: &[RangeInclusive<u16>]) -> SlotSet {
 
 #[test]
 fn a_failover_that_a_real_cluster_told() {
-    // redis-server 7.0.15 after SIGKILL of 21002, in the eyes of 21000: before, while it was down, and once 21003 had taken over.
+    // Views of 21000 on redis-server 7.0.15, around the SIGKILL of 21002: before it, while 21002 was down, and after
+    // 21003 had taken over.
     let before = "\
 568100cf1bd97e9d2b0a3055ab9dfaf4c0d75a3c 127.0.0.1:21003@31003,node21003.example.org slave dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 0 1795271357971 3 connected
 9908c19e290291a850d56d19209e8938f619a2ce 127.0.0.1:21001@31001,node21001.example.org master - 0 1795271357871 2 connected 5461-10922
@@ -116,7 +117,7 @@ fn names_and_missing_hosts() {
     assert_eq!(map.known_as(&address("asked.example", 7002)), Some(&address("b.example", 7002)));
 }
 
-/// While an operator changes what a cluster prefers, its nodes answer differently.
+/// While an operator changes a cluster's preference, its nodes reply differently.
 #[test]
 fn differing_preferences_keep_connected_address() {
     let by_name = address("a.example", 7001);
@@ -187,14 +188,14 @@ fn a_cluster_made_anew_on_the_same_ports() {
         ..node(100 + id, 1, slots)
     };
 
-    // All addresses are taken: the new cluster's view is the whole truth, for all its low epochs.
+    // The new cluster takes all addresses. Its view replaces the map in spite of its low epochs.
     let mut map = SlotMap::default();
     learn(&mut map, &old);
     let new = [alien(1, 7001, &[8001..=16_383]), alien(2, 7002, &[0..=8000]), alien(3, 7003, &[])];
     assert_eq!(map.learn(&new, &at(7001)).moved, slots(&[0..=16_383]));
     assert_eq!((map.owner(0), map.owner(9000)), (Some(&at(7002)), Some(&at(7001))));
 
-    // One node was reset, or joined another cluster: it speaks for itself only.
+    // One node was reset or joined another cluster. Its view is valid only for that node.
     for alone in [vec![alien(1, 7001, &[])], vec![alien(1, 7001, &[0..=99]), alien(9, 7009, &[100..=16_383])]]
     {
         let mut map = SlotMap::default();
@@ -202,11 +203,11 @@ fn a_cluster_made_anew_on_the_same_ports() {
         assert_eq!(map.learn(&alone, &at(7001)).moved, slots(&[0..=8000]));
         assert_eq!((map.owner(0), map.owner(9000)), (None, Some(&at(7002))));
         assert!(map.known_as(&at(7001)).is_none() && map.known_as(&at(7009)).is_none());
-        // Its replica takes over, and everything is well.
+        // Its replica takes over, and every slot has an owner again.
         assert_eq!(learn(&mut map, &[old[1].clone(), node(3, 61, &[0..=8000])]).moved, slots(&[0..=8000]));
     }
 
-    // A smaller cluster on some of the ports, and nothing at the others.
+    // A smaller cluster runs on some of the ports, and the other ports are closed.
     let mut map = SlotMap::default();
     learn(&mut map, &old);
     let smaller = [alien(1, 7001, &[0..=16_383])];
@@ -298,7 +299,7 @@ const NODES: u16 = 6;
 const GROUPS: u16 = 8;
 const GROUP: u16 = SLOTS / GROUPS;
 
-/// What happens to a cluster. Every gain of slots is under an epoch above all others, as Redis does it.
+/// The events of a cluster. Every gain of slots has an epoch above all others, as in Redis.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Import { group: u16, to: u16 },
@@ -381,7 +382,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Anything that a parser lets through: few ids, addresses, epochs and slots, so that they meet.
+/// Any view that a parser accepts. Ids, addresses, epochs and slots come from small ranges, so that they collide.
 fn any_view() -> impl Strategy<Value = Vec<Node>> {
     let range = (0..SLOTS, 0..SLOTS).prop_map(|(a, b)| a.min(b)..=a.max(b));
     let node = (0..8_u16, 0..8_u16, 0..5_u64, vec(range, 0..3), any::<[bool; 4]>()).prop_map(
@@ -442,7 +443,8 @@ proptest! {
         if others {
             truth.iter_mut().for_each(|node| node.id.push('x'));
         }
-        // The worst case: every owner is wrong, its claim has the highest epoch, and it is not there to say MOVED.
+        // The worst case: every owner is wrong, its claim has the highest epoch, and the owner is not up to send
+        // MOVED.
         for owner in all_owners(&map).into_iter().flatten().collect::<HashSet<_>>() {
             map.unreachable(&owner);
         }

@@ -1,11 +1,10 @@
-//! Entries that are read before their turn: those of several slots at once, and what their values point to.
+//! Prefetching of entries, and of the data behind their values.
 //!
-//! An entry is found through the one before it. Where a million are scattered in memory, those of one slot are waited for one after the
-//! other, 200 ns each; but the waits of several slots overlap. So the next slots are walked side by side, and where their entries
-//! are is noted. When a slot's turn comes, its entries are read by what is noted, without one being needed to find the other.
+//! The wheel finds an entry through the entry before it. If a million entries are scattered in memory, each entry of a slot costs a wait of
+//! 200 ns. The waits of different slots can overlap. This module therefore walks the next slots side by side and notes the indices of their
+//! entries. When a slot is due, its entries are read by the noted indices, without a wait for each link.
 //!
-//! What is noted is no more than a hint: an entry may have left meanwhile, and another may have taken its place. Reading that one
-//! changes nothing.
+//! A noted index is only a hint: the entry may be gone, or a new entry may have its index. Reading the wrong entry changes nothing.
 
 use alloc::vec::Vec;
 use core::hint::black_box;
@@ -15,21 +14,21 @@ use crate::slab::{NIL, Slab};
 /// The walks through the next slots.
 pub(crate) struct Ahead {
     walks: [Walk; WALKS],
-    /// The last of their ticks.
+    /// The largest tick among the walked slots.
     last: u64,
 }
 
 /// A walk through the entries of one slot.
 struct Walk {
-    /// When the slot's turn comes; `None` before the first.
+    /// The tick of the slot. `None` before the first walk.
     tick: Option<u64>,
-    /// The entry at which it began.
+    /// The entry at which the walk began.
     first: u32,
-    /// The entry to which it comes next; `NIL` once it has come round.
+    /// The next entry to note. `NIL` at the end of the slot's list.
     next: u32,
-    /// The entries that it has come to.
+    /// The entries noted so far.
     noted: Vec<u32>,
-    /// How many of them, from the beginning, have had their turn.
+    /// Number of noted entries, from the front, that were already read.
     passed: usize,
 }
 
@@ -40,13 +39,14 @@ impl Ahead {
         Self { walks, last: 0 }
     }
 
-    /// Whether the entries are noted that follow `head` in the slot of `tick`, of which it is the first one now.
+    /// Returns true if `head`, the first entry of the slot of `tick`, is noted.
     #[inline]
     pub(crate) fn knows(&mut self, tick: u64, head: u32) -> bool {
         self.batch(tick, head, 1).is_some()
     }
 
-    /// Reads the next entries of the slot of `tick`, which are noted, and what their values point to. Says how many, at least one.
+    /// Reads the next noted entries of the slot of `tick`, and the data behind their values. Returns the number of entries read, at least
+    /// 1.
     pub(crate) fn read<T>(
         &mut self,
         tick: u64,
@@ -67,7 +67,8 @@ impl Ahead {
         batch.len()
     }
 
-    /// Walks on through `slots`, each with its tick and its first entry. The turn of the first one has come, and what was noted of it is used up.
+    /// Continues the walks through `slots`, each given by its tick and its first entry. The first slot is due now and its noted entries are
+    /// used up, so its walk starts over.
     pub(crate) fn walk<T>(&mut self, slots: &[(u64, u32)], slab: &Slab<T>) {
         let (Some(&(now, head)), Some(&(last, _))) = (slots.first(), slots.last()) else { return };
         self.last = last;
@@ -92,14 +93,14 @@ impl Ahead {
         }
     }
 
-    /// The walk through the slot of `tick`, at `head`, and the end of a batch of its entries.
+    /// Returns the walk through the slot of `tick`, and the end of the batch that begins at `head`.
     #[inline]
     fn batch(&mut self, tick: u64, head: u32, at_most: usize) -> Option<(&mut Walk, usize)> {
         if tick > self.last {
             return None;
         }
         let walk = self.walks.iter_mut().find(|walk| walk.tick == Some(tick))?;
-        // Those that were noted before it have been removed.
+        // Entries noted before `head` were removed; skip them.
         walk.passed += walk.noted[walk.passed..].iter().position(|&index| index == head)?;
         let until = walk.passed + at_most.min(BATCH).min(walk.noted.len() - walk.passed);
         Some((walk, until))
@@ -113,7 +114,7 @@ impl Walk {
         self.passed = 0;
     }
 
-    /// False if it has come to its end.
+    /// Notes one entry. Returns false if the walk has ended.
     #[inline]
     fn step<T>(&mut self, slab: &Slab<T>) -> bool {
         if self.next == NIL || self.noted.len() == NOTED {
@@ -125,7 +126,7 @@ impl Walk {
     }
 }
 
-/// Whether a slot has so few entries that waiting for one after the other is soon over. They have been read then.
+/// Returns true if the slot has at most `SHORT` entries. Such a slot needs no walk, and this check has already read its entries.
 pub(crate) fn is_short<T>(slab: &Slab<T>, first: u32) -> bool {
     let mut index = first;
     (0..SHORT).any(|_| {
@@ -134,7 +135,7 @@ pub(crate) fn is_short<T>(slab: &Slab<T>, first: u32) -> bool {
     })
 }
 
-/// Reads a slot's entries from both ends towards each other: two waits overlap.
+/// Reads a slot's entries from both ends at once, so that two waits for memory overlap.
 pub(crate) fn read_from_both_ends<T>(slab: &Slab<T>, first: u32, at_most: usize) {
     let (mut ahead, mut behind) = (first, slab[first].prev);
     for _ in 0..at_most.min(FETCHED) / 2 {
@@ -148,7 +149,7 @@ pub(crate) fn read_from_both_ends<T>(slab: &Slab<T>, first: u32, at_most: usize)
     black_box((ahead, behind));
 }
 
-/// Reads what the values of a slot's entries point to, when the entries have been read: now these waits overlap too.
+/// Reads the data behind the values of a slot's entries, so that these waits overlap too. The entries themselves must be cached.
 pub(crate) fn read_values<T>(slab: &Slab<T>, first: u32, at_most: usize, fetch: &impl Fn(&T)) {
     let mut index = first;
     for _ in 0..at_most.min(FETCHED) {
@@ -160,20 +161,20 @@ pub(crate) fn read_values<T>(slab: &Slab<T>, first: u32, at_most: usize, fetch: 
     }
 }
 
-/// Slots that are walked at once. With 16 it is as fast, with 4 slower.
+/// Number of slots walked at once. 16 slots are as fast, 4 are slower.
 pub(crate) const WALKS: usize = 8;
 
-/// Entries that are read, and then fired, in one go: their memory fits the nearest cache, and the table that finds its pages.
+/// Number of entries read and then fired together. Their memory fits the first-level cache and the TLB.
 pub(crate) const BATCH: usize = 128;
 
-/// Entries of one slot that are noted at most: 32 KiB of indices in all, which a wheel that has needed them keeps.
+/// Maximum number of noted entries per slot. All walks together keep 32 KiB of indices once a wheel has needed them.
 const NOTED: usize = 1024;
 
-/// Entries of a slot that are not worth a walk.
+/// Number of entries up to which a slot is not worth a walk.
 const SHORT: usize = 8;
 
-/// Entries that are read ahead in the order in which they are found: at 64 bytes a line, they must stay in a small second-level cache until
-/// they are used.
+/// Maximum number of entries read ahead in list order. At 64 bytes per line they must stay in a small second-level cache until they are
+/// used.
 const FETCHED: usize = 1024;
 
 #[cfg(test)]
@@ -183,7 +184,7 @@ mod tests {
 
     use super::*;
 
-    /// Slots whose entries take turns in memory, in the order of their numbers.
+    /// Creates `ticks` slots whose entries alternate in memory, in the order of their numbers.
     fn slots(slab: &mut Slab<usize>, ticks: usize, each: usize) -> Vec<(u64, u32)> {
         let index = |number: usize| u32::try_from(number).unwrap();
         for number in 0..ticks * each {
@@ -195,7 +196,7 @@ mod tests {
         (0..ticks).map(|tick| (tick as u64, index(tick))).collect()
     }
 
-    /// The numbers of the entries that are read, and how many are said to be.
+    /// Returns the numbers of the entries that were read, and the reported count.
     fn read(
         ahead: &mut Ahead,
         slab: &Slab<usize>,
@@ -226,7 +227,7 @@ mod tests {
                 if seen.last() == Some(&(last as usize)) {
                     break;
                 }
-                // They have been fired.
+                // These entries are fired now.
                 head = slab.next(u32::try_from(seen[count - 1]).unwrap()).unwrap();
                 slab[last].next = head;
             }

@@ -1,7 +1,7 @@
-//! Members that all have one period, such as the watchdogs of a million leases: grouped by the tick they are due, visited in
-//! dense slices, and never armed again.
+//! Members that are all due once per period.
 //!
-//! Owns who is due when. Knows no clock and nothing of what a visit does; ticks are passed in.
+//! An example is the watchdog renewals of a million leases. Members are grouped by their due tick, visited in dense slices, and never
+//! re-armed. This module does not know a clock or the work of a visit; the caller passes ticks in.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -9,8 +9,8 @@ use core::num::NonZeroU32;
 
 use crate::occupancy::Occupancy;
 
-/// Proof of membership in one [`Cohorts`], and the only way to end it. It is not `Clone`, so that what has left cannot be
-/// visited or removed by anyone again.
+/// Proof of membership in one [`Cohorts`], and the only way to end the membership. `Member` is not `Clone`: after a member has left, no
+/// copy of it can be visited or removed again.
 ///
 /// ```
 /// use wheellock_wheel::{Cohorts, Member};
@@ -26,7 +26,7 @@ use crate::occupancy::Occupancy;
 #[derive(PartialEq, Eq, Hash)]
 pub struct Member {
     index: u32,
-    /// Odd, and so never 0: an `Option` of a member takes no more room than a member.
+    /// Odd, hence never 0: an `Option<Member>` is as small as a `Member`.
     generation: NonZeroU32,
 }
 
@@ -36,11 +36,10 @@ impl fmt::Debug for Member {
     }
 }
 
-/// Keys that are each due once per period, counted from when they joined.
+/// Keys that are each due once per period, counted from their join.
 ///
-/// A visit costs one bitmap search per occupied group and nothing per member: members stay where they are until they leave.
-/// Join and leave are O(1). A visit is never early, and a member that joins while visits are overdue is not taken for one
-/// of those.
+/// A visit costs one bitmap search per occupied group and nothing per member: members keep their position until they leave. Join and leave
+/// are O(1). A visit is never early. A member that joins while visits are overdue is not visited for an overdue turn.
 ///
 /// ```
 /// use wheellock_wheel::Cohorts;
@@ -64,7 +63,7 @@ pub struct Cohorts<K> {
     occupied: Occupancy,
     /// Ticks per group.
     width: u64,
-    /// The last turn that was visited, in units of `width`: turn `t` is that of group `t % groups`.
+    /// The last visited turn, in units of `width`. Turn `t` belongs to group `t % groups`.
     visited: u64,
     places: Vec<Place>,
     free: u32,
@@ -74,26 +73,26 @@ pub struct Cohorts<K> {
 /// The members due at one tick of the period.
 struct Group<K> {
     keys: Vec<K>,
-    /// For each key, its entry in `places`.
+    /// For each key, the index of its entry in `places`.
     owners: Vec<u32>,
-    /// Keys that are due at the group's next turn; those after them joined when that turn was overdue already.
+    /// Number of keys due at the group's next turn. The keys after these joined when that turn was already overdue.
     settled: usize,
 }
 
-/// Where a member is.
+/// The position of a member.
 struct Place {
-    /// The next free place, if free.
+    /// The member's group, or the next free place if this place is free.
     group: u32,
     position: u32,
-    /// Odd while taken.
+    /// Odd while the place is taken.
     generation: u32,
 }
 
 impl<K> Cohorts<K> {
-    /// No members yet, with everything before tick `now` visited. `period` is in ticks; 0 counts as 1.
+    /// Creates cohorts without members; every tick before `now` counts as visited. `period` is in ticks; 0 counts as 1.
     ///
-    /// Memory is 56 bytes per tick of the period. A period of more than 65,536 ticks is split into at most 65,536 groups, and
-    /// a visit may then come early by less than two groups' worth, but not late.
+    /// The memory is 56 bytes per tick of the period. A period of more than 65,536 ticks is split into at most 65,536 groups. A visit may
+    /// then be early by less than two groups' widths, but it is never late.
     #[must_use]
     pub fn new(period: u64, now: u64) -> Self {
         let period = period.max(1);
@@ -111,15 +110,15 @@ impl<K> Cohorts<K> {
         }
     }
 
-    /// Adds a member at tick `now`: its first visit is one period later.
+    /// Adds a member at tick `now`. Its first visit is one period later.
     ///
     /// # Panics
-    /// With 2<sup>32</sup> - 1 members.
+    /// Panics if there are 2<sup>32</sup> - 1 members.
     pub fn join(&mut self, key: K, now: u64) -> Member {
         let now = now / self.width;
         self.forget_missed_periods(now);
         if now > self.visited && self.next_turn().is_none_or(|next| next > now) {
-            // Nobody is due before `now`, so nothing is skipped.
+            // No member is due before `now`, so this skips no visit.
             self.visited = now;
         }
         let group = self.group_of(now);
@@ -130,7 +129,7 @@ impl<K> Cohorts<K> {
         members.keys.push(key);
         members.owners.push(index);
         if !overdue {
-            // Everyone in the group is: the overdue turn has passed.
+            // Every key of the group is settled: the overdue turn has passed.
             members.settled = members.keys.len();
         }
         if position == 0 {
@@ -143,14 +142,14 @@ impl<K> Cohorts<K> {
         Member { index, generation }
     }
 
-    /// Ends a membership and gives the key back; `None` if the member belongs to other cohorts.
+    /// Ends a membership and returns the key. Returns `None` if the member belongs to other cohorts.
     #[expect(clippy::needless_pass_by_value, reason = "leaving uses the membership up")]
     pub fn leave(&mut self, member: Member) -> Option<K> {
         let (group, position) = self.place(&member)?;
         let members = &mut self.groups[group];
         let mut hole = position;
         if hole < members.settled {
-            // The settled come first, so the last of them fills the hole and leaves one at the border.
+            // Settled keys come first. The last settled key fills the hole, and the hole moves to the border.
             members.settled -= 1;
             members.swap(&mut self.places, hole, members.settled);
             hole = members.settled;
@@ -164,7 +163,7 @@ impl<K> Cohorts<K> {
         }
         let place = &mut self.places[member.index as usize];
         place.generation = place.generation.wrapping_add(1);
-        // A place whose generations are used up is not given out again.
+        // A place without unused generations is retired: an old member would match it again.
         if place.generation != 0 {
             place.group = self.free;
             self.free = member.index;
@@ -173,8 +172,8 @@ impl<K> Cohorts<K> {
         key
     }
 
-    /// Hands every group that is due by tick `now` to `sink`, with the tick it was due, in order. Each group at most once: what was
-    /// missed during a pause is not made up for. Members keep their place in the period.
+    /// Passes every group due by tick `now` to `sink`, in order, with the tick at which the group was due. Each group is visited at most
+    /// once: visits missed during a pause are not repeated. Members keep their position in the period.
     pub fn visit(&mut self, now: u64, mut sink: impl FnMut(u64, &[K])) {
         let now = now / self.width;
         self.forget_missed_periods(now);
@@ -190,45 +189,45 @@ impl<K> Cohorts<K> {
         self.visited = self.visited.max(now);
     }
 
-    /// The earliest tick at which [`visit`](Self::visit) may have something to do; `None` without members.
+    /// Returns the earliest tick at which [`visit`](Self::visit) may have work. Returns `None` without members.
     #[must_use]
     pub fn next_visit(&self) -> Option<u64> {
         self.next_turn().map(|turn| turn.saturating_mul(self.width))
     }
 
-    /// The key of a member; `None` if the member belongs to other cohorts.
+    /// Returns the key of a member, or `None` if the member belongs to other cohorts.
     #[must_use]
     pub fn get(&self, member: &Member) -> Option<&K> {
         let (group, position) = self.place(member)?;
         self.groups[group].keys.get(position)
     }
 
-    /// The key of a member, to change in place.
+    /// Returns the key of a member for modification in place, or `None` if the member belongs to other cohorts.
     #[must_use]
     pub fn get_mut(&mut self, member: &Member) -> Option<&mut K> {
         let (group, position) = self.place(member)?;
         self.groups[group].keys.get_mut(position)
     }
 
-    /// Members.
+    /// Returns the number of members.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True without members.
+    /// Returns true if there are no members.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Ticks between two visits of a member.
+    /// Returns the number of ticks between two visits of a member.
     #[must_use]
     pub fn period(&self) -> u64 {
         self.groups.len() as u64 * self.width
     }
 
-    /// After a pause of more than a period, leaves only the last turn of each group to be visited.
+    /// Skips turns after a pause of more than one period: only the last turn of each group remains to be visited.
     fn forget_missed_periods(&mut self, now: u64) {
         let before = self.visited;
         let period = self.groups.len() as u64;
@@ -237,13 +236,13 @@ impl<K> Cohorts<K> {
         }
         self.visited = now - period;
         for turn in before + 1..=self.visited.min(before + period) {
-            // The turn that those who joined late had to sit out is one of the forgotten.
+            // Late members had to sit out an overdue turn. That turn is among the skipped turns, so these members are settled now.
             let group = self.group_of(turn) as usize;
             self.groups[group].settled = self.groups[group].keys.len();
         }
     }
 
-    /// The first turn after the visited ones that has members.
+    /// Returns the first turn with members after the visited turns.
     fn next_turn(&self) -> Option<u64> {
         let first = self.visited.saturating_add(1);
         let from = u64::from(self.group_of(first));
@@ -267,7 +266,7 @@ impl<K> Cohorts<K> {
         let index = self.free;
         if let Some(place) = self.places.get_mut(index as usize) {
             self.free = place.group;
-            // It was even.
+            // The stored generation is even while the place is free.
             let generation = NonZeroU32::MIN | place.generation;
             place.generation = generation.get();
             return (index, generation);
@@ -300,7 +299,7 @@ impl<K> fmt::Debug for Cohorts<K> {
     }
 }
 
-/// A second of 10 us ticks, or eleven minutes of 10 ms.
+/// Maximum number of groups: one second of 10 us ticks, or eleven minutes of 10 ms ticks.
 const MAX_GROUPS: u64 = 1 << 16;
 const NONE: u32 = u32::MAX;
 
@@ -366,7 +365,7 @@ mod tests {
         usize::try_from(index).unwrap_or(0)
     }
 
-    /// Against a map from member to the tick it is due next, with joins and leaves between late and early visits.
+    /// Compares with a map from each member to its next due tick, with joins and leaves between late and early visits.
     #[test]
     fn agrees_with_a_map_of_due_ticks() {
         let mut state = 88_172_645_463_325_252_u64;
@@ -413,7 +412,7 @@ mod tests {
                 assert_eq!(cohorts.len(), due.len());
                 let earliest = due.values().min().copied();
                 assert_eq!(cohorts.next_visit().is_some(), earliest.is_some());
-                // What is overdue by periods counts as due at its latest turn.
+                // A member that is overdue by several periods counts as due at its latest turn.
                 assert!(cohorts.next_visit() <= earliest.map(|tick| tick.max(now)));
                 if members.len() > 300 {
                     for (key, member) in members.drain(..) {

@@ -1,10 +1,12 @@
-//! Somebody else's code, and what it throws: contained, so that it does not take others with it. The panic hook has reported it.
+//! Containment of panics in callers' code.
+//!
+//! The panic hook has already reported the panic.
 
 use std::any::Any;
 use std::boxed::Box;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs it. What it throws may panic once more when it is dropped.
+/// Runs `run` and catches its panic. The payload may panic again when it is dropped; that second panic is caught too.
 pub(crate) fn contained(run: impl FnOnce()) {
     let drop_thrown = |thrown: Box<dyn Any + Send>| catch_unwind(AssertUnwindSafe(|| drop(thrown)));
     if let Err(again) = catch_unwind(AssertUnwindSafe(run)).or_else(drop_thrown) {

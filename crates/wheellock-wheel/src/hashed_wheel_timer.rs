@@ -1,7 +1,7 @@
 //! Callbacks after a delay, with the semantics of Netty's `HashedWheelTimer`.
 //!
-//! Owns the life of the timer: running, then stopped. That of a timeout is in [`timeout`]; the wheel, the thread and the clock are those
-//! of [`crate::timer`].
+//! This module owns the timer's states: running, then stopped. The states of a timeout are in [`timeout`]. The wheel, the thread and the
+//! clock are in [`crate::timer`].
 
 mod entry;
 mod errors;
@@ -23,23 +23,26 @@ use crate::timer::driver::Driver;
 use crate::timer::manual;
 use crate::timer::shards::{Armed, Left, Shards};
 
-/// Runs tasks after a delay; most are cancelled before. A cheap handle to one timer: clones share it.
+/// A timer that runs tasks after a delay, for tasks that are mostly cancelled before they run. It is a cheap handle: clones share one
+/// timer.
 ///
-/// The semantics are Netty's: one thread, started by the first timeout; deadlines rounded up to the tick, so that nothing runs
-/// early; tasks that panic are contained; [`stop`](Self::stop) returns what has not run. What is different:
+/// The semantics are Netty's. One thread runs the tasks, and the first timeout starts it. Deadlines are rounded up to the tick, so no task
+/// runs early. A panic of a task does not affect other tasks. [`stop`](Self::stop) returns the timeouts that have not run. The differences
+/// are:
 ///
 /// | Netty | here |
 /// |---|---|
 /// | wakes every tick, for ever | sleeps until the next timeout; an idle timer never wakes |
 /// | lateness is (0, 1 tick] | [0, 1 tick): a deadline that is a multiple of the tick is on time |
-/// | reads the clock for every timeout | where a thousand are made in each tick, for one of sixteen; the thread wakes twice a tick then |
-/// | a cancelled timeout keeps its memory until the next tick | freed by `cancel` |
-/// | `cancelled` runs on the worker, at the next tick | on the thread that cancels, before `cancel` returns |
-/// | `stop` interrupts and waits for the running task | does not wait: what has expired runs, nothing else does |
-/// | `stop` leaves `pendingTimeouts` as it was, and does not call `cancelled` | counts down, and calls it |
-/// | a timeout created while `stop` runs may be lost | it is an error, or it is returned by `stop` |
-/// | far delays are touched once per revolution | at most once per level of the wheel |
-/// | an unstopped timer is a leak | its thread ends when the last handle is gone and nothing is pending |
+/// | reads the clock for every timeout | reads it for one of sixteen if a thread makes a thousand timeouts per tick; the timer's thread
+/// then wakes twice a tick |
+/// | a cancelled timeout keeps its memory until the next tick | `cancel` frees the memory |
+/// | `cancelled` runs on the worker, at the next tick | it runs on the cancelling thread, before `cancel` returns |
+/// | `stop` interrupts the running task and waits for it | `stop` does not wait: expired timeouts still run, all others do not |
+/// | `stop` leaves `pendingTimeouts` unchanged and does not call `cancelled` | `stop` counts down and calls `cancelled` |
+/// | a timeout created while `stop` runs may be lost | creating it fails, or `stop` returns it |
+/// | far delays are touched once per revolution | they are touched at most once per level of the wheel |
+/// | a timer that is not stopped is a leak | its thread ends when the last handle is dropped and no timeout is pending |
 ///
 /// ```
 /// use std::time::Duration;
@@ -58,13 +61,13 @@ pub struct HashedWheelTimer {
 }
 
 impl HashedWheelTimer {
-    /// A timer with Netty's defaults: 100 ms ticks, 512 of them per wheel, any number of pending timeouts.
+    /// Creates a timer with Netty's defaults: ticks of 100 ms, 512 ticks per wheel, and any number of pending timeouts.
     #[must_use]
     pub fn new() -> Self {
         Self::builder().assemble(Driver::thread(THREAD_NAME), Clock::System, Ticks::halved)
     }
 
-    /// A timer with other than the default settings.
+    /// Returns a builder for a timer with other settings.
     pub fn builder() -> HashedWheelTimerBuilder {
         HashedWheelTimerBuilder {
             tick: Duration::from_millis(100),
@@ -75,7 +78,7 @@ impl HashedWheelTimer {
         }
     }
 
-    /// Starts the timer's thread now. There is no need to: the first timeout does.
+    /// Starts the timer's thread now. A call is optional: the first timeout starts the thread.
     ///
     /// # Errors
     /// [`NewTimeoutError::Stopped`] after [`stop`](Self::stop), [`NewTimeoutError::NoThread`] if the system refuses a thread.
@@ -87,11 +90,11 @@ impl HashedWheelTimer {
         if hub.start_or_wake() { Ok(()) } else { Err(NewTimeoutError::NoThread) }
     }
 
-    /// Runs `task` on the timer's thread (or its executor) after `delay`, less than a tick late. A delay of zero means the next tick; one
-    /// too long to count means never.
+    /// Runs `task` on the timer's thread, or on its executor, after `delay`. The task runs less than a tick late. A delay of zero means the
+    /// next tick. A delay that is too long to count means never.
     ///
-    /// Reads the clock; but where a thread makes a thousand in each tick, that is left to one of its next sixteen calls, or to the timer's
-    /// thread, which wakes twice a tick then. [`new_timeout_at`](Self::new_timeout_at) needs no clock.
+    /// This call reads the clock. If a thread makes a thousand timeouts per tick, one of its next sixteen calls reads the clock for all of
+    /// them, or the timer's thread does. That thread then wakes twice a tick. [`new_timeout_at`](Self::new_timeout_at) needs no clock.
     ///
     /// # Errors
     /// [`NewTimeoutError::Full`] with [`max_pending_timeouts`](HashedWheelTimerBuilder::max_pending_timeouts) pending,
@@ -106,7 +109,7 @@ impl HashedWheelTimer {
             return Ok(Timeout::of(shard, key, UNDATED, task, PENDING));
         }
         let now = hub.clock.now();
-        // Without half ticks there is nothing to round to what is not known to the tick.
+        // Only a timer with half ticks can round a deadline that it does not know exactly.
         if hub.ticks.are_halved() {
             shard.looked(now);
         }
@@ -117,10 +120,10 @@ impl HashedWheelTimer {
         }
     }
 
-    /// Runs `task` at `deadline`, less than a tick late. Like [`new_timeout`](Self::new_timeout), but reads no clock.
+    /// Runs `task` at `deadline`, less than a tick late. Unlike [`new_timeout`](Self::new_timeout), this call does not read the clock.
     ///
     /// # Errors
-    /// As [`new_timeout`](Self::new_timeout).
+    /// The errors are those of [`new_timeout`](Self::new_timeout).
     pub fn new_timeout_at(
         &self,
         task: impl TimerTask,
@@ -136,19 +139,21 @@ impl HashedWheelTimer {
         }
     }
 
-    /// Timeouts that have neither expired nor been cancelled; one that is being run has expired. Exact as long as nobody makes or ends one
-    /// meanwhile: the threads' parts are counted one after the other.
+    /// Returns the number of timeouts that have neither expired nor been cancelled. A running timeout has expired. The number is exact only
+    /// if no timeout is made or ends meanwhile, because the threads' counts are added up one after the other.
     #[must_use]
     pub fn pending_timeouts(&self) -> usize {
         self.shards.hub().pending()
     }
 
-    /// Stops the timer for good, cancels every pending timeout and returns those. None of them runs, and no other comes to its time any
-    /// more. What has expired before is not waited for: the one whose turn it is runs, even if it is only about to begin, and an
-    /// executor runs what it has. Empty if the timer was stopped before.
+    /// Stops the timer for good, cancels every pending timeout and returns these timeouts. None of them runs, and no other timeout expires
+    /// afterwards.
+    ///
+    /// `stop` does not wait for timeouts that have already expired. The current one runs, even if it is only about to begin, and an
+    /// executor runs its jobs. The result is empty if the timer was already stopped.
     ///
     /// # Errors
-    /// [`StopError`] when called by a task on the timer's own thread, as in Netty. A task on an executor may.
+    /// [`StopError`] if a task on the timer's own thread calls `stop`, as in Netty. A task on an executor may call it.
     pub fn stop(&self) -> Result<Vec<Timeout>, StopError> {
         let hub = self.shards.hub();
         if hub.fires_here() {
@@ -164,19 +169,19 @@ impl HashedWheelTimer {
         Ok(unprocessed)
     }
 
-    /// True after [`stop`](Self::stop).
+    /// Returns true after [`stop`](Self::stop).
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.shards.hub().is_closed()
     }
 
-    /// The length of a tick.
+    /// Returns the length of a tick.
     #[must_use]
     pub fn tick_duration(&self) -> Duration {
         self.shards.hub().ticks.tick()
     }
 
-    /// Ticks per wheel, after rounding up to a power of two.
+    /// Returns the number of ticks per wheel, after rounding up to a power of two.
     #[must_use]
     pub fn ticks_per_wheel(&self) -> usize {
         self.shards.hub().ticks_per_wheel
@@ -187,19 +192,19 @@ impl HashedWheelTimer {
         self.shards.hub().entries()
     }
 
-    /// Why there is no timeout.
+    /// Returns the reason why the timeout could not be armed.
     #[cold]
     fn refusal(&self, unarmed: &Armed<Entry>) -> NewTimeoutError {
         self.shards.hub().shared.refuse(match unarmed {
             Armed::NoDriver(_) => NewTimeoutError::NoThread,
-            // An overdue one is armed for the next tick.
+            // `arm` never returns `Due`: it arms an overdue timeout for the next tick.
             Armed::Closed(_) | Armed::Due(_) | Armed::Pending(_) => NewTimeoutError::Stopped,
         })
     }
 }
 
 impl Timeout {
-    /// The timer; none once every handle to it is gone. What is pending then still runs.
+    /// Returns the timer, or `None` once every handle to it is dropped. Pending timeouts still run then.
     #[must_use]
     pub fn timer(&self) -> Option<HashedWheelTimer> {
         self.shards().map(|shards| HashedWheelTimer { shards })
@@ -248,60 +253,62 @@ pub struct HashedWheelTimerBuilder {
 }
 
 impl HashedWheelTimerBuilder {
-    /// The resolution: 100 ms by default. Less than 1 ms counts as 1 ms.
+    /// Sets the length of a tick, the resolution of the timer. The default is 100 ms. Less than 1 ms counts as 1 ms.
     pub fn tick_duration(mut self, tick: Duration) -> Self {
         self.tick = tick;
         self
     }
 
-    /// Ticks per revolution: 512 by default, rounded up to a power of two, at most 65,536. It changes cost, not meaning.
+    /// Sets the number of ticks per revolution. The default is 512; the number is rounded up to a power of two and is at most 65,536. It
+    /// affects only the cost.
     pub fn ticks_per_wheel(mut self, ticks: usize) -> Self {
         self.ticks_per_wheel = ticks;
         self
     }
 
-    /// Timeouts that may be pending at once; any number by default, and with 0.
+    /// Sets the maximum number of pending timeouts. The default is 0, which means any number.
     pub fn max_pending_timeouts(mut self, timeouts: usize) -> Self {
         self.max_pending_timeouts = timeouts;
         self
     }
 
-    /// The name of the timer's thread.
+    /// Sets the name of the timer's thread.
     pub fn thread_name(mut self, name: impl Into<String>) -> Self {
         self.thread_name = name.into();
         self
     }
 
-    /// Where tasks run, in place of the timer's own thread, which a slow task would hold up. The executor is called on that thread and should
-    /// pass the [`Job`] on. A job that is dropped is lost, as when a Java executor rejects one.
+    /// Sets an executor for the tasks. By default they run on the timer's own thread, which a slow task delays. The executor is called on
+    /// that thread and should pass the [`Job`] on. A dropped job is lost, as when a Java executor rejects a task.
     pub fn executor(mut self, execute: impl Fn(Job) + Send + Sync + 'static) -> Self {
         self.executor = Some(Arc::new(execute));
         self
     }
 
-    /// A timer with a thread of its own.
+    /// Creates a timer with a thread of its own.
     ///
     /// # Errors
-    /// If the tick or the number of ticks is zero, a revolution is longer than 292 years, or the thread's name has a zero byte.
+    /// [`BuildError`] if the tick or the number of ticks is zero, a revolution is longer than 292 years, or the thread's name has a zero
+    /// byte.
     pub fn build(self) -> Result<HashedWheelTimer, BuildError> {
         self.check()?;
         let driver = Driver::thread(&self.thread_name);
         Ok(self.assemble(driver, Clock::System, Ticks::halved))
     }
 
-    /// A timer without a thread, whose clock is moved by hand, for tests: tasks run in [`ManualTicker::advance`].
+    /// Creates a timer without a thread for tests. The caller moves its clock by hand, and tasks run in [`ManualTicker::advance`].
     ///
     /// # Errors
-    /// As [`build`](Self::build).
+    /// The errors are those of [`build`](Self::build).
     pub fn build_manual(self) -> Result<(HashedWheelTimer, ManualTicker), BuildError> {
         self.check()?;
         let time = Arc::new(VirtualTime::new());
-        // A look at this clock costs nothing that should be spared.
+        // Reading this clock is free, so timeouts need not share one reading.
         let timer = self.assemble(Driver::Manual, Clock::Manual(time.clone()), Ticks::new);
         Ok((timer.clone(), ManualTicker { timer, time }))
     }
 
-    /// A timer for the model checker.
+    /// Creates a timer for the model checker.
     #[cfg(all(test, loom))]
     pub(crate) fn build_model(self, driver: Driver, clock: Clock) -> HashedWheelTimer {
         self.assemble(driver, clock, Ticks::halved)
@@ -328,7 +335,8 @@ impl HashedWheelTimerBuilder {
         self.ticks_per_wheel.clamp(1, 1 << 16).next_power_of_two()
     }
 
-    /// With ticks that are one step each, or two: the latter are for those who share their looks at the clock.
+    /// Creates the timer. `ticks` makes ticks of one step or of two steps; only ticks of two steps let timeouts share one reading of the
+    /// clock.
     fn assemble(
         self,
         driver: Driver,
@@ -380,12 +388,12 @@ pub struct ManualTicker {
 }
 
 impl ManualTicker {
-    /// Moves time on by `duration` and runs what becomes due on the calling thread, in order, each at its own tick.
+    /// Advances time by `duration` and runs the due tasks on the calling thread, in order, each at its own tick.
     pub fn advance(&self, duration: Duration) {
         manual::advance(self.timer.shards.hub(), &self.time, duration);
     }
 
-    /// The present of the timer.
+    /// Returns the timer's current time.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.time.now()
@@ -402,7 +410,7 @@ mod tests {
 
     const TICK: Duration = Duration::from_millis(10);
 
-    /// What a test has made, when, and for how long; and when it ran.
+    /// For each timeout: when the test made it, its delay, and when it ran.
     #[derive(Default)]
     struct Made(Mutex<Vec<(Instant, Duration, Option<Instant>)>>);
 
@@ -412,7 +420,7 @@ mod tests {
         }
     }
 
-    /// A timer whose clock moves without it, and which is turned when it has promised to.
+    /// A timer whose clock moves independently. The test turns it at the promised times.
     struct Driven {
         timer: HashedWheelTimer,
         time: Arc<VirtualTime>,
@@ -440,7 +448,7 @@ mod tests {
             self.timer.new_timeout(ran, delay).unwrap()
         }
 
-        /// Time passes, and the driver keeps its promises to the moment.
+        /// Advances time; the driver turns exactly at the promised times.
         fn pass(&self, by: Duration) {
             let (hub, end) = (self.timer.shards.hub(), self.time.now() + by);
             loop {
@@ -472,7 +480,7 @@ mod tests {
             let (driven, mut seed) = (Driven::new(), seed);
             let mut cancelled = Vec::new();
             for _ in 0..4 {
-                // A burst that ends anywhere, and a time in which few are made.
+                // First a burst of random length, then a phase with few timeouts.
                 for few in [false, true] {
                     let pause = Duration::from_nanos(if few { 700_000 } else { 2_000 });
                     for _ in 0..random(&mut seed, if few { 30 } else { 6_000 }) {
@@ -600,7 +608,7 @@ mod tests {
         };
         let refused = make(Duration::from_millis(1)).unwrap_err();
         assert_eq!((refused, timer.pending_timeouts()), (NewTimeoutError::NoThread, 0));
-        // Later than the one before, which nobody will look for.
+        // This timeout is later than the refused one, for which the driver will not look.
         make(Duration::from_millis(20)).unwrap();
         heard.recv_timeout(Duration::from_secs(30)).unwrap();
     }

@@ -1,29 +1,32 @@
-//! A hashed timing wheel after Netty's `HashedWheelTimer`, for timeouts that almost always get cancelled.
+//! Hashed timing wheel for timeouts that are almost always cancelled.
 //!
-//! | type | what it is | needs |
+//! The design follows Netty's `HashedWheelTimer`.
+//!
+//! | type | purpose | needs |
 //! |---|---|---|
 //! | [`Wheel`] | the single-owner core: deadlines in ticks in, expired values out | `alloc` |
 //! | [`Cohorts`] | members of one period, visited in dense groups and never re-armed | `alloc` |
 //! | [`Timer`] | a shared handle with async sleeps, timeouts and intervals | `std` |
 //! | [`HashedWheelTimer`] | callbacks with Netty's semantics | `std` |
 //!
-//! The core modules know no clock, no thread and no runtime: time is a `u64` of ticks that the caller passes in.
+//! The core modules do not depend on a clock, a thread or a runtime: time is a `u64` of ticks that the caller passes in.
 //!
-//! # When to use it, and when not
+//! # When to use this crate
 //!
-//! - Timeouts that are almost always cancelled, such as those of requests: [`Timer`]. It costs half of tokio's sleep, a third where two threads
-//!   use it, keeps 40 bytes where that keeps 112, and does not get slower with the number of threads.
+//! - Timeouts that are almost always cancelled, such as those of requests: [`Timer`]. One timeout costs half as much as tokio's sleep, or a
+//!   third where two threads use the timer. It keeps 40 bytes instead of 112, and its cost does not grow with the number of threads.
 //! - Work that must be punctual while every worker of a runtime is busy, such as renewing leases: [`Timer::thread`].
 //! - Many members of one period: [`Cohorts`].
-//! - A few sleeps in a program that uses tokio anyway: `tokio::time` does, without a second thread. It also resolves 1 ms
-//!   without being told; here the tick is chosen, and a sleep may be one tick late.
-//! - A wall-clock time ("at noon"), or time that goes on while the machine is suspended: neither. The clock is `Instant`, which
-//!   stops with the machine on Linux.
+//! - A few sleeps in a program that uses tokio anyway: use `tokio::time`, which needs no second thread. It also resolves 1 ms by default;
+//!   here you choose the tick, and a sleep may be one tick late.
+//! - A wall-clock time ("at noon"), or time that continues while the machine is suspended: neither. The clock is `Instant`, which stops
+//!   with the machine on Linux.
 //!
 //! # Features
 //!
-//! - `std`, on by default: the shared timer, its thread, and the callbacks. Without it there are `Wheel` and `Cohorts`, on `alloc`.
-//! - `tokio`: `Timer::tokio`, whose driver is a task of a tokio runtime and whose clock is that runtime's.
+//! - `std`, on by default: the shared timer, its thread, and the callbacks. Without this feature only `Wheel` and `Cohorts` remain, on
+//!   `alloc`.
+//! - `tokio`: `Timer::tokio`. Its driver is a task of a tokio runtime, and its clock is the runtime's clock.
 //!
 #![cfg_attr(
     not(feature = "std"),
@@ -75,7 +78,7 @@ pub use per_process::PerProcess;
 #[cfg(feature = "std")]
 pub use timer::{Elapsed, Interval, ManualClock, MissedTicks, Scheduled, Sleep, Timer};
 
-/// The examples in the package's README must compile.
+/// Compiles the examples in the package's README.
 #[cfg(all(doctest, feature = "std"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,5 +1,6 @@
-//! Models of what threads do to one timer, run through every interleaving by the model checker:
-//! `RUSTFLAGS="--cfg loom" cargo test -p wheellock-wheel --release --lib models`.
+//! Models of concurrent use of one timer.
+//!
+//! The model checker runs them through every interleaving: `RUSTFLAGS="--cfg loom" cargo test -p wheellock-wheel --release --lib models`.
 
 use loom::thread;
 use std::boxed::Box;
@@ -18,7 +19,7 @@ use crate::{HashedWheelTimer, Timeout, Timer, TimerKey};
 
 const TICK: Duration = Duration::from_millis(1);
 
-/// Three preemptions find every bug that this code has had; more multiply the time.
+/// Three preemptions find every bug that this code has had; more preemptions multiply the time.
 fn model(run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(3));
@@ -38,7 +39,7 @@ fn counter() -> (Arc<Counter>, Waker) {
     (counter.clone(), counter.into())
 }
 
-/// A timer whose driver is whoever registers as its thread.
+/// Creates a timer whose driver is the thread that registers as its thread.
 fn shards() -> Arc<Shards<Waker>> {
     let clock = Clock::Manual(Arc::new(VirtualTime::new()));
     let ticks = Ticks::new(clock.now(), TICK);
@@ -52,19 +53,19 @@ fn arm(shard: &Shard<Waker>, tick: u64) -> Option<TimerKey> {
     }
 }
 
-/// One turn when `tick` begins.
+/// Runs one turn at the beginning of `tick`.
 fn turn(hub: &Hub<Waker>, tick: u64) -> Option<u64> {
     hub.turn(hub.ticks.start_of(tick)?)
 }
 
-/// In a model one that is armed is many: from now on the driver looks at the clock.
+/// Makes the driver read the clock from now on: in a model, `MANY` is one timer.
 fn arm_many(shards: &Shards<Waker>) {
     let hub = shards.hub();
     shards.nth(0).looked(hub.clock.now());
 }
 
-/// A thread that turns as the driver's does, at `now`, until it would look again at `tick` or earlier by itself. A wake-up that is lost
-/// leaves it parked for ever, which the checker reports.
+/// A thread that turns like the driver at `now`, until it would look again at `tick` or earlier on its own. A lost wake-up leaves the
+/// thread parked for ever, which the checker reports.
 struct Drive(thread::JoinHandle<()>);
 
 impl Drive {
@@ -114,7 +115,7 @@ fn an_insert_while_another_timer_fires_is_seen_or_told() {
     model(|| {
         let shards = shards();
         let shard = shards.nth(0).clone();
-        // The driver has promised tick 5, and it is tick 5 now.
+        // The driver has promised tick 5, and it is now tick 5.
         turn(shards.hub(), 0);
         shards.hub().adopt(Parker::new().unparker());
         arm(&shard, 5);
@@ -134,7 +135,7 @@ fn a_cancelled_timer_hides_no_later_one() {
         arm(&shard, 20);
         assert!(early.is_some_and(|key| shard.disarm(key).is_some()));
         driver.join();
-        // What the driver promised may be the cancelled one's tick; after that turn it must be the other's.
+        // The driver may have promised the cancelled timer's tick. After that turn it must promise the other timer's tick.
         assert_eq!(turn(shards.hub(), 10), Some(20));
     });
 }
@@ -151,7 +152,7 @@ fn a_deadline_moved_forward_is_seen_or_told() {
     });
 }
 
-/// A driver that is not told stays parked.
+/// A driver that is not notified stays parked.
 #[test]
 fn the_driver_looks_for_those_who_do_not() {
     model(|| {
@@ -190,10 +191,10 @@ fn what_has_no_deadline_does_not_wait_for_what_fires() {
         let hub = shards.hub().clone();
         let driver = thread::spawn(move || {
             turn(&hub, 1);
-            // As long as a task may take.
+            // A task may run from here on; no timer may wait for its deadline meanwhile.
             assert!(!hub.has_undated());
         });
-        // The first one makes the driver go on looking, the second one may come after it has looked.
+        // The first timer makes the driver continue to look. The second may be armed after the driver has looked.
         let armed = [(); 2].map(|()| shard.arm_undated(5 * TICK, Waker::noop().clone()));
         driver.join().unwrap();
         for key in armed.into_iter().flatten() {
@@ -232,7 +233,7 @@ fn the_driver_is_started_once_fires_all_and_ends() {
         };
         let (counter, waker) = counter();
         let at = timer.now();
-        // Both threads find the shard made: making it is a one-time cell of the system's, which would block the checker.
+        // Create the shard before the threads start. The shard's cell is the system's `OnceLock`, which would block the checker.
         assert!(
             timer.schedule(at + TICK * 100, waker.clone()).is_ok_and(|armed| timer.cancel(armed).is_some())
         );
@@ -247,7 +248,7 @@ fn the_driver_is_started_once_fires_all_and_ends() {
     });
 }
 
-/// A timeout that is cancelled, run and stopped at once.
+/// Cancels, runs and stops a timeout at the same time.
 #[test]
 fn a_timeout_has_one_fate() {
     model(|| {
@@ -304,7 +305,7 @@ fn a_new_timeout_is_refused_or_returned_by_stop() {
     });
 }
 
-/// What is kept for handles is there as long as one may ask, and not longer.
+/// The state for handles exists while a handle can query it, and not longer.
 #[test]
 fn handles_that_ask_and_go_while_it_fires_agree_and_leave_nothing() {
     model(|| {
@@ -328,7 +329,8 @@ fn handles_that_ask_and_go_while_it_fires_agree_and_leave_nothing() {
     });
 }
 
-/// The only handle takes the entry with it: who asks or clones through it meanwhile finds none, and is told all the same.
+/// Cancelling through the only handle removes the entry. A concurrent query or clone through that handle finds no entry, and must still
+/// return the right result.
 #[test]
 fn a_handle_that_threads_share_tells_them_the_same() {
     model(|| {
@@ -351,7 +353,7 @@ fn a_handle_that_threads_share_tells_them_the_same() {
     });
 }
 
-/// A driver that is not told stays parked, which the checker reports.
+/// A driver that is not notified stays parked, which the checker reports.
 #[test]
 fn a_timer_without_handles_ends_with_its_last_timeout() {
     model(|| {

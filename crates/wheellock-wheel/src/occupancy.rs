@@ -1,6 +1,6 @@
-//! Which slots of a ring hold anything: one bit per slot and one summary bit per 64 slots.
+//! Bitmap of the occupied slots of a ring.
 //!
-//! Knows nothing of time or timers; it answers one question: which occupied slot comes next, going round.
+//! One bit per slot, and one summary bit per 64 slots. The bitmap only finds the next occupied slot; it does not know time or timers.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -35,7 +35,7 @@ impl Occupancy {
         }
     }
 
-    /// The first occupied slot at or after `from`, going round once.
+    /// Returns the first occupied slot at or after `from`, wrapping around once.
     #[inline]
     pub(crate) fn first_from(&self, from: usize) -> Option<usize> {
         let word = from / 64;

@@ -1,44 +1,45 @@
-//! Runs one stream of operations on a [`Wheel`] and on a sorted map, and panics where they differ.
+//! Comparison of a [`Wheel`] with a sorted map.
 //!
-//! Shared by the property tests and the fuzz target. The model knows nothing of slots: only deadlines and the order of insertion.
+//! Both run the same operations, and the oracle panics if the results differ. The property tests and the fuzz target share it. The model
+//! knows only deadlines and the order of insertion, not slots.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use crate::{TimerKey, Wheel};
 
-/// One operation. Timers are chosen by number, modulo how many there are.
+/// One operation. It selects a timer by a number, modulo the number of timers.
 #[derive(Debug, Clone, Copy)]
 pub enum Op {
-    /// Inserts a timer this far ahead (or behind, if negative).
+    /// Inserts a timer at this distance from now, or in the past if negative.
     Insert(i128),
     /// Removes a pending timer.
     Remove(usize),
     /// Uses the key of a timer that is gone.
     Stale(usize),
-    /// Moves a pending timer to this far ahead.
+    /// Reschedules a pending timer to this distance from now.
     Reschedule(usize, i128),
-    /// The same, lazily.
+    /// Defers a pending timer to this distance from now.
     Defer(usize, i128),
-    /// Advances by this much (a negative step must change nothing).
+    /// Advances by this number of ticks. A negative step must change nothing.
     Advance(i128),
-    /// Advances by this much with a budget.
+    /// Advances by this number of ticks with a budget.
     AdvanceWithin(u64, usize),
-    /// Takes one timer due within this much.
+    /// Takes one timer due within this number of ticks.
     Poll(u64),
-    /// Takes everything out.
+    /// Takes every timer out.
     Drain,
-    /// Gives memory back.
+    /// Frees unused memory.
     Shrink,
 }
 
 impl Op {
-    /// Reads one operation from fuzz input: 4 bytes each.
+    /// Decodes one operation from 4 bytes of fuzz input.
     #[must_use]
     pub fn decode(bytes: [u8; 4]) -> Self {
         let [kind, pick, exponent, mantissa] = bytes;
         let pick = usize::from(pick);
-        // Powers of two and their neighbours, so that every level and edge is met.
+        // Powers of two and their neighbours reach every level and edge.
         let magnitude = (1_u128 << (exponent % 65)).saturating_sub(1) + u128::from(mantissa);
         let magnitude = i128::try_from(magnitude).unwrap_or(i128::MAX);
         let near = u64::from(mantissa) << (exponent % 24);
@@ -59,11 +60,11 @@ impl Op {
     }
 }
 
-/// A wheel and what it should do.
+/// A wheel and the model of its expected behaviour.
 #[derive(Debug)]
 pub struct Oracle {
     wheel: Wheel<u64>,
-    /// What must fire, in order.
+    /// The timers that must fire, in order.
     order: BTreeSet<(u64, u64)>,
     timers: BTreeMap<u64, Timer>,
     pending: Vec<u64>,
@@ -80,13 +81,13 @@ struct Timer {
     key: TimerKey,
     when: u64,
     sequence: u64,
-    /// Its place among equals is the wheel's choice.
+    /// True if the wheel may choose the order of this timer among equal deadlines.
     deferred: bool,
     place: usize,
 }
 
 impl Oracle {
-    /// An empty wheel of this size, starting at `now`.
+    /// Creates an empty wheel of this size that starts at `now`.
     #[must_use]
     pub fn new(ticks_per_wheel: usize, now: u64) -> Self {
         Self {
@@ -103,19 +104,19 @@ impl Oracle {
         }
     }
 
-    /// Timers that have fired so far.
+    /// Returns the number of timers that have fired.
     #[must_use]
     pub fn fired(&self) -> u64 {
         self.fired
     }
 
-    /// Timers pending.
+    /// Returns the number of pending timers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.pending.len()
     }
 
-    /// True if none is pending.
+    /// Returns true if no timer is pending.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pending.is_empty()
@@ -124,7 +125,7 @@ impl Oracle {
     /// Runs one operation.
     ///
     /// # Panics
-    /// Where the wheel and the model differ.
+    /// Panics if the wheel and the model differ.
     pub fn run(&mut self, op: Op) {
         match op {
             Op::Insert(ahead) => self.insert(ahead),
@@ -160,7 +161,7 @@ impl Oracle {
     /// Walks the whole structure.
     ///
     /// # Panics
-    /// If an invariant is broken.
+    /// Panics if an invariant is broken.
     pub fn check(&self) {
         self.wheel.check(self.exact);
         let seen = self.wheel.iter().map(|(key, deadline, &id)| {
@@ -295,7 +296,7 @@ impl Oracle {
         assert!(self.pending.is_empty());
     }
 
-    /// What fired is the earliest there was, each time; among equals, the one that was inserted first.
+    /// Checks that each fired timer was the earliest. Among equal deadlines, the timer that was inserted first must fire first.
     fn expect(&mut self, fired: &[(u64, u64)]) {
         for &(deadline, id) in fired {
             let earliest = self.order.first().map(|&(when, _)| when);
@@ -344,7 +345,7 @@ mod tests {
                 if let Op::Insert(ahead) = &mut op
                     && word[4] & 3 != 0
                 {
-                    // Most timers near each other, so that slots are shared.
+                    // Most timers are close together, so that they share slots.
                     *ahead %= 3 * ticks_per_wheel as i128 + 7;
                 }
                 oracle.run(op);
@@ -386,7 +387,7 @@ mod tests {
         }
     }
 
-    // Seven sizes x four starts x 150 000 operations: 4.2 million in all.
+    // Seven sizes, four starts and 150 000 operations each: 4.2 million in all.
     macro_rules! sizes {
         ($($name:ident = $size:expr),* $(,)?) => {$(
             #[test]

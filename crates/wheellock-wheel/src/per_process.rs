@@ -1,12 +1,14 @@
-//! A value that each process makes for itself, also one that `fork()` has made. Does not drop any value.
+//! Lazily made values, one per process.
+//!
+//! A process that `fork()` made gets its own value. No value is ever dropped.
 
 use std::boxed::Box;
 use std::sync::OnceLock;
 
-/// A lazily made value of this process, for a `static` that owns a thread.
+/// A value that each process makes on first use, for a `static` that owns a thread.
 ///
-/// `fork()` copies the value and not the thread. The child therefore makes another value, and leaks the one of its parent. Readers take
-/// no lock, because a thread of the parent might hold that lock at the moment of the fork, and no thread of the child would release it.
+/// `fork()` copies the value but not the thread. The child therefore makes a new value and leaks the value of its parent. Readers take no
+/// lock: a thread of the parent might hold that lock at the moment of the fork, and no thread of the child would release it.
 ///
 /// ```
 /// use wheellock_wheel::PerProcess;
@@ -28,13 +30,13 @@ struct Made<T> {
 }
 
 impl<T> PerProcess<T> {
-    /// An empty cell.
+    /// Creates an empty cell.
     #[must_use]
     pub const fn new() -> Self {
         Self(OnceLock::new())
     }
 
-    /// Returns the value of this process, which `make` makes at the first call.
+    /// Returns the value of this process. The first call makes the value with `make`.
     pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
         self.get_or_init_in(std::process::id(), make)
     }

@@ -1,15 +1,18 @@
-//! Storage of timers: entries found by index, freed at once, and told apart by generation.
+//! Storage of timer entries with generation-checked keys.
 //!
-//! Knows nothing of time or slots; the links between entries belong to the wheel.
+//! An entry is found by its index, and its memory is reused at once. The slab does not know time or slots; the wheel maintains the links
+//! between entries.
 
 use alloc::vec::Vec;
 use core::num::{NonZeroU32, NonZeroU64};
 
-/// No entry: the end of the free list, or an empty slot.
+/// The null index: the end of the free list, or an empty slot.
 pub(crate) const NIL: u32 = u32::MAX;
 
-/// Names one live entry, by its index and generation; never the same for two. One word, so that it is passed in a register: written as
-/// two and read as one it would have to wait for the cache.
+/// The key of one live entry: its index and generation. No two entries ever have the same key.
+///
+/// The key is one word, so that the compiler passes it in a register. Written as two words and read as one, the key would stall on the
+/// cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Key(NonZeroU64);
 
@@ -38,14 +41,14 @@ pub(crate) struct Links {
     pub(crate) next: u32,
 }
 
-/// What was in an entry.
+/// The contents of an entry that was taken out.
 pub(crate) struct Taken<T> {
     pub(crate) slot: u32,
     pub(crate) links: Links,
     pub(crate) value: T,
 }
 
-/// 24 bytes beside the value: 32 with a `u64`, 40 with a `Waker`.
+/// An entry: 24 bytes plus the value. The total is 32 bytes with a `u64` and 40 with a `Waker`.
 pub(crate) struct Entry<T> {
     pub(crate) when: u64,
     pub(crate) prev: u32,
@@ -54,7 +57,7 @@ pub(crate) struct Entry<T> {
     body: Body<T>,
 }
 
-/// The zero that `slot` never takes marks a free entry, so that the tag costs no byte.
+/// The state of an entry. `slot` is never zero; the zero marks a free entry, so the tag needs no extra byte.
 enum Body<T> {
     Live { generation: u32, slot: NonZeroU32, value: T },
     Free { generation: u32 },
@@ -62,12 +65,12 @@ enum Body<T> {
 
 const _: () = assert!(size_of::<Entry<u64>>() == 32);
 
-/// Entries by index. An index is reused, a pair of index and generation never is.
+/// Entries by index. An index is reused; a pair of index and generation is not.
 pub(crate) struct Slab<T> {
     entries: Vec<Entry<T>>,
     free: u32,
     len: usize,
-    /// The generation of an entry that never was used before; moves only when memory is given back.
+    /// The generation of an entry that was never used. It increases only when the slab frees its memory.
     first_generation: NonZeroU32,
 }
 
@@ -84,8 +87,8 @@ impl<T> Slab<T> {
         self.entries.capacity()
     }
 
-    /// Stores a value that belongs to `slot`, whose list has these ends (`NIL` if it is empty), and links it to them; linking
-    /// them to it is the caller's.
+    /// Stores a value in `slot`, whose list has the ends `first` and `last` (`NIL` if the list is empty). Links the new entry to these
+    /// ends; the caller must link the ends to the entry.
     #[inline]
     pub(crate) fn insert(&mut self, when: u64, slot: u32, first: u32, last: u32, value: T) -> Key {
         let slot = tag(slot);
@@ -110,7 +113,7 @@ impl<T> Slab<T> {
         let index = u32::try_from(self.entries.len()).unwrap_or(NIL);
         assert!(index < NIL, "a wheel holds at most 2^32 - 1 timers");
         if self.entries.len() == self.entries.capacity() && self.entries.len() >= SMALL {
-            // Doubling a large slab would keep up to half of it unused.
+            // Doubling a large slab would leave up to half of its memory unused.
             self.entries.reserve_exact(self.entries.len() / 16);
         }
         let generation = self.first_generation;
@@ -121,7 +124,7 @@ impl<T> Slab<T> {
         Key::new(generation, index)
     }
 
-    /// Takes a live entry out and frees it; the caller closes the gap in its list.
+    /// Takes a live entry out and frees its index. The caller must close the gap in the entry's list.
     #[inline]
     pub(crate) fn take(&mut self, key: Key) -> Option<Taken<T>> {
         let (links, body) = self.free(key, core::mem::replace)?;
@@ -131,7 +134,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Drops what a live entry holds where it is, and frees it; the caller closes the gap in its list.
+    /// Drops the value of a live entry in place and frees the index. The caller must close the gap in the entry's list.
     #[inline]
     #[cfg(feature = "std")]
     pub(crate) fn discard(&mut self, key: Key) -> Option<(u32, Links)> {
@@ -148,7 +151,7 @@ impl<T> Slab<T> {
             _ => return None,
         }
         let links = entry.links();
-        // An entry whose generations are used up is retired: reusing it would let an ancient key match again.
+        // An entry without unused generations is retired: if it were reused, an old key would match again.
         let next = key.generation().wrapping_add(1);
         let body = replace(&mut entry.body, Body::Free { generation: next });
         if next != 0 {
@@ -159,7 +162,7 @@ impl<T> Slab<T> {
         Some((links, body))
     }
 
-    /// The key of a live entry.
+    /// Returns the key of a live entry.
     #[inline]
     pub(crate) fn key(&self, index: u32) -> Option<Key> {
         match self.entries.get(index as usize)?.body {
@@ -170,7 +173,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The slot of a live entry of this generation.
+    /// Returns the slot of the live entry with this key.
     #[inline]
     pub(crate) fn slot(&self, key: Key) -> Option<u32> {
         match self.entries.get(key.index() as usize)?.body {
@@ -186,7 +189,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The entry after a live one in its slot.
+    /// Returns the entry after a live entry in its slot.
     #[inline]
     pub(crate) fn next(&self, index: u32) -> Option<u32> {
         let entry = self.entries.get(index as usize)?;
@@ -202,7 +205,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Shows a live entry's value to `look`.
+    /// Passes the value of a live entry to `look`.
     #[inline]
     pub(crate) fn look(&self, index: u32, look: &impl Fn(&T)) {
         if let Some(Entry { body: Body::Live { value, .. }, .. }) = self.entries.get(index as usize) {
@@ -224,7 +227,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Live entries in index order, with their deadlines.
+    /// Returns the live entries in index order, with their deadlines.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, u64, &T)> {
         (0..).zip(&self.entries).filter_map(|(index, entry)| match &entry.body {
             Body::Live { generation, value, .. } => {
@@ -235,7 +238,7 @@ impl<T> Slab<T> {
         })
     }
 
-    /// Gives all memory back if nothing is live. No key that was ever given out can match again.
+    /// Frees all memory if no entry is live. Keys from before never match again.
     pub(crate) fn release(&mut self) {
         if self.len > 0 {
             return;
@@ -243,7 +246,7 @@ impl<T> Slab<T> {
         let used = self.entries.iter().map(|entry| match entry.body {
             Body::Free { generation } | Body::Live { generation, .. } => generation,
         });
-        // A retired entry (generation 0 after the wrap) must stay retired, so such a slab keeps its memory.
+        // A retired entry (generation 0 after the wrap) must stay retired. A slab with such an entry keeps its memory.
         if used.clone().any(|generation| generation == 0) {
             return;
         }
@@ -294,7 +297,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Every entry is live, free and on the list, or retired.
+    /// Checks that every entry is live, in the free list, or retired.
     pub(crate) fn check(&self) {
         let (mut free, mut index) = (0, self.free);
         while index != NIL {
@@ -309,7 +312,7 @@ impl<T> Slab<T> {
     }
 }
 
-/// Below this many entries a slab doubles as vectors do.
+/// The size below which a slab doubles, as a `Vec` does.
 const SMALL: usize = 1024;
 
 #[inline]

@@ -1,7 +1,7 @@
-//! The primitives that the shared timer is built from, and the model checker's in their place under `cfg(loom)`.
+//! Synchronization primitives of the shared timer.
 //!
-//! A poisoned lock is recovered: no code that can panic runs while one is held, except the drop of a payload that the
-//! wheel's own invariants do not depend on.
+//! Under `cfg(loom)` the model checker's primitives replace them. A poisoned lock is recovered: under a lock, the only code that can panic
+//! is the drop of a payload, and the wheel's invariants do not depend on that payload.
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -18,22 +18,22 @@ pub(crate) use parking::{Parker, Unparker, spawn};
 pub(crate) use short::{ShortGuard, ShortMutex};
 use std::sync::PoisonError;
 
-/// Locks, whether or not a panic has poisoned the lock.
+/// Locks the mutex even if a panic has poisoned it.
 #[inline]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps a value on cache lines of its own: 128 bytes, because adjacent lines are fetched in pairs.
+/// A value on its own cache lines. The alignment is 128 bytes, because the processor fetches adjacent lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct CachePadded<T>(pub(crate) T);
 
-/// A mutex that is held for nanoseconds, and nearly always by the same thread.
+/// A mutex that is held for nanoseconds, nearly always by the same thread.
 ///
-/// The standard one needs a second locked instruction to release it, which learns of sleepers: as long as all else that is done under a
-/// shard's lock. This one is released by a plain store. Who finds it taken spins, yields, and at last sleeps, so that a holder
-/// that has lost its core, whatever its priority, gets one.
+/// The standard mutex needs a second locked instruction on release, to find sleeping threads. That instruction takes as long as all other
+/// work under a shard's lock. This mutex is released by a plain store instead. A waiting thread spins, then yields, then sleeps. A holder
+/// that has lost its core therefore gets a core again, whatever its priority.
 #[cfg(not(loom))]
 mod short {
     use std::hint::spin_loop;
@@ -64,7 +64,7 @@ mod short {
         fn wait(&self) -> ShortGuard<'_, T> {
             let mut attempts = 0_u32;
             loop {
-                // A look before the attempt leaves the line with the holder.
+                // Reading before the attempt leaves the cache line with the holder.
                 if !self.0.is_locked()
                     && let Some(guard) = self.0.try_lock()
                 {
@@ -82,11 +82,12 @@ mod short {
         }
     }
 
-    /// 10 us or less: longer than an insertion takes, and a tenth of what falling asleep and being woken costs both.
+    /// Spins before yielding: at most 10 us. This is longer than an insert takes, and a tenth of the cost of a sleep and a wake-up.
     const SPINS: u32 = 200;
-    /// Then the holder has lost its core, or the driver takes many timers out; either is over soon on an idle machine.
+    /// Attempts before sleeping. After the spins, either the holder has lost its core or the driver takes many timers out. Both end soon on
+    /// an idle machine.
     const YIELDS: u32 = SPINS + 100;
-    /// As long as the system takes to wake somebody.
+    /// The sleep between attempts: about as long as the system needs to wake a thread.
     const NAP: Duration = Duration::from_micros(50);
 }
 
@@ -111,7 +112,7 @@ mod short {
     }
 }
 
-/// A thread that sleeps until it is woken. A wake-up that comes first is not lost.
+/// A thread that sleeps until it is woken. A wake-up before the sleep is not lost.
 #[cfg(not(loom))]
 mod parking {
     use std::string::String;
@@ -120,7 +121,7 @@ mod parking {
     use std::thread;
     use std::time::Duration;
 
-    /// Wakes a thread that was started by [`spawn`].
+    /// Wakes a thread that [`spawn`] started.
     pub(crate) struct Unparker {
         thread: thread::Thread,
         woken: Arc<AtomicBool>,
@@ -133,8 +134,8 @@ mod parking {
         }
     }
 
-    /// The sleeping side. Tasks and wakers run on its thread, and may park it for ends of their own (a channel does): then the system's
-    /// token for the thread is theirs, so there is one beside it.
+    /// The sleeping side. Tasks and wakers run on its thread and may park it for their own purposes, as a channel does. They may then
+    /// consume the system's token of the thread, so `woken` is a second token.
     pub(crate) struct Parker {
         woken: Arc<AtomicBool>,
     }
@@ -165,8 +166,8 @@ mod parking {
     }
 }
 
-/// The model checker's `unpark` is lost on a thread that is waiting for a lock, so this is a lock and a condition. It knows no time:
-/// whoever parks is woken or found stuck.
+/// Parking for the model checker: a lock and a condition variable. The checker's own `unpark` is lost on a thread that waits for a lock.
+/// Timeouts are ignored: a parked thread is woken, or the checker reports it as stuck.
 #[cfg(loom)]
 mod parking {
     use loom::sync::{Condvar, Mutex};
@@ -246,7 +247,7 @@ mod tests {
         assert_eq!(*count.lock(), 40_000);
     }
 
-    /// As if its holder had lost its core.
+    /// Simulates a holder that has lost its core.
     #[test]
     fn who_waits_for_long_for_a_short_lock_sleeps_and_gets_it() {
         let (is_over, held) = (ShortMutex::new(false), Barrier::new(2));

@@ -1,10 +1,10 @@
-//! The timing wheel itself: deadlines in ticks go in, expired values come out in order.
+//! Timing wheel: deadlines in ticks in, expired values out.
 //!
-//! Owns the slots and the order of firing. Knows no clock, no thread and no waker: `now` is always passed in.
+//! This module owns the slots and the firing order. It does not know a clock, a thread or a waker: the caller always passes `now`.
 //!
-//! Level 0 is a sliding window of `ticks_per_wheel` slots, one tick each. What lies beyond it waits in overflow levels of
-//! 64 slots, each slot as wide as the whole level below, and moves down when its slot's start is reached: at most once per
-//! level in its life, and never if it was due within the window.
+//! Level 0 is a sliding window of `ticks_per_wheel` slots, one tick each. Later deadlines wait in overflow levels of 64 slots. Each slot of
+//! an overflow level is as wide as the whole level below. When a slot's start is reached, its entries move down. An entry moves at most
+//! once per level, and never if its deadline was within the window.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -14,7 +14,7 @@ use crate::ahead::{self, Ahead, WALKS};
 use crate::occupancy::Occupancy;
 use crate::slab::{Key, Links, NIL, Slab, Taken};
 
-/// Names one timer of one [`Wheel`]. A key is never reused: that of a fired or removed timer matches nothing for ever.
+/// Key of one timer of one [`Wheel`]. A key is never reused: the key of a fired or removed timer never matches again.
 ///
 /// ```
 /// use wheellock_wheel::{TimerKey, Wheel};
@@ -37,11 +37,11 @@ impl fmt::Debug for TimerKey {
 
 const _: () = assert!(size_of::<Option<TimerKey>>() == 8);
 
-/// A single-owner timing wheel. Time is a `u64` of ticks, of whatever length the caller likes.
+/// A single-owner timing wheel. Time is a `u64` of ticks; the caller chooses the length of a tick.
 ///
-/// Insert, remove and reschedule are O(1); a removed timer's memory is reused at once. [`advance`](Self::advance) jumps from
-/// occupied slot to occupied slot, so that an hour without timers costs the same as a tick. Timers fire in the order of
-/// their deadlines, and those of one deadline in the order of insertion, exactly.
+/// Insert, remove and reschedule are O(1), and the memory of a removed timer is reused at once. [`advance`](Self::advance) jumps from one
+/// occupied slot to the next: an hour without timers costs the same as one tick. Timers fire exactly in the order of their deadlines.
+/// Timers with equal deadlines fire in the order of insertion.
 ///
 /// ```
 /// use wheellock_wheel::Wheel;
@@ -60,34 +60,34 @@ const _: () = assert!(size_of::<Option<TimerKey>>() == 8);
 /// ```
 pub struct Wheel<T> {
     now: u64,
-    /// Slots of level 0, less one.
+    /// Number of slots of level 0, minus one.
     mask: u64,
-    /// log2 of the slots of level 0.
+    /// log2 of the number of slots of level 0.
     bits: u32,
-    /// The levels of `far` that hold anything, one bit each.
+    /// One bit for each level of `far` that holds an entry.
     far_levels: u32,
-    /// The overflow slot, starting at `now`, that a budget left half moved; `NIL` if none.
+    /// The overflow slot, starting at `now`, that is only partly moved because a budget ran out. `NIL` if every slot is complete.
     half_moved: u32,
     near: Occupancy,
     far: [u64; MAX_FAR_LEVELS],
-    /// First entry of each slot, level 0 first. A slot is a circular list: its last entry is the first one's `prev`.
+    /// The first entry of each slot, level 0 first. A slot is a circular list: the last entry is the `prev` of the first.
     heads: Box<[u32]>,
     slab: Slab<T>,
-    /// What is read before its turn, once a slot has been long. Apart, so that what every call touches lies together.
+    /// The prefetcher, allocated once a slot is long. The box keeps the fields that every call reads close together.
     ahead: Option<Box<Ahead>>,
 }
 
 impl<T> Wheel<T> {
-    /// An empty wheel at tick 0.
+    /// Creates an empty wheel at tick 0.
     ///
-    /// `ticks_per_wheel` is rounded up to a power of two and kept within `1..=65_536`. It changes cost, never meaning:
-    /// deadlines up to `ticks_per_wheel` ahead are placed once, later ones move once or more on their way.
+    /// `ticks_per_wheel` is rounded up to a power of two and clamped to `1..=65_536`. It affects only the cost. A deadline within
+    /// `ticks_per_wheel` ticks is placed once; a later deadline moves at least once.
     #[must_use]
     pub fn new(ticks_per_wheel: usize) -> Self {
         Self::starting_at(ticks_per_wheel, 0)
     }
 
-    /// An empty wheel at tick `now`.
+    /// Creates an empty wheel at tick `now`.
     #[must_use]
     pub fn starting_at(ticks_per_wheel: usize, now: u64) -> Self {
         let slots = ticks_per_wheel.clamp(1, MAX_TICKS_PER_WHEEL).next_power_of_two();
@@ -107,11 +107,11 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Adds a timer. A deadline that has passed counts as [`now`](Self::now): it fires at the next advance, in the order of
-    /// insertion among those. `u64::MAX` is in practice never.
+    /// Adds a timer. A deadline in the past counts as [`now`](Self::now): the timer fires at the next advance, in insertion order among
+    /// such timers. `u64::MAX` is never reached in practice.
     ///
     /// # Panics
-    /// When 2<sup>32</sup> - 1 timers are pending already.
+    /// Panics if 2<sup>32</sup> - 1 timers are already pending.
     #[inline]
     pub fn insert(&mut self, deadline: u64, value: T) -> TimerKey {
         let when = deadline.max(self.now);
@@ -123,14 +123,14 @@ impl<T> Wheel<T> {
         TimerKey(key)
     }
 
-    /// Adds a value that is in no slot until it is [attached](Self::attach).
+    /// Adds a value without a slot. [`attach`](Self::attach) gives it a slot later.
     #[cfg(feature = "std")]
     #[inline]
     pub(crate) fn insert_detached(&mut self, value: T) -> TimerKey {
         TimerKey(self.slab.insert(u64::MAX, DETACHED, NIL, NIL, value))
     }
 
-    /// Gives a value that is in no slot its deadline. Nothing happens if it has one or was removed.
+    /// Gives a detached value its deadline. Does nothing if the value has a deadline or was removed.
     #[cfg(feature = "std")]
     pub(crate) fn attach(&mut self, key: TimerKey, deadline: u64) {
         if self.slab.slot(key.0) == Some(DETACHED) {
@@ -138,7 +138,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Removes a pending timer and returns its value; `None` if it has fired or was removed.
+    /// Removes a pending timer and returns its value. Returns `None` if the timer has fired or was removed.
     #[inline]
     pub fn remove(&mut self, key: TimerKey) -> Option<T> {
         let Taken { slot, links, value } = self.slab.take(key.0)?;
@@ -148,7 +148,7 @@ impl<T> Wheel<T> {
         Some(value)
     }
 
-    /// Like [`remove`](Self::remove), but drops the value where it is. False if there was none.
+    /// Removes a timer like [`remove`](Self::remove), but drops the value in place. Returns false if the key matches no timer.
     #[cfg(feature = "std")]
     #[inline]
     pub(crate) fn discard(&mut self, key: TimerKey) -> bool {
@@ -159,8 +159,8 @@ impl<T> Wheel<T> {
         true
     }
 
-    /// Takes a timer out of its slot and leaves its value in its place: it will not fire, but its key goes on matching until
-    /// [`remove`](Self::remove). `None` if it has fired or was removed.
+    /// Takes a timer out of its slot but keeps its value. The timer will not fire, and its key matches until [`remove`](Self::remove).
+    /// Returns `None` if the timer has fired or was removed.
     #[cfg(feature = "std")]
     pub(crate) fn detach(&mut self, key: TimerKey) -> Option<&mut T> {
         let slot = self.slab.slot(key.0)?;
@@ -171,7 +171,7 @@ impl<T> Wheel<T> {
         self.slab.value_mut(key.0)
     }
 
-    /// [Detaches](Self::detach) all timers. One by one, each would look for its neighbours.
+    /// [Detaches](Self::detach) all timers. Detaching them one by one would read the neighbours of each timer.
     #[cfg(feature = "std")]
     pub(crate) fn detach_all(&mut self) {
         for slot in 0..truncate(self.heads.len() as u64) {
@@ -182,8 +182,8 @@ impl<T> Wheel<T> {
         self.slab.set_slots(DETACHED);
     }
 
-    /// Moves a pending timer to another deadline, as if it were removed and inserted anew but under the same key.
-    /// False if it has fired or was removed.
+    /// Moves a pending timer to a new deadline. The effect is that of a remove and an insert, but the key stays the same. Returns false if
+    /// the timer has fired or was removed.
     #[inline]
     pub fn reschedule(&mut self, key: TimerKey, deadline: u64) -> bool {
         let Some(slot) = self.slab.slot(key.0).filter(|&slot| slot != DETACHED) else { return false };
@@ -192,11 +192,11 @@ impl<T> Wheel<T> {
         true
     }
 
-    /// Like [`reschedule`](Self::reschedule), but a *later* deadline is only noted: the timer moves when its old slot is
-    /// reached. Cheaper for a deadline that is pushed back again and again.
+    /// Moves a timer like [`reschedule`](Self::reschedule), but only records a *later* deadline. The timer moves when its old slot is
+    /// reached. This is cheaper for a deadline that is postponed repeatedly.
     ///
-    /// Until it moves, [`next_expiration`](Self::next_expiration) may still answer the old deadline, and among timers of one
-    /// deadline a deferred one has the place of its move.
+    /// Until the timer moves, [`next_expiration`](Self::next_expiration) may still return the old deadline. Among timers with equal
+    /// deadlines, the time of the move decides the order of a deferred timer.
     #[inline]
     pub fn defer(&mut self, key: TimerKey, deadline: u64) -> bool {
         if self.slab.slot(key.0).is_none_or(|slot| slot == DETACHED) {
@@ -210,33 +210,33 @@ impl<T> Wheel<T> {
         self.reschedule(key, deadline)
     }
 
-    /// The value of a pending timer.
+    /// Returns the value of a pending timer.
     #[must_use]
     pub fn get(&self, key: TimerKey) -> Option<&T> {
         self.slab.value(key.0)
     }
 
-    /// The value of a pending timer, to change in place.
+    /// Returns the value of a pending timer for modification in place.
     #[inline]
     #[must_use]
     pub fn get_mut(&mut self, key: TimerKey) -> Option<&mut T> {
         self.slab.value_mut(key.0)
     }
 
-    /// The deadline of a pending timer, in ticks.
+    /// Returns the deadline of a pending timer, in ticks.
     #[must_use]
     pub fn deadline(&self, key: TimerKey) -> Option<u64> {
         self.slab.slot(key.0).map(|_| self.slab[key.0.index()].when)
     }
 
-    /// Moves to tick `now` and hands every timer due by then to `sink`, with its deadline, in order.
-    /// A `now` behind the wheel's own counts as the wheel's own.
+    /// Moves to tick `now` and passes every timer due by then to `sink`, with its deadline, in order. A `now` before the wheel's own time
+    /// counts as the wheel's own time.
     pub fn advance(&mut self, now: u64, sink: impl FnMut(u64, T)) {
         self.advance_within(now, usize::MAX, sink);
     }
 
-    /// Like [`advance`](Self::advance), but stops when `budget` timers have fired or moved between levels, whichever they do.
-    /// Returns true when all that was due has fired; otherwise the next call goes on where this one stopped, in order.
+    /// Advances like [`advance`](Self::advance), but stops after `budget` timers. A timer that fires and a timer that moves between levels
+    /// each count as one. Returns true if every due timer has fired. Otherwise the next call continues at the same point, in order.
     pub fn advance_within(&mut self, now: u64, budget: usize, mut sink: impl FnMut(u64, T)) -> bool {
         let take = |wheel: &mut Self, head| {
             if let Some((when, value)) = wheel.fire(head) {
@@ -246,8 +246,8 @@ impl<T> Wheel<T> {
         self.run(now, &mut { budget }, |_| (), take)
     }
 
-    /// Like [`advance_within`](Self::advance_within), but what is due is [detached](Self::detach) and named to `sink`. `fetch` reads what a
-    /// value points to, beforehand.
+    /// Advances like [`advance_within`](Self::advance_within), but [detaches](Self::detach) each due timer and passes its key to `sink`.
+    /// `fetch` reads the data behind a value beforehand.
     #[cfg(feature = "std")]
     pub(crate) fn detach_due(
         &mut self,
@@ -269,9 +269,9 @@ impl<T> Wheel<T> {
         })
     }
 
-    /// The next timer due by tick `now`, one at a time; `None` when there is none (left), and the wheel has moved to `now`.
+    /// Returns the next timer due by tick `now`. Returns `None` if no timer is due any more; the wheel has then moved to `now`.
     ///
-    /// A loop that inserts an already due timer for each that it takes never ends.
+    /// A loop that inserts a due timer for each timer that it takes never ends.
     pub fn poll(&mut self, now: u64) -> Option<(u64, T)> {
         loop {
             let next = self.step(now)?;
@@ -283,8 +283,8 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// The earliest tick at which [`advance`](Self::advance) may have something to do: the earliest deadline, if that timer
-    /// waits in level 0, or else the start of its overflow slot, a lower bound. `None` if nothing is pending.
+    /// Returns the earliest tick at which [`advance`](Self::advance) may have work, or `None` if no timer is pending. This is the earliest
+    /// deadline if that timer is in level 0. Otherwise it is the start of the timer's overflow slot, a lower bound.
     #[inline]
     #[must_use]
     pub fn next_expiration(&self) -> Option<u64> {
@@ -295,8 +295,9 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// As [`next_expiration`](Self::next_expiration), but looks into the overflow slot that comes first: the earliest deadline itself, unless
-    /// that slot holds more than 32 timers. For whoever sleeps until then, and is woken once per lonely timer and not twice.
+    /// Returns the tick until which a driver may sleep. Unlike [`next_expiration`](Self::next_expiration), this looks into the first
+    /// overflow slot. The result is the earliest deadline itself, unless that slot holds more than 32 timers. A driver thus wakes once per
+    /// isolated timer, not twice.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<u64> {
         let near = self.next_near();
@@ -305,39 +306,39 @@ impl<T> Wheel<T> {
         Some(near.map_or(far, |near| near.min(far)))
     }
 
-    /// Timers pending.
+    /// Returns the number of pending timers.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.slab.len()
     }
 
-    /// True if no timer is pending.
+    /// Returns true if no timer is pending.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.slab.len() == 0
     }
 
-    /// The wheel's own time: the largest tick ever passed to [`advance`](Self::advance), less if a budget ran out.
+    /// Returns the wheel's own time: the largest tick ever passed to [`advance`](Self::advance), or less if a budget ran out.
     #[inline]
     #[must_use]
     pub fn now(&self) -> u64 {
         self.now
     }
 
-    /// Slots of level 0, after rounding.
+    /// Returns the number of slots of level 0, after rounding.
     #[must_use]
     pub fn ticks_per_wheel(&self) -> usize {
         self.heads.len() - (u64::BITS - self.bits).div_ceil(FAR_BITS) as usize * FAR_SLOTS
     }
 
-    /// Pending timers as `(key, deadline, value)`, in no order that means anything.
+    /// Returns all pending timers as `(key, deadline, value)`, in an unspecified order.
     pub fn iter(&self) -> impl Iterator<Item = (TimerKey, u64, &T)> {
         self.slab.iter().map(|(key, when, value)| (TimerKey(key), when, value))
     }
 
-    /// Removes every pending timer, handing each to `sink`, with its deadline. Time does not move.
+    /// Removes every pending timer and passes each to `sink`, with its deadline. The wheel's time does not change.
     pub fn drain(&mut self, mut sink: impl FnMut(u64, T)) {
         for slot in 0..u32::try_from(self.heads.len()).unwrap_or(NIL) {
             while let Some(head) = self.first(slot) {
@@ -350,18 +351,18 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Timers that fit without asking for more memory.
+    /// Returns the number of timers that fit without another allocation.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.slab.capacity()
     }
 
-    /// Gives the memory of past timers back, if none is pending. Old keys still match nothing.
+    /// Frees the memory of past timers if no timer is pending. Old keys still match nothing.
     pub fn shrink_to_fit(&mut self) {
         self.slab.release();
     }
 
-    /// Goes from slot to slot up to `target`, and has `take` take each first entry out until the slot is empty.
+    /// Visits the occupied slots up to `target`. `take` must take out the first entry; it is called until the slot is empty.
     #[inline]
     fn run(
         &mut self,
@@ -409,7 +410,7 @@ impl<T> Wheel<T> {
         true
     }
 
-    /// Goes to the next tick that has something to do, at most to `target`, with everything that is due then in level 0.
+    /// Moves to the next tick with work, at most to `target`. Everything due at that tick is then in level 0.
     fn step(&mut self, target: u64) -> Option<u64> {
         let target = self.depart(target);
         match self.next_expiration() {
@@ -429,18 +430,18 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Before time moves, at most to the tick returned.
+    /// Prepares for moving time, and returns the tick to move to at most.
     fn depart(&mut self, target: u64) -> u64 {
         if self.half_moved != NIL && self.heads[self.half_moved as usize] == NIL {
-            // Its last entries were removed one by one. Only as long as `now` is its start can nobody refill it.
+            // The last entries of that slot were removed one by one. An insert can refill the slot as soon as `now` is no longer its start.
             self.half_moved = NIL;
         }
         target.max(self.now)
     }
 
-    /// Reads the next entries of the slot of `now`, the first of which is `head`, and what their values point to, so that their
-    /// waits for memory overlap; firing or detaching them afterwards finds them in the cache. Says after how many, at least one, it wants
-    /// to be called again.
+    /// Reads the next entries of the slot of `now`, beginning with `head`, and the data behind their values. The waits for memory overlap,
+    /// and firing or detaching finds the entries in the cache. Returns the number of entries, at least 1, after which the caller must call
+    /// again.
     #[inline(never)]
     fn read(&mut self, head: u32, at_most: usize, fetch: &impl Fn(&T)) -> usize {
         if let Some(ahead) = &mut self.ahead
@@ -463,7 +464,7 @@ impl<T> Wheel<T> {
         ahead.read(self.now, head, at_most, &self.slab, fetch)
     }
 
-    /// The next occupied slots that lie within this turn of the wheel, each with its tick and its first entry. Returns their number.
+    /// Finds the next occupied slots within this turn of the wheel, each with its tick and first entry. Returns their number.
     fn next_slots(&self, slots: &mut [(u64, u32)]) -> usize {
         let mut ahead = 0;
         for (count, place) in slots.iter_mut().enumerate() {
@@ -479,7 +480,7 @@ impl<T> Wheel<T> {
         slots.len()
     }
 
-    /// Takes the first entry of the slot of `now`: fired, or moved on if it was deferred.
+    /// Takes the first entry out of the slot of `now`. A deferred entry moves to its new slot instead.
     #[inline]
     fn fire(&mut self, head: u32) -> Option<(u64, T)> {
         let when = self.slab[head].when;
@@ -490,7 +491,7 @@ impl<T> Wheel<T> {
         self.remove(TimerKey(key)).map(|value| (when, value))
     }
 
-    /// Moves the first entry of the slot of `now` to where it belongs, if it was deferred.
+    /// Moves the first entry of the slot of `now` to its new slot if it was deferred. Returns true if it moved.
     #[inline]
     fn moved_on(&mut self, head: u32, when: u64) -> bool {
         let deferred = when > self.now;
@@ -501,8 +502,8 @@ impl<T> Wheel<T> {
         deferred
     }
 
-    /// Moves the entries of an overflow slot whose start is `now` down, last first and each to the front: whatever waits here
-    /// is older than anything of the same deadline that was inserted below, so the order of insertion holds.
+    /// Moves the entries of an overflow slot down when `now` is its start. The last entry moves first, and each goes to the front of its
+    /// new slot: every entry here is older than the entries with equal deadlines below, so the order of insertion holds.
     fn cascade(&mut self, slot: u32, budget: &mut usize) -> bool {
         if let Some(first) = self.first(slot) {
             ahead::read_from_both_ends(&self.slab, first, *budget);
@@ -518,7 +519,7 @@ impl<T> Wheel<T> {
             let to = self.slot_for(self.slab[last].when);
             self.slab.set_slot(last, to);
             self.link_last(to, last);
-            // In a circular list the first place is the last place with the head moved back by one.
+            // In a circular list the front is the back with the head moved back by one.
             self.heads[to as usize] = last;
         }
         self.half_moved = NIL;
@@ -532,8 +533,9 @@ impl<T> Wheel<T> {
         Some(self.now.wrapping_add(slot.wrapping_sub(self.now) & self.mask))
     }
 
-    /// The first occupied overflow slot and its start. The lowest occupied level has it: every slot of a level lies within
-    /// the slot of the level above that `now` is in. Only a slot that is half moved may have fed the levels below it already.
+    /// Returns the first occupied overflow slot and its start. The lowest occupied level has this slot: all slots of a level lie within one
+    /// slot of the level above, the slot that contains `now`. The exception is a half-moved slot, which may already have filled the levels
+    /// below.
     #[inline]
     fn next_far(&self) -> Option<(u32, u64)> {
         if self.far_levels == 0 {
@@ -549,8 +551,8 @@ impl<T> Wheel<T> {
         Some((self.far_slot(level, digit), (block | u64::from(digit)) << shift))
     }
 
-    /// The earliest deadline in the overflow slot that comes first, unless it holds too many to look. Not after the slot's end, where a
-    /// deferred one may be, since from then on others come first.
+    /// Returns the earliest deadline in the first overflow slot, or `None` if the slot holds more than `LOOKED_AT` entries. A deferred
+    /// entry may be due after the slot's end, but other slots come first from there; the result is therefore at most that end.
     fn earliest_in(&self, slot: u32, start: u64) -> Option<u64> {
         let first = self.first(slot).filter(|_| slot != self.half_moved)?;
         let (level, _) = self.far_position(slot)?;
@@ -566,7 +568,7 @@ impl<T> Wheel<T> {
         None
     }
 
-    /// Where an entry due at `when`, not before `now`, belongs.
+    /// Returns the slot of an entry due at `when`, which must not be before `now`.
     #[inline]
     fn slot_for(&self, when: u64) -> u32 {
         if when - self.now <= self.mask {
@@ -611,7 +613,7 @@ impl<T> Wheel<T> {
         self.close_ring(slot, first, last, index);
     }
 
-    /// Links the ends of a slot's list to its new last entry, which is linked to them already.
+    /// Links the ends of a slot's list to its new last entry. That entry is already linked to them.
     #[inline]
     fn close_ring(&mut self, slot: u32, first: u32, last: u32, index: u32) {
         if first == NIL {
@@ -680,21 +682,21 @@ impl<T> fmt::Debug for Wheel<T> {
     }
 }
 
-/// Larger wheels would cost memory and win nothing: the overflow levels take the rest.
+/// Maximum number of slots of level 0. Larger wheels would cost memory without gain: the overflow levels hold the rest.
 const MAX_TICKS_PER_WHEEL: usize = 1 << 16;
-/// An overflow level has 64 slots, so that its occupancy is one word.
+/// log2 of the slots of an overflow level. 64 slots fit one word of occupancy bits.
 const FAR_BITS: u32 = 6;
 const FAR_SLOTS: usize = 1 << FAR_BITS;
-/// Enough for 64 bits of ticks over a wheel of a single slot.
+/// Number of overflow levels for 64 bits of ticks over a wheel with a single slot.
 const MAX_FAR_LEVELS: usize = 64_usize.div_ceil(FAR_BITS as usize);
 
-/// The slot of what is in no slot.
+/// The slot number of detached entries.
 const DETACHED: u32 = u32::MAX - 1;
 
-/// Entries that are looked at to spare their sleeper a wake-up: at worst 32 waits for memory, a third of what a wake-up costs.
+/// Maximum number of entries read to spare a driver one wake-up. At worst these are 32 waits for memory, a third of the cost of a wake-up.
 const LOOKED_AT: usize = 32;
 
-/// For values that are below a slot count.
+/// Truncates a value below a slot count.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "slot counts are below 2^17")]
 const fn truncate(value: u64) -> u32 {
@@ -703,7 +705,7 @@ const fn truncate(value: u64) -> u32 {
 
 #[cfg(any(test, fuzzing))]
 impl<T> Wheel<T> {
-    /// Walks everything there is and panics on the first broken invariant; `exact` if no timer was ever deferred.
+    /// Walks the whole structure and panics on the first broken invariant. `exact` means that no timer was ever deferred.
     pub(crate) fn check(&self, exact: bool) {
         let mut reached = 0;
         for slot in 0..truncate(self.heads.len() as u64) {

@@ -1,6 +1,7 @@
-//! One timeout in its wheel: what has become of it, its task, and how many handles may ask.
+//! Entry of one timeout: its state, task and handle count.
 //!
-//! Everything here runs under the lock of the entry's shard, and drops no task there: who takes one out drops it.
+//! Everything here runs under the lock of the entry's shard. No task is dropped under that lock: the caller that takes a task out must drop
+//! it.
 
 use std::sync::Arc;
 
@@ -12,10 +13,10 @@ pub(super) const PENDING: u8 = 0;
 pub(super) const CANCELLED: u8 = 1;
 pub(super) const EXPIRED: u8 = 2;
 
-/// A task of any type that `T`, a trait object, stands for.
+/// A task behind the trait object `T`.
 pub(crate) enum AnyTask<T: ?Sized + 'static> {
     Shared(Arc<T>),
-    /// Of a type without state, whose values need no memory and no count of their owners.
+    /// A task of a type without state. It needs no memory and no reference count.
     Stateless(&'static T),
 }
 
@@ -39,8 +40,8 @@ impl<T: ?Sized> Clone for AnyTask<T> {
     }
 }
 
-/// It stays until both the timeout has left and the last handle is gone. A task of either kind, so that the tag is beside the count and
-/// costs nothing.
+/// The state of a timeout. The entry stays until the timeout has ended and the last handle is dropped. Each kind of task has its own
+/// variant: the tag then lies beside the count and costs no memory.
 pub(crate) enum Entry<T: ?Sized + 'static> {
     Shared { handles: u32, task: Arc<T> },
     Stateless { handles: u32, task: &'static T },
@@ -49,7 +50,7 @@ pub(crate) enum Entry<T: ?Sized + 'static> {
 }
 
 impl<T: ?Sized> Entry<T> {
-    /// Of a new timeout, with the handle that is returned.
+    /// Creates the entry of a new timeout. The returned handle is counted.
     #[inline]
     pub(super) fn new(task: &AnyTask<T>) -> Self {
         match task {
@@ -68,8 +69,8 @@ impl<T: ?Sized> Entry<T> {
         }
     }
 
-    /// From pending to cancelled, through a handle that has a task of its own, so that no task is dropped here, under the lock. If it is
-    /// the only handle it is all that knows: the entry goes.
+    /// Cancels a pending timeout. The calling handle has its own reference to the task, so no task is dropped here under the lock. If the
+    /// calling handle is the only handle, `known` records the state and the entry is removed.
     #[inline]
     pub(super) fn cancel(stored: &mut Stored<Self>, key: TimerKey, known: &AtomicU8) -> bool {
         match stored.wheel.get_mut(key) {
@@ -85,8 +86,8 @@ impl<T: ?Sized> Entry<T> {
         }
     }
 
-    /// From pending to what it becomes, to be run or given back. Whoever gets the task owns what follows; nobody else counts, runs or
-    /// tells.
+    /// Moves a pending timeout to its final state and returns the task, to be run or given back. Only the caller that receives the task may
+    /// count, run or notify.
     #[inline]
     pub(super) fn leave(
         stored: &mut Stored<Self>,
@@ -103,13 +104,13 @@ impl<T: ?Sized> Entry<T> {
         }
     }
 
-    /// Takes a pending one out that no handle was given for.
+    /// Removes a pending timeout that has no handle yet.
     pub(super) fn take_back(stored: &mut Stored<Self>, key: TimerKey) -> Option<Self> {
         stored.wheel.get_mut(key).filter(|entry| entry.fate() == PENDING)?;
         stored.wheel.remove(key)
     }
 
-    /// For the handles that may still ask.
+    /// Keeps the final state for the remaining handles.
     fn keep(stored: &mut Stored<Self>, key: TimerKey, to: impl FnOnce(u32) -> Self) -> Option<Self> {
         let entry = stored.wheel.detach(key)?;
         stored.ended += 1;
@@ -117,7 +118,7 @@ impl<T: ?Sized> Entry<T> {
         Some(std::mem::replace(entry, to))
     }
 
-    /// One handle will not ask any more.
+    /// Removes one handle from the count. The last handle of an ended timeout removes the entry.
     pub(super) fn forget(stored: &mut Stored<Self>, key: TimerKey) {
         let Some(entry) = stored.wheel.get_mut(key) else { return };
         *entry.handles() -= 1;

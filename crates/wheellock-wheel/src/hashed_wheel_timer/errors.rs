@@ -1,8 +1,8 @@
-//! Why there is no timer, no timeout, or no stop.
+//! Errors of building, arming and stopping a timer.
 
 use std::fmt;
 
-/// Why there is no timeout.
+/// An error of [`HashedWheelTimer::new_timeout`](crate::HashedWheelTimer::new_timeout): the reason why no timeout was made.
 ///
 /// ```
 /// use std::time::Duration;
@@ -17,9 +17,9 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NewTimeoutError {
-    /// As many timeouts are pending as may be.
+    /// The maximum number of timeouts is already pending.
     Full {
-        /// The most that may be pending.
+        /// The maximum number of pending timeouts.
         max: usize,
     },
     /// The timer was stopped.
@@ -40,7 +40,7 @@ impl fmt::Display for NewTimeoutError {
 
 impl core::error::Error for NewTimeoutError {}
 
-/// Why there is no timer.
+/// An error of [`HashedWheelTimerBuilder::build`](crate::HashedWheelTimerBuilder::build): the reason why no timer was made.
 ///
 /// ```
 /// use std::time::Duration;
@@ -53,13 +53,13 @@ impl core::error::Error for NewTimeoutError {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The tick must be longer than nothing.
+    /// The tick is zero.
     ZeroTick,
-    /// A wheel has at least one tick.
+    /// The number of ticks per wheel is zero.
     ZeroTicksPerWheel,
-    /// A revolution must take less than 2<sup>63</sup> ns.
+    /// A revolution takes 2<sup>63</sup> ns or longer.
     RevolutionTooLong,
-    /// No system takes a thread's name with a zero byte.
+    /// The thread's name has a zero byte, which no system accepts.
     ZeroByteInThreadName,
 }
 
@@ -76,7 +76,7 @@ impl fmt::Display for BuildError {
 
 impl core::error::Error for BuildError {}
 
-/// A task on the timer's own thread tried to stop the timer.
+/// An error of [`HashedWheelTimer::stop`](crate::HashedWheelTimer::stop): a task on the timer's own thread tried to stop the timer.
 ///
 /// ```
 /// use std::sync::mpsc;

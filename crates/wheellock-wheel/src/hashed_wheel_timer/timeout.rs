@@ -1,7 +1,7 @@
-//! The handle of a timeout, and the timeout's life: pending, then expired or cancelled, once.
+//! Handle of a timeout, and the timeout's states.
 //!
-//! A shard keeps entries whose tasks are run with a handle, and a handle has its shard: handle, entry and task are one knot, and this
-//! file and its parts are where it is tied. The timer is above it.
+//! A timeout is pending, then expired or cancelled, once. The types depend on each other: a shard keeps entries, a task runs with a handle,
+//! and a handle has its shard. Only this file and its submodules know all three. The timer is above them.
 
 mod share;
 mod task;
@@ -21,9 +21,10 @@ use crate::contain::contained;
 use crate::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use crate::timer::shards::{Expire, Shard, Shards, Stored};
 
-/// A task that was handed to a [`HashedWheelTimer`](crate::HashedWheelTimer). Dropping it changes nothing.
+/// A handle of a task that was passed to a [`HashedWheelTimer`](crate::HashedWheelTimer). Dropping the handle does not cancel the timeout.
 ///
-/// As long as it is kept it keeps the task. One that has expired, or was cancelled through a clone, also keeps its 48 bytes in the wheel.
+/// A handle keeps its task in memory. A handle of an expired timeout, or of a timeout that a clone cancelled, also keeps 48 bytes in the
+/// wheel.
 ///
 /// ```
 /// use std::time::Duration;
@@ -39,10 +40,10 @@ use crate::timer::shards::{Expire, Shard, Shards, Stored};
 pub struct Timeout {
     shard: Share,
     key: TimerKey,
-    /// `UNDATED` if it had no deadline yet when this handle was made.
+    /// The tick of the deadline. `UNDATED` if the timeout had no deadline when this handle was made.
     tick: u64,
     task: AnyTask,
-    /// What has become of it, once the entry has been told that this handle will not ask again. Changes once, under the lock.
+    /// The final state once this handle no longer counts in the entry; `PENDING` before. It changes once, under the shard's lock.
     known: AtomicU8,
 }
 
@@ -56,25 +57,26 @@ impl Timeout {
         self.shard.all()
     }
 
-    /// The task, which may be handed to a timer again.
+    /// Returns the task. The caller may pass it to a timer again.
     #[must_use]
     pub fn task(&self) -> Task {
         Task(self.task.clone())
     }
 
-    /// True once its time has come: while the task runs, and after.
+    /// Returns true once the timeout has expired: while its task runs, and afterwards.
     #[must_use]
     pub fn is_expired(&self) -> bool {
         self.fate() == EXPIRED
     }
 
-    /// True if it was cancelled, or returned by [`HashedWheelTimer::stop`](crate::HashedWheelTimer::stop).
+    /// Returns true if the timeout was cancelled, or returned by [`HashedWheelTimer::stop`](crate::HashedWheelTimer::stop).
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.fate() == CANCELLED
     }
 
-    /// Cancels it, frees its place at once and calls [`TimerTask::cancelled`]. False if it has expired or was cancelled before.
+    /// Cancels the timeout, frees its memory at once and calls [`TimerTask::cancelled`]. Returns false if the timeout has expired or was
+    /// cancelled before.
     pub fn cancel(&self) -> bool {
         if self.known.load(Ordering::Acquire) != PENDING {
             return false;
@@ -92,7 +94,7 @@ impl Timeout {
         match self.known.load(Ordering::Acquire) {
             PENDING => self.shard.with(|stored| match stored.wheel.get_mut(self.key) {
                 Some(entry) => entry.fate(),
-                // Another thread has cancelled it through this very handle meanwhile.
+                // Another thread has just cancelled the timeout through this same handle.
                 None => self.known.load(Ordering::Acquire),
             }),
             known => known,
@@ -153,7 +155,7 @@ impl fmt::Debug for Timeout {
     }
 }
 
-/// An expired timeout on its way to run on an executor.
+/// An expired timeout, passed to an executor to be run.
 ///
 /// ```
 /// use std::sync::mpsc;
@@ -175,12 +177,12 @@ impl fmt::Debug for Timeout {
 pub struct Job(Timeout);
 
 impl Job {
-    /// Runs the task. A panic is the caller's to contain.
+    /// Runs the task. The caller must handle a panic of the task.
     pub fn run(self) {
         self.0.task.get().run(&self.0);
     }
 
-    /// The timeout.
+    /// Returns the timeout.
     #[must_use]
     pub fn timeout(&self) -> &Timeout {
         &self.0
@@ -189,12 +191,12 @@ impl Job {
 
 pub(super) type Executor = Arc<dyn Fn(Job) + Send + Sync>;
 
-/// What all timeouts of a timer share.
+/// Data that all timeouts of a timer share.
 pub(crate) struct Shared {
     executor: Option<Executor>,
-    /// 0: any number.
+    /// Maximum number of pending timeouts; 0 means any number.
     limit: usize,
-    /// Pending timeouts, if there is a limit. A timer without one spares its threads the contention.
+    /// Number of pending timeouts, counted only with a limit. Without a limit the threads avoid the contention.
     counted: AtomicUsize,
 }
 
@@ -227,7 +229,7 @@ pub(super) type Entry = entry::Entry<dyn KeptTask>;
 
 const _: () = assert!(size_of::<Entry>() == 24);
 
-/// No tick: not even that of `NEVER`.
+/// Marks a timeout without a deadline. It differs from every tick, including `NEVER`.
 pub(super) const UNDATED: u64 = u64::MAX;
 
 impl Expire for Entry {
@@ -265,7 +267,7 @@ impl Expire for Entry {
         shared.leave();
         let job = Job(Timeout::of(shard, key, tick, task, EXPIRED));
         match &shared.executor {
-            // Apart from the task's drop, which may panic too: two panics at once would abort the process.
+            // Contain the run separately from the task's drop, which may panic too: two panics at once would abort the process.
             None => contained(|| job.0.task.get().run(&job.0)),
             Some(execute) => execute(job),
         }

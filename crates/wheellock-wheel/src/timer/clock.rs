@@ -1,6 +1,6 @@
-//! Where a timer's time comes from, and how instants become ticks.
+//! Clocks, and the conversion of instants to ticks.
 //!
-//! The only place that reads a clock. Knows nothing of wheels.
+//! Only this module reads a clock. It does not know wheels.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A source of monotonic time.
 #[derive(Debug, Clone)]
 pub(crate) enum Clock {
-    /// `Instant::now`: stops while the machine is suspended.
+    /// `Instant::now`, which stops while the machine is suspended.
     System,
     /// The runtime's own clock, which `tokio::time::pause` stops.
     #[cfg(feature = "tokio")]
     Tokio,
-    /// Moved by hand.
+    /// A clock that is moved by hand.
     Manual(Arc<VirtualTime>),
 }
 
@@ -31,7 +31,7 @@ impl Clock {
     }
 }
 
-/// Time that only moves when told to, and never backwards.
+/// Time that moves only on request, and never backwards.
 #[derive(Debug)]
 pub(crate) struct VirtualTime {
     start: Instant,
@@ -48,7 +48,7 @@ impl VirtualTime {
         self.start.checked_add(nanos).unwrap_or(self.start)
     }
 
-    /// The last moment that it can tell: 584 years after it began.
+    /// Returns the last representable moment, 584 years after the start.
     pub(crate) fn end(&self) -> Instant {
         self.start.checked_add(Duration::from_nanos(u64::MAX)).unwrap_or(self.start)
     }
@@ -59,14 +59,14 @@ impl VirtualTime {
     }
 }
 
-/// Ticks of one length, counted from an instant, by the steps that a wheel takes: one or two to a tick.
+/// Ticks of equal length, counted from an instant. The wheel counts in steps; a tick is one or two steps.
 ///
-/// A deadline is rounded up to a tick and the present down, so that nothing fires early, and less than a tick late.
+/// A deadline is rounded up to a tick and the present is rounded down. A timer therefore fires never early, and less than a tick late.
 #[derive(Debug, Clone)]
 pub(crate) struct Ticks {
     start: Instant,
     tick: Duration,
-    /// The bit that steps have which begin no tick; 0 if each begins one.
+    /// The lowest bit, which is set in a step that does not begin a tick. 0 if every step begins a tick.
     odd: u64,
     nanos_per_step: u64,
     /// 2^64 / `nanos_per_step`, rounded down: a multiplication is cheaper than a division.
@@ -85,32 +85,32 @@ impl Ticks {
         }
     }
 
-    /// Ticks of two steps each.
+    /// Creates ticks of two steps each.
     pub(crate) fn halved(start: Instant, tick: Duration) -> Self {
         Self { tick, odd: 1, ..Self::new(start, tick / 2) }
     }
 
-    /// The first tick at or after `deadline`; `NEVER` for what is too far to count.
+    /// Returns the first tick at or after `deadline`, or `NEVER` for a deadline too far to count.
     #[inline]
     pub(crate) fn at_or_after(&self, deadline: Instant) -> u64 {
         self.whole(self.step_at_or_after(deadline))
     }
 
-    /// The first tick at or after what is `delay` from `now`.
+    /// Returns the first tick at or after `now + delay`.
     #[inline]
     pub(crate) fn after(&self, now: Instant, delay: Duration) -> u64 {
         now.checked_add(delay).map_or(NEVER, |deadline| self.at_or_after(deadline))
     }
 
-    /// A step at or after, and less than a tick after, what is `delay` from some moment between `earliest` and `latest`, if these are at
-    /// most a step apart: the first tick, if it is the same for both.
+    /// Returns the step for a delay that began between `earliest` and `latest`, which must be at most a step apart. The step is not before
+    /// the deadline and less than a tick after it. If both moments lead to the same tick, the result is the beginning of that tick.
     pub(crate) fn after_one_between(&self, earliest: Instant, latest: Instant, delay: Duration) -> u64 {
         let Some(deadline) = latest.checked_add(delay) else { return NEVER };
         let step = self.step_at_or_after(deadline);
         if self.after(earliest, delay) == self.whole(step) { self.whole(step) } else { step }
     }
 
-    /// The first tick that begins at or after `step`.
+    /// Returns the first tick that begins at or after `step`.
     #[inline]
     pub(crate) fn whole(&self, step: u64) -> u64 {
         step.saturating_add(self.odd) & !self.odd
@@ -122,13 +122,13 @@ impl Ticks {
         (steps + u64::from(rest > 0)).min(NEVER)
     }
 
-    /// The last step at or before `now`.
+    /// Returns the last step at or before `now`.
     #[inline]
     pub(crate) fn at_or_before(&self, now: Instant) -> u64 {
         self.divide(now).0
     }
 
-    /// When a step begins; `None` beyond what an `Instant` can hold.
+    /// Returns the beginning of a step, or `None` beyond the range of `Instant`.
     pub(crate) fn start_of(&self, step: u64) -> Option<Instant> {
         self.start.checked_add(Duration::from_nanos(step.checked_mul(self.nanos_per_step)?))
     }
@@ -137,12 +137,12 @@ impl Ticks {
         self.tick
     }
 
-    /// The length of a step.
+    /// Returns the length of a step.
     pub(crate) fn step(&self) -> Duration {
         Duration::from_nanos(self.nanos_per_step)
     }
 
-    /// Whether a tick is two steps.
+    /// Returns true if a tick is two steps.
     pub(crate) fn are_halved(&self) -> bool {
         self.odd > 0
     }
@@ -150,7 +150,7 @@ impl Ticks {
     #[inline]
     fn divide(&self, instant: Instant) -> (u64, u64) {
         let nanos = nanos(instant.saturating_duration_since(self.start));
-        // Short by at most one, because nanos * (1 / step - reciprocal / 2^64) < 1 + nanos / 2^64.
+        // Too small by at most one, because nanos * (1 / step - reciprocal / 2^64) < 1 + nanos / 2^64.
         let steps = ((u128::from(nanos) * u128::from(self.reciprocal)) >> 64) as u64;
         let mut rest = nanos - steps * self.nanos_per_step;
         let mut short = 0;
@@ -165,7 +165,7 @@ impl Ticks {
 /// The tick of a deadline that never comes (584 years away at nanosecond ticks).
 pub(crate) const NEVER: u64 = u64::MAX - 1;
 
-/// Shorter ticks than 1 us are below what any driver can keep, and would only make the wheel turn more often.
+/// The shortest tick, 1 us. A driver cannot keep shorter ticks; they would only make the wheel turn more often.
 const SHORTEST_TICK_NANOS: u64 = 1_000;
 
 #[inline]

@@ -1,7 +1,7 @@
-//! Who turns the wheels: a thread of its own, a task of a tokio runtime, or the caller.
+//! Drivers: a thread, a tokio task, or the caller.
 //!
-//! Owns sleeping until the next turn and being woken. What a turn does is its maker's: a closure that says when the next
-//! one is due. Knows nothing of slots or deadlines.
+//! A driver turns the wheels: it sleeps until the next turn or until it is woken. The turn itself is a closure that returns the time of the
+//! next turn. The driver does not know slots or deadlines.
 
 use std::string::String;
 use std::time::Instant;
@@ -14,17 +14,17 @@ pub(crate) enum Driver {
     Thread(ThreadDriver),
     #[cfg(feature = "tokio")]
     Tokio(std::boxed::Box<tokio_task::TokioDriver>),
-    /// Turned by whoever moves the clock.
+    /// The code that moves the clock turns the wheels.
     Manual,
 }
 
-/// What a turn leaves to be done.
+/// The next action of a driver after a turn.
 pub(crate) enum Next {
-    /// Another turn at this time, or when the driver is woken.
+    /// Turn again at this time, or when woken.
     At(Instant),
-    /// Another turn when the driver is woken.
+    /// Turn again when woken.
     WhenWoken,
-    /// Nothing ever again: the timer has ended.
+    /// End: the timer has ended.
     Never,
 }
 
@@ -39,7 +39,7 @@ impl Driver {
         })
     }
 
-    /// One that is refused its thread so often.
+    /// Creates a driver for tests whose thread is refused `refusals` times.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn refused(name: &str, refusals: u32) -> Self {
         Self::Thread(ThreadDriver {
@@ -50,7 +50,7 @@ impl Driver {
         })
     }
 
-    /// Makes a thread of a model the driver's.
+    /// Makes `own`, a thread of a model, the driver's thread.
     #[cfg(all(test, loom))]
     pub(crate) fn adopt(&self, own: Unparker) {
         if let Self::Thread(driver) = self {
@@ -63,7 +63,7 @@ impl Driver {
         matches!(self, Self::Thread(driver) if driver.is_refused.load(Ordering::Relaxed))
     }
 
-    /// Wakes a driver that has been started; nothing to do for one that has not.
+    /// Wakes a driver that was started. Does nothing otherwise.
     pub(crate) fn wake(&self) {
         match self {
             Self::Thread(driver) => {
@@ -78,7 +78,7 @@ impl Driver {
     }
 }
 
-/// A thread that is started by the first timer that needs it.
+/// A driver thread. The first timer that needs it starts it.
 pub(crate) struct ThreadDriver {
     name: String,
     thread: Mutex<Option<Unparker>>,
@@ -89,8 +89,7 @@ pub(crate) struct ThreadDriver {
 }
 
 impl ThreadDriver {
-    /// Wakes the thread, which is started if it has not been: then it runs the turns of `turns`. False if the system refuses
-    /// a thread.
+    /// Wakes the thread, or starts it with the turns of `turns`. Returns false if the system refuses a thread.
     pub(crate) fn start_or_wake<F>(&self, clock: &Clock, turns: impl FnOnce() -> F) -> bool
     where
         F: FnMut() -> Next + Send + 'static,
@@ -131,7 +130,7 @@ fn run(parker: &Parker, clock: &Clock, mut turn: impl FnMut() -> Next) {
     }
 }
 
-/// Wakers and tasks run on it.
+/// Stack size of the driver's thread, which runs wakers and tasks.
 const DRIVER_STACK: usize = 2 << 20;
 
 #[cfg(feature = "tokio")]
@@ -159,8 +158,7 @@ pub(crate) mod tokio_task {
             self.woken.notify_one();
         }
 
-        /// Wakes the task, which is started if it has not been: then it runs the turns of `turns`. They are dropped with the
-        /// runtime, if that ends first.
+        /// Wakes the task, or starts it with the turns of `turns`. If the runtime ends first, it drops these turns.
         pub(crate) fn start_or_wake<F>(&self, turns: impl FnOnce() -> F) -> bool
         where
             F: FnMut() -> Next + Send + 'static,

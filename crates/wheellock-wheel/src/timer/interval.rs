@@ -1,6 +1,6 @@
-//! A sleep that repeats.
+//! Repeating sleeps.
 //!
-//! Owns what happens to ticks that were missed. Everything else is [`Sleep`].
+//! This module decides how to handle missed ticks. [`Sleep`] does the rest.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::sleep::Sleep;
 
-/// What an [`Interval`] does after it was not polled in time.
+/// The behaviour of an [`Interval`] that was not polled in time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -21,16 +21,16 @@ use super::sleep::Sleep;
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum MissedTicks {
-    /// Deliver every missed tick at once, then go on as planned.
+    /// Deliver every missed tick at once, then continue as planned.
     #[default]
     Burst,
-    /// Go on one period after the late tick.
+    /// Continue one period after the late tick.
     Delay,
-    /// Leave missed ticks out and go on at the next multiple of the period.
+    /// Skip the missed ticks and continue at the next multiple of the period.
     Skip,
 }
 
-/// Ticks at a fixed period; made by [`Timer::interval`](super::Timer::interval).
+/// Ticks at a fixed period, made by [`Timer::interval`](super::Timer::interval).
 ///
 /// ```
 /// use std::time::Duration;
@@ -52,20 +52,20 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// `first` ends at the first tick.
+    /// Creates an interval whose first tick is the end of `first`.
     pub(crate) fn new(first: Sleep, period: Duration) -> Self {
         Self {
             sleep: first,
-            // A period of zero would never let its task rest.
+            // With a period of zero, the interval would always be ready and its task would never rest.
             period: period.max(Duration::from_nanos(1)),
             missed: MissedTicks::default(),
         }
     }
 
-    /// Waits for the next tick and returns the instant it was planned for. The first completes at once.
+    /// Waits for the next tick and returns the instant for which it was planned. The first tick completes at once.
     ///
     /// # Cancel safety
-    /// A tick is only taken when this returns; dropping the future loses none.
+    /// A tick is consumed only when this method returns. Dropping the future loses no tick.
     pub async fn tick(&mut self) -> Instant {
         poll_fn(|cx| self.poll_tick(cx)).await
     }
@@ -78,24 +78,24 @@ impl Interval {
         Poll::Ready(planned)
     }
 
-    /// Starts over: the next tick is one period from now.
+    /// Restarts the interval: the next tick is one period from now.
     pub fn reset(&mut self) {
         self.sleep.reset(add(self.sleep.now(), self.period));
     }
 
-    /// The time between ticks.
+    /// Returns the time between ticks.
     #[must_use]
     pub fn period(&self) -> Duration {
         self.period
     }
 
-    /// What happens to missed ticks; [`MissedTicks::Burst`] unless set.
+    /// Returns how missed ticks are handled. The default is [`MissedTicks::Burst`].
     #[must_use]
     pub fn missed_ticks(&self) -> MissedTicks {
         self.missed
     }
 
-    /// Sets what happens to missed ticks.
+    /// Sets how missed ticks are handled.
     pub fn set_missed_ticks(&mut self, missed: MissedTicks) {
         self.missed = missed;
     }
@@ -118,10 +118,10 @@ impl Interval {
     }
 }
 
-/// A deadline that is too far for an `Instant` becomes one 30 years away.
+/// Adds the duration. A result beyond the range of `Instant` becomes a deadline 30 years away.
 pub(crate) fn add(now: Instant, duration: Duration) -> Instant {
     now.checked_add(duration).or_else(|| now.checked_add(FAR_FUTURE)).unwrap_or(now)
 }
 
-/// Far enough to be never, near enough for every platform's `Instant`.
+/// Far enough to mean never, near enough for the `Instant` of every platform.
 const FAR_FUTURE: Duration = Duration::from_secs(30 * 365 * 24 * 3600);

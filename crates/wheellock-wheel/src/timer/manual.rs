@@ -1,12 +1,13 @@
-//! Turns the wheels of a timer whose clock is moved by hand, on the thread that moves it. Owns the order: the clock stops at
-//! each tick that has something due.
+//! Turns of a timer whose clock is moved by hand.
+//!
+//! They run on the thread that moves the clock. The clock stops at each tick that has a due timer.
 
 use std::time::{Duration, Instant};
 
 use super::clock::VirtualTime;
 use super::shards::{Expire, Hub};
 
-/// Runs due timers up to the new time, tick by tick, each at its own time.
+/// Fires the due timers up to the new time, tick by tick, each at its own time.
 pub(crate) fn advance<T: Expire>(hub: &Hub<T>, time: &VirtualTime, by: Duration) {
     let end = time.end();
     let target = time.now().checked_add(by).map_or(end, |target| target.min(end));
@@ -15,10 +16,10 @@ pub(crate) fn advance<T: Expire>(hub: &Hub<T>, time: &VirtualTime, by: Duration)
         let fired = hub.fire();
         let next: Option<Instant> = next.and_then(|tick| hub.ticks.start_of(tick));
         match next {
-            // What the fired ones have armed is only seen by another turn.
+            // Fired timers may have armed new timers; another turn must look for them.
             _ if fired => {}
             Some(next) if next <= target => time.move_to(next),
-            // The last turn is at the target itself, so that the wheels have caught up with the clock.
+            // The last turn is at the target itself, so that the wheels reach the clock's time.
             _ if time.now() < target => time.move_to(target),
             _ => break,
         }

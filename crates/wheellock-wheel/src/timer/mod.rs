@@ -1,7 +1,7 @@
-//! A timer shared by threads and tasks: sleeps, timeouts and intervals over sharded wheels.
+//! Shared timers: sleeps, timeouts and intervals.
 //!
-//! Owns the public handle and the choice of clock and driver. The driver sleeps until the next occupied slot, so that an
-//! idle timer wakes nobody.
+//! This module owns the public handle and the choice of clock and driver. The driver sleeps until the next occupied slot, so an idle timer
+//! causes no wake-ups.
 
 mod alarm;
 pub(crate) mod clock;
@@ -29,13 +29,13 @@ use shards::{Armed, Shards};
 use crate::TimerKey;
 use crate::per_process::PerProcess;
 
-/// A shared timer: a cheap handle to wheels that one driver turns.
+/// A shared timer: a cheap handle to wheels turned by one driver.
 ///
-/// Made for deadlines that are almost always cancelled. Creating, polling once and dropping a [`Sleep`] touches one
-/// uncontended lock, allocates nothing, and wakes nobody unless its deadline is earlier than all others.
+/// `Timer` is made for deadlines that are almost always cancelled. Creating, polling once and dropping a [`Sleep`] takes one uncontended
+/// lock and allocates nothing. It wakes the driver only if its deadline is earlier than all others.
 ///
-/// Resolution is the tick: deadlines are rounded up to it, so that nothing completes early. The driver ends when the last
-/// handle and the last sleep are gone.
+/// The resolution is the tick: deadlines are rounded up to it, so nothing completes early. The driver ends when the last handle and the
+/// last sleep are dropped.
 ///
 /// ```
 /// use std::time::Duration;
@@ -55,8 +55,8 @@ pub struct Timer {
 }
 
 impl Timer {
-    /// A timer with a thread of its own, which is started by the first sleep that is polled. It stays punctual while every
-    /// worker of an async runtime is busy.
+    /// Creates a timer with a thread of its own, which the first polled sleep starts. The timer stays punctual while every worker of an
+    /// async runtime is busy.
     ///
     /// `tick` is the resolution; less than 1 us counts as 1 us.
     #[must_use]
@@ -64,36 +64,36 @@ impl Timer {
         Self::new(Driver::thread("wheellock-timer"), Clock::System, tick)
     }
 
-    /// The process-wide timer: a thread of its own, 1 ms ticks. After `fork()` the child gets one of its own here, because no thread
-    /// but the forking one lives on in it.
+    /// Returns the process-wide timer: a thread of its own, with ticks of 1 ms. After `fork()` the child gets a new timer here, because
+    /// only the forking thread continues in the child.
     #[must_use]
     pub fn global() -> &'static Self {
         static GLOBAL: PerProcess<Timer> = PerProcess::new();
         GLOBAL.get_or_init(|| Self::thread(Duration::from_millis(1)))
     }
 
-    /// Returns this timer, or the [process-wide](Self::global) one in its place if another process made this one. After `fork()` the
-    /// child has no thread and no runtime that drives the timers of its parent, so a sleep of such a timer would never complete.
+    /// Returns this timer, or the [process-wide](Self::global) timer if another process made this one. After `fork()` the child has no
+    /// thread and no runtime that drives the timers of its parent. A sleep of such a timer would never complete.
     #[must_use]
     pub fn in_this_process(&self) -> Self {
         let is_driven = self.is_manual() || self.shards.hub().process == std::process::id();
         if is_driven { self.clone() } else { Self::global().clone() }
     }
 
-    /// Returns false if the system refused a thread to this timer the last time that it needed one. Sleeps then complete in time
-    /// only if their tasks poll them on every turn, and they keep these tasks busy. Each new sleep asks for the thread again.
+    /// Returns false if the system refused a thread to this timer the last time that the timer needed one. Sleeps then complete in time
+    /// only if their tasks poll them on every turn, and the sleeps keep these tasks busy. Each new sleep requests the thread again.
     #[must_use]
     pub fn is_driven(&self) -> bool {
         !self.shards.hub().driver.is_refused()
     }
 
-    /// A timer whose driver is a task of the current tokio runtime and whose clock is the runtime's, so that
-    /// `tokio::time::pause` and its auto-advance work. It is as punctual as that runtime: about 1 ms late on an idle one.
+    /// Creates a timer whose driver is a task of the current tokio runtime. Its clock is the runtime's, so `tokio::time::pause` and its
+    /// auto-advance work. The timer is as punctual as that runtime: about 1 ms late on an idle runtime.
     ///
     /// If the runtime ends before the timer does, the [process-wide](Self::global) timer drives the sleeps from then on.
     ///
     /// # Panics
-    /// Outside a tokio runtime. The runtime must have its time driver enabled, or the driver task panics when it starts.
+    /// Panics outside a tokio runtime. The runtime must have its time driver enabled, or the driver task panics when it starts.
     #[cfg(feature = "tokio")]
     #[must_use]
     pub fn tokio(tick: Duration) -> Self {
@@ -101,7 +101,7 @@ impl Timer {
         Self::new(Driver::Tokio(std::boxed::Box::new(driver)), Clock::Tokio, tick)
     }
 
-    /// A timer whose clock only moves when told to, for tests.
+    /// Creates a timer for tests. Its clock moves only when the test moves it.
     #[must_use]
     pub fn manual(tick: Duration) -> (Self, ManualClock) {
         let time = Arc::new(VirtualTime::new());
@@ -109,7 +109,7 @@ impl Timer {
         (timer.clone(), ManualClock { timer, time })
     }
 
-    /// A timer for the model checker.
+    /// Creates a timer for the model checker.
     #[cfg(all(test, loom))]
     pub(crate) fn model(driver: Driver, clock: Clock, tick: Duration) -> Self {
         Self::new(driver, clock, tick)
@@ -120,41 +120,41 @@ impl Timer {
         Self { shards: Shards::new(driver, clock, ticks, TICKS_PER_WHEEL, ()) }
     }
 
-    /// The timer's own present: that of its clock.
+    /// Returns the current time of the timer's clock.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.shards.hub().clock.now()
     }
 
-    /// Whether this is a [`manual`](Self::manual) timer, so that whoever keeps other clocks beside it can follow it.
+    /// Returns true if this is a [`manual`](Self::manual) timer. A caller with other clocks can then make them follow this timer.
     #[must_use]
     pub fn is_manual(&self) -> bool {
         matches!(self.shards.hub().clock, Clock::Manual(_))
     }
 
-    /// The resolution.
+    /// Returns the length of a tick, the resolution of the timer.
     #[must_use]
     pub fn tick(&self) -> Duration {
         self.shards.hub().ticks.tick()
     }
 
-    /// Completes at `deadline`, at once if it has passed. Reads no clock.
+    /// Returns a future that completes at `deadline`, or at once if the deadline has passed. This call does not read the clock.
     pub fn sleep_until(&self, deadline: Instant) -> Sleep {
         Sleep::new(self.shards.own().clone(), deadline)
     }
 
-    /// Completes `duration` from now. One that is too long for an `Instant` lasts 30 years.
+    /// Returns a future that completes `duration` from now. A duration that is too long for an `Instant` becomes 30 years.
     pub fn sleep(&self, duration: Duration) -> Sleep {
         self.sleep_until(interval::add(self.now(), duration))
     }
 
-    /// Waits for `future` until `deadline`. A future that is ready at its first poll touches neither clock nor wheel.
+    /// Waits for `future` until `deadline`. A future that is ready at its first poll uses neither clock nor wheel.
     ///
     /// # Errors
-    /// [`Elapsed`] if the deadline came first; `future` is dropped.
+    /// [`Elapsed`] if the deadline passes first; `future` is then dropped.
     ///
     /// # Cancel safety
-    /// Dropping it drops `future` and frees the timer; nothing stays behind.
+    /// Dropping the returned future drops `future` and frees the timer's entry.
     pub async fn timeout_at<F: IntoFuture>(
         &self,
         deadline: Instant,
@@ -163,26 +163,27 @@ impl Timer {
         self.race(future, || deadline).await
     }
 
-    /// Waits for `future` for at most `duration`, counted from the first poll. A future that is ready at its first poll
-    /// touches neither clock nor wheel.
+    /// Waits for `future` for at most `duration`, counted from the first poll. A future that is ready at its first poll uses neither clock
+    /// nor wheel.
     ///
     /// # Errors
-    /// [`Elapsed`] if the time was up first; `future` is dropped.
+    /// [`Elapsed`] if the duration passes first; `future` is then dropped.
     ///
     /// # Cancel safety
-    /// Dropping it drops `future` and frees the timer; nothing stays behind.
+    /// Dropping the returned future drops `future` and frees the timer's entry.
     pub async fn timeout<F: IntoFuture>(&self, duration: Duration, future: F) -> Result<F::Output, Elapsed> {
         self.race(future, || interval::add(self.now(), duration)).await
     }
 
-    /// Wakes `waker` at `deadline`: what a [`Sleep`] is made of, for those who keep their own state. It touches no reference count, so
-    /// it costs about half.
+    /// Wakes `waker` at `deadline`. A [`Sleep`] is built on this call; use it directly if your future keeps its own state. The call touches
+    /// no reference count, so it costs about half as much.
     ///
-    /// Whoever drops the answer without [`cancel`](Self::cancel) is woken for nothing. It does not keep the timer from ending.
+    /// A caller that drops the result without [`cancel`](Self::cancel) gets a needless wake-up. The result does not keep the timer from
+    /// ending.
     ///
     /// # Errors
-    /// Gives the waker back if the tick of `deadline` has passed, or if there is no driver (the system refused a thread, or its
-    /// runtime has ended), and then the caller must look at the clock himself.
+    /// Returns the waker if the tick of `deadline` has passed, or if there is no driver: the system refused a thread, or the driver's
+    /// runtime has ended. The caller must then check the clock itself.
     #[inline]
     pub fn schedule(&self, deadline: Instant, waker: Waker) -> Result<Scheduled, Waker> {
         let tick = self.shards.hub().ticks.at_or_after(deadline);
@@ -192,7 +193,7 @@ impl Timer {
         }
     }
 
-    /// Takes back what [`schedule`](Self::schedule) has armed, from any thread; `None` if it has been woken.
+    /// Cancels a wake-up that [`schedule`](Self::schedule) has armed, from any thread. Returns `None` if the waker was already woken.
     #[inline]
     pub fn cancel(&self, scheduled: Scheduled) -> Option<Waker> {
         self.shards.get(scheduled.shard)?.disarm(scheduled.key)
@@ -239,7 +240,7 @@ impl fmt::Debug for Timer {
     }
 }
 
-/// Names a waker that [`Timer::schedule`] has armed. Only of use with the same timer.
+/// Key of a waker that [`Timer::schedule`] has armed. It is valid only with the same timer.
 ///
 /// ```
 /// use std::task::Waker;
@@ -258,7 +259,7 @@ pub struct Scheduled {
     shard: usize,
 }
 
-/// Moves the time of a [`Timer::manual`].
+/// The clock of a [`Timer::manual`] timer, which the test moves.
 ///
 /// ```
 /// use std::time::Duration;
@@ -276,20 +277,20 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// Moves time on by `duration`, firing what becomes due on the calling thread: in order, and each at its own tick, which
-    /// is what [`Timer::now`] answers meanwhile.
+    /// Advances time by `duration` and fires the due timers on the calling thread, in order. Each fires at its own tick, and [`Timer::now`]
+    /// returns that tick meanwhile.
     pub fn advance(&self, duration: Duration) {
         manual::advance(self.timer.shards.hub(), &self.time, duration);
     }
 
-    /// The present of the timer.
+    /// Returns the timer's current time.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.time.now()
     }
 }
 
-/// A timeout's time was up before its future was ready.
+/// The error of a timeout that ended before its future was ready.
 ///
 /// ```
 /// use std::future::Future;
@@ -315,5 +316,5 @@ impl fmt::Display for Elapsed {
 
 impl core::error::Error for Elapsed {}
 
-/// At 1 ms ticks, whatever is due within four seconds is placed once and never moves; at 10 ms within 41 s.
+/// Ticks per wheel. At 1 ms ticks, a timer due within four seconds is placed once and never moves; at 10 ms, a timer due within 41 s.
 const TICKS_PER_WHEEL: usize = 4096;

@@ -1,11 +1,11 @@
-//! Wheels shared by threads: one per shard, each behind its own short mutex, and the turn that fires what is due in all.
+//! Sharded wheels, and the turn that fires their due values.
 //!
-//! Owns who may touch which wheel, how long the shared state lives, when one look at the clock does for many, and the demands on a value that
-//! a timer fires.
+//! Each shard has one wheel behind its own short mutex. This module decides which thread touches which wheel, how long the shared state
+//! lives, and when one reading of the clock serves many timers. It also defines the requirements on a value that a timer fires.
 //!
-//! A thread keeps to one shard, so that its lock and its reference count are uncontended. Handles keep [`Alive`], and so do
-//! shards while they have values that keep their timer from ending (sleepers always do: they keep their shard); the driver
-//! keeps only the [`Hub`]. When the last that keeps [`Alive`] goes, the driver is told to end.
+//! A thread keeps to one shard, so that the shard's lock and reference count are uncontended. Handles keep [`Alive`]. A shard keeps it too
+//! while the shard has values that keep their timer from ending; a sleep always keeps its shard. The driver keeps only the [`Hub`]. When
+//! the last owner of [`Alive`] drops it, the driver is told to end.
 
 use std::boxed::Box;
 use std::cell::Cell;
@@ -26,55 +26,58 @@ use crate::{TimerKey, Wheel};
 
 /// A value that a timer fires.
 pub(crate) trait Expire: Send + Sized + 'static {
-    /// What all values of one timer share.
+    /// Data that all values of one timer share.
     type Shared: Send + Sync;
 
-    /// What is left of a value that has been taken out, to be run or given back outside the lock.
+    /// The rest of a value that was taken out, to be run or returned outside the lock.
     type Taken: Send;
 
-    /// Whether a pending value keeps its timer from ending. It is let go when nobody is left to move a manual clock.
+    /// True if a pending value keeps its timer from ending. Values of a manual timer are dropped when no handle is left to move its clock.
     const KEEPS_TIMER: bool;
 
-    /// Takes a pending value out, to be fired. `None` if somebody else was first. Runs under the shard's lock.
+    /// Takes a pending value out to fire it. Returns `None` if the value is not pending any more. Runs under the shard's lock.
     fn take_due(stored: &mut Stored<Self>, key: TimerKey) -> Option<Self::Taken>;
 
-    /// Takes a pending value out because its timer ends. `None` if somebody else was first. Runs under the shard's lock.
+    /// Takes a pending value out because its timer ends. Returns `None` if the value is not pending any more. Runs under the shard's lock.
     fn take_left(stored: &mut Stored<Self>, key: TimerKey) -> Option<Self::Taken>;
 
-    /// Takes a pending value back, as if it had never been armed. `None` if somebody else was first. Runs under the shard's lock.
+    /// Takes a pending value back, as if it had never been armed. Returns `None` if the value is not pending any more. Runs under the
+    /// shard's lock.
     fn take_back(stored: &mut Stored<Self>, key: TimerKey) -> Option<Self>;
 
-    /// Reads a byte of what it points to, if it can. For a batch in a row the waits for memory overlap; later, one by one, they would
-    /// add up, and with a million timers they are most of the cost.
+    /// Reads a byte of the data behind the value, if there is any. For a batch in a row the waits for memory overlap. Later, one by one,
+    /// the waits would add up; with a million timers they are most of the cost.
     fn fetch(&self);
 
-    /// Runs outside every lock; may panic.
+    /// Fires the value. Runs outside every lock and may panic.
     fn expire(taken: Self::Taken, shard: &Arc<Shard<Self>>, key: TimerKey, tick: u64);
 
-    /// Whether it has not left yet.
+    /// Returns true if the value has not left yet.
     fn is_pending(&self) -> bool {
         true
     }
 }
 
-/// What a driver needs, and nothing that keeps the timer alive, but for [`orphans`](Self::orphans).
+/// The state that a driver needs. Apart from [`orphans`](Self::orphans), it does not keep the timer alive.
 pub(crate) struct Hub<T: Expire> {
     alarm: Alarm,
     shards: Mutex<Vec<Weak<Shard<T>>>>,
-    /// What is due and has not been fired yet, in order. It stays in its wheel until then. Locked before any shard.
+    /// Due values that were not fired yet, in order. Each stays in its wheel until it is fired. Lock this before any shard.
     due: ShortMutex<VecDeque<Due>>,
-    /// The driver fires what it has found, and may not look at the clock for long. Known to whoever locks a shard after it has.
+    /// True while the driver fires due values and may not read the clock for long. A thread that locks a shard after the driver has sees
+    /// this flag.
     is_firing: AtomicBool,
-    /// The driver was started. Until then nothing is asked of it, for it may be refused: it looks at everything when it starts.
+    /// True once the driver was started. Before that the system may refuse the driver, so no thread requests a look; the driver looks at
+    /// everything when it starts.
     is_driven: AtomicBool,
-    /// No timer will be fired any more: nobody is left to wait for one, or the timer was stopped, or its driver has ended.
+    /// True once no value will fire any more: no handle or value keeps the timer, or the timer was stopped, or its driver has ended.
     closed: AtomicBool,
-    /// Every handle is gone; values are pending that keep the timer from ending.
+    /// True once every handle is dropped while values are pending that keep the timer from ending.
     orphaned: AtomicBool,
-    /// The shards of those values, which keep the timer alive until the driver finds that all have fired or been cancelled.
+    /// The shards of those values. They keep the timer alive until the driver finds that all have fired or been cancelled.
     orphans: Mutex<Vec<Orphan<T>>>,
     pub(crate) driver: Driver,
-    /// The process that made the timer: the only one in which its driver can run.
+    /// The process that made the timer. The driver can run only there.
     pub(crate) process: u32,
     pub(crate) clock: Clock,
     pub(crate) ticks: Ticks,
@@ -82,7 +85,7 @@ pub(crate) struct Hub<T: Expire> {
     pub(crate) shared: T::Shared,
 }
 
-/// A due value: its deadline, and where it is.
+/// A due value: its deadline and its location.
 #[derive(Clone, Copy)]
 struct Due {
     tick: u64,
@@ -90,19 +93,20 @@ struct Due {
     shard: u32,
 }
 
-/// A shard whose pending values keep their timer, which has no handle any more.
+/// A shard whose pending values keep a timer without handles.
 struct Orphan<T: Expire> {
     shard: Arc<Shard<T>>,
     _alive: Arc<Alive<T>>,
 }
 
 impl<T: Expire> Hub<T> {
-    /// Finds up to `TURN_BUDGET` due values per shard, in order, for [`fire`](Self::fire). Returns the step of the next turn:
-    /// not after that of `present` if something due is left, `None` if nothing is pending at all.
+    /// Finds up to `TURN_BUDGET` due values per shard, in order, for [`fire`](Self::fire). Returns the step of the next turn. That step is
+    /// not after `present` if due values are left. Returns `None` if no value is pending.
     pub(crate) fn turn(&self, present: Instant) -> Option<u64> {
         let now = self.ticks.at_or_before(present);
         let asked = self.alarm.open();
-        // A wish for a later tick stays promised even if its timer is gone: one idle wake-up then, in place of one per insert.
+        // A request for a later tick stays promised even if its timer is gone. This costs one idle wake-up, instead of one wake-up per
+        // insert.
         let mut next = Some(asked).filter(|&tick| tick > now && tick != u64::MAX);
         let shards = self.live_shards();
         let mut due = self.due.lock();
@@ -125,38 +129,38 @@ impl<T: Expire> Hub<T> {
             sources += usize::from(due.len() > before);
             next = next.into_iter().chain(pending).chain(look).min();
         }
-        // Before anything runs, or every insert meanwhile would have to tell.
+        // Promise before any value runs. Otherwise every insert meanwhile would wake the driver.
         if let Some(next) = next {
             self.alarm.promise(next);
         }
         if !due.is_empty() {
             self.is_firing.store(true, Ordering::Release);
-            // Those of shards, too, that were made since: whoever makes one later knows what was said before it.
+            // Include shards created since: a thread that creates a shard later sees `is_firing`.
             for shard in self.live_shards() {
                 shard.stored.lock().date_all(&self.clock, &self.ticks);
             }
         }
         if sources > 1 {
-            // Each shard's part is in order already, and the sort is stable.
+            // The values of each shard are already in order, and the sort is stable.
             due.make_contiguous().sort_by_key(|due| due.tick);
         }
         next
     }
 
-    /// Fires what turns have found, one after the other, and says whether there was anything. A panic must not take the others with it.
+    /// Fires the found values one after the other. Returns true if there were any. A panic of one value does not affect the others.
     pub(crate) fn fire(&self) -> bool {
         let Some(mut due) = self.next_due() else { return false };
         let outer = RUNNING.with(|running| running.replace(self.address()));
         let mut shards = self.live_shards();
         loop {
             if !shards.iter().any(|shard| shard.number == due.shard) {
-                // Made since, or gone together with all that was in it.
+                // The shard was created since, or it is gone together with its values.
                 shards = self.live_shards();
             }
             if let Some(shard) = shards.iter().find(|shard| shard.number == due.shard)
                 && let Some(taken) = shard.take_due(due.key)
             {
-                // What was taken is dropped in there too.
+                // The closure also drops `taken`, and that drop may panic too.
                 contained(|| T::expire(taken, shard, due.key, due.tick));
             }
             match self.next_due() {
@@ -176,30 +180,30 @@ impl<T: Expire> Hub<T> {
         self.due.lock().pop_front()
     }
 
-    /// Makes a thread of a model the driver's.
+    /// Makes `own`, a thread of a model, the driver's thread.
     #[cfg(all(test, loom))]
     pub(crate) fn adopt(&self, own: crate::sync::Unparker) {
         self.driver.adopt(own);
         self.is_driven.store(true, Ordering::Release);
     }
 
-    /// True while a value of this timer is being fired by the calling thread.
+    /// Returns true while the calling thread fires a value of this timer.
     pub(crate) fn fires_here(&self) -> bool {
         RUNNING.with(|running| running.get()) == self.address()
     }
 
-    /// Values that are armed and have not left.
+    /// Returns the number of values that are armed and have not left.
     pub(crate) fn pending(&self) -> usize {
         self.live_shards().iter().map(|shard| shard.stored.lock().pending()).sum()
     }
 
-    /// Whether some have no deadline yet.
+    /// Returns true if a value has no deadline yet.
     #[cfg(all(test, loom))]
     pub(crate) fn has_undated(&self) -> bool {
         self.live_shards().iter().any(|shard| !shard.stored.lock().undated.is_empty())
     }
 
-    /// When the driver has promised to turn again.
+    /// Returns the time at which the driver has promised to turn again.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn promised(&self) -> Option<Instant> {
         let step = self.alarm.open();
@@ -207,13 +211,13 @@ impl<T: Expire> Hub<T> {
         self.ticks.start_of(step)
     }
 
-    /// Values that take up memory, whether or not they have left.
+    /// Returns the number of values in memory, including values that have left.
     #[cfg(test)]
     pub(crate) fn entries(&self) -> usize {
         self.live_shards().iter().map(|shard| shard.stored.lock().wheel.len()).sum()
     }
 
-    /// Ends the timer and takes everything out that has not been fired. Nothing can be armed afterwards.
+    /// Ends the timer and takes out every value that was not fired. Afterwards no value can be armed.
     pub(crate) fn close(&self) -> Vec<Left<T>> {
         self.closed.store(true, Ordering::Release);
         self.driver.wake();
@@ -238,7 +242,7 @@ impl<T: Expire> Hub<T> {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Wakes the driver, which is started if it has not been. False if it cannot be.
+    /// Wakes the driver, or starts it. Returns false if the driver cannot be started.
     #[cold]
     #[inline(never)]
     pub(crate) fn start_or_wake(self: &Arc<Self>) -> bool {
@@ -249,7 +253,7 @@ impl<T: Expire> Hub<T> {
         has_driver
     }
 
-    /// Tells the driver of a timer that is due before it would look. False if there is none, and none can be started.
+    /// Notifies the driver of a timer that is due before the promised look. Returns false if there is no driver and none can be started.
     #[cold]
     #[inline(never)]
     fn tell(self: &Arc<Self>, tick: u64) -> bool {
@@ -271,14 +275,14 @@ impl<T: Expire> Hub<T> {
         }
     }
 
-    /// One turn of a driver, at the time that the clock tells.
+    /// Runs one turn of a driver at the clock's current time.
     fn turn_and_fire(&self) -> Next {
         if self.is_closed() {
             return Next::Never;
         }
         let next = self.turn(self.clock.now());
         self.fire();
-        // Nothing pending, or nothing within the next centuries.
+        // `None` means that no value is pending, or none within the next centuries.
         let next = next.and_then(|tick| self.ticks.start_of(tick));
         if self.orphaned.load(Ordering::Acquire) {
             self.let_orphans_go(next.is_some());
@@ -286,8 +290,8 @@ impl<T: Expire> Hub<T> {
         next.map_or(Next::WhenWoken, Next::At)
     }
 
-    /// Lets go of shards without pending values. Unless any value will fire, it lets go of all: a value without a deadline in
-    /// reach would keep the driver for ever. The last one ends the timer.
+    /// Drops the shards without pending values. If no value will ever fire, drops all shards: a value whose deadline is out of reach would
+    /// keep the driver for ever. Dropping the last shard ends the timer.
     #[cold]
     fn let_orphans_go(&self, any_will_fire: bool) {
         let is_done = |orphan: &mut Orphan<T>| !any_will_fire || orphan.shard.stored.lock().pending() == 0;
@@ -307,12 +311,13 @@ impl<T: Expire> Hub<T> {
 }
 
 thread_local! {
-    /// The timer that the thread is firing a value of.
+    /// The address of the timer whose value the thread is firing.
     #[allow(clippy::missing_const_for_thread_local, reason = "the model checker's has no such form")]
     static RUNNING: Cell<usize> = Cell::new(0);
 }
 
-/// The turns of a task: dropped by its runtime, it leaves its sleepers to look at the clock themselves.
+/// The turns of a tokio task. When the runtime drops them, this closes the timer and wakes its sleepers, which then check the clock
+/// themselves.
 #[cfg(feature = "tokio")]
 struct EndsWithRuntime<T: Expire>(Arc<Hub<T>>);
 
@@ -332,7 +337,7 @@ impl<T: Expire> Drop for EndsWithRuntime<T> {
     }
 }
 
-/// Held by every handle, and by what else keeps the timer; the driver ends when it goes.
+/// Owned by every handle, and by everything else that keeps the timer. The driver ends when it is dropped.
 pub(crate) struct Alive<T: Expire>(Arc<Hub<T>>);
 
 impl<T: Expire> Drop for Alive<T> {
@@ -342,7 +347,7 @@ impl<T: Expire> Drop for Alive<T> {
     }
 }
 
-/// All shards of a timer; what a timer handle points to.
+/// All shards of a timer. A timer handle points to this.
 pub(crate) struct Shards<T: Expire> {
     this: Weak<Self>,
     shards: Box<[OnceLock<Arc<Shard<T>>>]>,
@@ -383,25 +388,25 @@ impl<T: Expire> Shards<T> {
         &self.alive.0
     }
 
-    /// The calling thread's shard.
+    /// Returns the calling thread's shard.
     #[inline]
     pub(crate) fn own(&self) -> &Arc<Shard<T>> {
         self.nth(self.own_index())
     }
 
-    /// The number of the calling thread's shard.
+    /// Returns the number of the calling thread's shard.
     #[inline]
     pub(crate) fn own_index(&self) -> usize {
         thread_number() & (self.shards.len() - 1)
     }
 
-    /// A shard by its number.
+    /// Returns a shard by its number, and creates it on first use.
     #[inline]
     pub(crate) fn nth(&self, index: usize) -> &Arc<Shard<T>> {
         self.shards[index].get_or_init(|| self.create(index))
     }
 
-    /// A shard that has been used.
+    /// Returns a shard if it was used before.
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<&Arc<Shard<T>>> {
         self.shards.get(index)?.get()
@@ -410,7 +415,7 @@ impl<T: Expire> Shards<T> {
     #[cold]
     fn create(&self, index: usize) -> Arc<Shard<T>> {
         let hub = self.hub();
-        // Starting at the present, so that a deadline that has passed already is seen as such.
+        // The wheel starts at the present, so that it recognizes a deadline that has already passed.
         let now = hub.clock.now();
         let slots = hub.ticks_per_wheel << u32::from(hub.ticks.are_halved());
         let wheel = Wheel::starting_at(slots, hub.ticks.at_or_before(now));
@@ -438,7 +443,8 @@ impl<T: Expire> Drop for Shards<T> {
             drop(hub.close());
             return;
         }
-        // Before the look at what is pending: who takes the last one out after that look sees it, and tells the driver.
+        // Set the flag before checking for pending values. A thread that takes the last value out after the check sees the flag and wakes
+        // the driver.
         hub.orphaned.store(true, Ordering::Release);
         let shards = self.shards.iter().filter_map(OnceLock::get);
         let pending: Vec<_> = shards
@@ -452,18 +458,18 @@ impl<T: Expire> Drop for Shards<T> {
     }
 }
 
-/// A wheel, and what is told of those that have left it.
+/// A wheel, and the records of values that have left it.
 pub(crate) struct Stored<T> {
     pub(crate) wheel: Wheel<T>,
-    /// Values that are kept although their timer has fired or was cancelled.
+    /// Number of values that are kept although they were fired or cancelled.
     pub(crate) ended: usize,
-    /// Apart, so that what every call touches lies together.
+    /// Boxed, so that the fields that every call reads lie close together.
     undated: Box<Undated>,
 }
 
 impl<T: Expire> Stored<T> {
-    /// Gives those that were armed without a look at the clock their deadlines, by one look for all of them. It comes after they were armed
-    /// because it is taken under the lock.
+    /// Gives all undated values their deadlines, with one reading of the clock. The caller holds the shard's lock, so the reading is later
+    /// than their arming.
     #[inline]
     fn date_all(&mut self, clock: &Clock, ticks: &Ticks) {
         if !self.undated.is_empty() {
@@ -489,7 +495,7 @@ impl<T> Stored<T> {
         self.wheel.len() - self.ended
     }
 
-    /// Gives the memory of many past timers back, if none is left.
+    /// Frees the memory of many past values if no value is left.
     fn shrink(&mut self) {
         if self.wheel.is_empty() && self.wheel.capacity() > KEPT_CAPACITY {
             self.wheel.shrink_to_fit();
@@ -497,7 +503,7 @@ impl<T> Stored<T> {
     }
 }
 
-/// What a timer that ends has not fired.
+/// A value that a timer has not fired when it ends.
 pub(crate) struct Left<T: Expire> {
     pub(crate) shard: Arc<Shard<T>>,
     pub(crate) key: TimerKey,
@@ -509,25 +515,25 @@ pub(crate) struct Left<T: Expire> {
 #[repr(align(128))]
 pub(crate) struct Shard<T: Expire> {
     stored: ShortMutex<Stored<T>>,
-    /// So many are armed here that some of them need no look at the clock: a hint, the truth is in `stored`.
+    /// True if timers are armed here frequently enough that some need no reading of the clock. This is a hint; `stored` has the truth.
     is_busy: AtomicBool,
-    /// How many were armed with a look at the clock, up to `MANY`.
+    /// Number of timers armed with a reading of the clock, up to `MANY`.
     armed: AtomicU32,
     number: u32,
-    /// A shard that is kept by those who wait keeps the timer; one that is kept by those who only ask does not.
+    /// Present if pending values do not keep the timer themselves: then a sleep, which keeps its shard, also keeps the timer.
     _alive: Option<Arc<Alive<T>>>,
     hub: Arc<Hub<T>>,
     all: Weak<Shards<T>>,
 }
 
-/// What became of an attempt to arm a timer; the value comes back if nothing did.
+/// The result of an attempt to arm a timer. A value that was not armed is returned.
 pub(crate) enum Armed<T> {
     Pending(TimerKey),
-    /// The tick has been fired already.
+    /// The tick has already fired.
     Due(T),
     /// The timer has ended.
     Closed(T),
-    /// There is no driver to fire it, and none could be started.
+    /// There is no driver to fire the value, and none could be started.
     NoDriver(T),
 }
 
@@ -537,17 +543,17 @@ impl<T: Expire> Shard<T> {
         &self.hub
     }
 
-    /// Whether the timer has a handle.
+    /// Returns true if the timer has a handle.
     pub(crate) fn has_timer(&self) -> bool {
         self.all.strong_count() > 0
     }
 
-    /// All shards of the timer, as long as it has a handle.
+    /// Returns all shards of the timer while it has a handle.
     pub(crate) fn all(&self) -> Option<Arc<Shards<T>>> {
         self.all.upgrade()
     }
 
-    /// Arms a timer, unless its tick has been fired already, and wakes the driver if it would sleep past it.
+    /// Arms a timer unless its tick has already fired, and wakes the driver if it would sleep past that tick.
     #[inline]
     pub(crate) fn arm_unless_due(&self, tick: u64, value: T) -> Armed<T> {
         let stored = self.stored.lock();
@@ -557,7 +563,8 @@ impl<T: Expire> Shard<T> {
         self.arm_in(stored, tick, value)
     }
 
-    /// Arms a timer, at the next tick if its own has been fired already, and wakes the driver if it would sleep past it.
+    /// Arms a timer, and wakes the driver if it would sleep past the tick. If the tick has already fired, the timer is armed for the next
+    /// tick.
     #[inline]
     pub(crate) fn arm(&self, tick: u64, value: T) -> Armed<T> {
         let mut stored = self.stored.lock();
@@ -567,8 +574,8 @@ impl<T: Expire> Shard<T> {
         self.arm_in(stored, tick, value)
     }
 
-    /// Arms a timer that is due `delay` from now without a look at the clock, if so many are armed here that one look does for several; the
-    /// value comes back if not.
+    /// Arms a timer that is due `delay` from now without reading the clock. This works only while one reading serves several timers here;
+    /// otherwise the value is returned.
     #[inline]
     pub(crate) fn arm_undated(&self, delay: Duration, value: T) -> Result<TimerKey, T> {
         let hub = self.hub();
@@ -584,16 +591,17 @@ impl<T: Expire> Shard<T> {
         Ok(key)
     }
 
-    /// Whether it is worth the try.
+    /// Returns true if `arm_undated` is likely to succeed.
     #[inline]
     pub(crate) fn may_be_undated(&self) -> bool {
         self.is_busy.load(Ordering::Relaxed) && !self.hub.is_firing.load(Ordering::Relaxed)
     }
 
-    /// One more is armed, by somebody who has looked at the clock. Where it is one of many, the driver is made to look from now on.
+    /// Counts a timer that was armed with a reading of the clock. If many were armed in a short time, the driver reads the clock from now
+    /// on.
     #[inline]
     pub(crate) fn looked(&self, now: Instant) {
-        // Two threads may count as one: it is a guess.
+        // Two concurrent threads may count as one: the count is a guess.
         let armed = self.armed.load(Ordering::Relaxed) + 1;
         self.armed.store(armed, Ordering::Relaxed);
         if armed >= MANY {
@@ -606,7 +614,7 @@ impl<T: Expire> Shard<T> {
     fn have_it_looked_at(&self, now: Instant) {
         self.armed.store(0, Ordering::Relaxed);
         let mut stored = self.stored.lock();
-        // Told before anybody relies on it, hence under the lock.
+        // Notify the driver under the lock, before any thread relies on its readings.
         if let Some(look) = stored.undated.many_were_armed(now, &self.hub.ticks) {
             let cannot_look = self.must_tell(look);
             stored.undated.told(!cannot_look);
@@ -616,7 +624,7 @@ impl<T: Expire> Shard<T> {
 
     #[inline]
     fn arm_in(&self, mut stored: ShortGuard<'_, Stored<T>>, tick: u64, value: T) -> Armed<T> {
-        // Under the lock, so that whoever closes the timer either is seen here or takes the value out.
+        // Check under the lock: a thread that closes the timer is either seen here, or it takes the value out.
         if self.hub().closed.load(Ordering::Relaxed) {
             return Armed::Closed(value);
         }
@@ -627,11 +635,11 @@ impl<T: Expire> Shard<T> {
         {
             return Armed::NoDriver(value);
         }
-        // Or it has left meanwhile: it was taken out by who closes the timer, or fired by a driver whom somebody else could start.
+        // The value may already have left: a closing thread took it out, or a driver that another thread could start has fired it.
         Armed::Pending(key)
     }
 
-    /// Disarms a timer: `None` if it has fired.
+    /// Disarms a timer. Returns `None` if it has fired.
     #[inline]
     pub(crate) fn disarm(&self, key: TimerKey) -> Option<T> {
         self.stored.lock().wheel.remove(key)
@@ -641,13 +649,14 @@ impl<T: Expire> Shard<T> {
         T::take_due(&mut self.stored.lock(), key)
     }
 
-    /// Runs `with` on the wheel, under the lock.
+    /// Runs `with` on the stored wheel, under the lock.
     #[inline]
     pub(crate) fn with<R>(&self, with: impl FnOnce(&mut Stored<T>) -> R) -> R {
         with(&mut self.stored.lock())
     }
 
-    /// After a pending value was taken out by other means than firing, outside the lock.
+    /// Wakes the driver of a timer without handles, which may now end. Call it outside the lock, after a pending value was taken out
+    /// without firing.
     #[inline]
     pub(crate) fn taken_out(&self) {
         let hub = self.hub();
@@ -656,7 +665,8 @@ impl<T: Expire> Shard<T> {
         }
     }
 
-    /// Moves a pending timer; false if it has fired. The place among equals of a timer that moves back is its move's.
+    /// Moves a pending timer. Returns false if it has fired. Among timers with equal deadlines, the time of the move decides the order of a
+    /// postponed timer.
     pub(crate) fn rearm(&self, key: TimerKey, tick: u64) -> bool {
         let mut stored = self.stored.lock();
         let tick = tick.max(stored.wheel.now().saturating_add(1));
@@ -668,20 +678,20 @@ impl<T: Expire> Shard<T> {
         pending
     }
 
-    /// Runs `with` on a pending timer's value, under the lock; `None` if it has fired.
+    /// Runs `with` on a pending timer's value, under the lock. Returns `None` if the timer has fired.
     pub(crate) fn pending<R>(&self, key: TimerKey, with: impl FnOnce(&mut T) -> R) -> Option<R> {
         self.stored.lock().wheel.get_mut(key).map(with)
     }
 
-    /// True if the driver had to be told and cannot be.
+    /// Returns true if the driver must be notified but cannot be.
     #[inline]
     fn must_tell(&self, tick: u64) -> bool {
         self.hub().alarm.is_later_than(tick) && !self.hub().tell(tick)
     }
 }
 
-/// A small number per thread, given back when the thread ends: as long as no more threads than shards use timers, no two of them
-/// share a shard.
+/// Returns a small number for the thread, which is reused when the thread ends. No two threads share a shard unless more threads than
+/// shards use timers.
 #[inline]
 fn thread_number() -> usize {
     std::thread_local! {
@@ -712,19 +722,20 @@ impl Drop for ThreadNumber {
     }
 }
 
-/// Which numbers threads have. Not one of the model checker's: its threads are not created and ended by the system.
+/// The numbers in use by threads. The mutex is not the model checker's: the system creates and ends the threads.
 static THREAD_NUMBERS: StdMutex<Vec<bool>> = StdMutex::new(Vec::new());
 
-/// One shard per core up to 16: beyond, the scan of a turn costs more than the contention it saves. How many cores there are is asked
-/// once: the answer is read from files.
+/// Returns the number of shards: one per core, up to 16. With more, the scan of a turn costs more than the contention it saves. The number
+/// of cores is determined once, because the system reads it from files.
 fn shard_count() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
     let cores = *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
     cores.min(16).next_power_of_two()
 }
 
-/// Values taken from a shard under one hold of its lock, and fired before the next are looked for: as many as are read in one go.
+/// Maximum number of values taken from a shard under one lock and fired before the next search. Equal to the number of entries read at
+/// once.
 const TURN_BUDGET: usize = BATCH;
 
-/// Entries whose memory an idle shard keeps: 40 KiB of wakers. One that has had long slots keeps 32 KiB of notes beside them.
+/// Number of entries whose memory an idle shard keeps: 40 KiB of wakers. A shard that has had long slots also keeps 32 KiB of notes.
 const KEPT_CAPACITY: usize = 1024;

@@ -1,7 +1,7 @@
 //! Futures that complete at a deadline.
 //!
-//! Owns the life of one registration: none before the first poll, gone on drop; and what it is to a timer to fire a waker. Knows
-//! nothing of drivers.
+//! This module owns the registration of a sleep: it begins at the first poll and ends on drop. It also implements firing a waker. It does
+//! not know drivers.
 
 use std::fmt;
 use std::future::Future;
@@ -13,11 +13,11 @@ use std::time::Instant;
 use super::shards::{Armed, Expire, Shard, Stored};
 use crate::TimerKey;
 
-/// Completes at its deadline: never before, and less than one tick (of the [`Timer`](super::Timer)) plus the driver's own
-/// latency after.
+/// A future that completes at its deadline. It never completes earlier. It completes less than one tick of its [`Timer`](super::Timer),
+/// plus the driver's own latency, after the deadline.
 ///
-/// Made by [`Timer::sleep`](super::Timer::sleep) and [`Timer::sleep_until`](super::Timer::sleep_until). Nothing is registered
-/// until the first poll, and dropping it removes the registration and frees its memory at once.
+/// [`Timer::sleep`](super::Timer::sleep) and [`Timer::sleep_until`](super::Timer::sleep_until) create it. The first poll registers the
+/// sleep. Dropping it removes the registration and frees its memory at once.
 ///
 /// ```
 /// use std::time::Duration;
@@ -50,18 +50,18 @@ impl Sleep {
         Self { shard, deadline, state: State::Unpolled }
     }
 
-    /// The present of its timer.
+    /// Returns the current time of the sleep's timer.
     pub(crate) fn now(&self) -> Instant {
         self.shard.hub().clock.now()
     }
 
-    /// When it completes.
+    /// Returns the deadline.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// True once it has completed. It does not look at the clock: a sleep that was never polled has not elapsed.
+    /// Returns true once the sleep has completed. The method does not read the clock: a sleep that was never polled has not elapsed.
     #[must_use]
     pub fn is_elapsed(&self) -> bool {
         match self.state {
@@ -71,9 +71,9 @@ impl Sleep {
         }
     }
 
-    /// Moves the deadline. If it has completed it must be polled again to be woken; if it is pending, the waker of the last poll stays.
+    /// Moves the deadline. A completed sleep must be polled again to be woken. A pending sleep keeps the waker of its last poll.
     ///
-    /// Moving a pending deadline back costs a few nanoseconds: it is only noted until the old one is reached.
+    /// Postponing a pending deadline costs a few nanoseconds: the new deadline is only recorded until the old one is reached.
     pub fn reset(&mut self, deadline: Instant) {
         self.deadline = deadline;
         self.state = match self.state {
@@ -84,15 +84,15 @@ impl Sleep {
         };
     }
 
-    /// Returns false if no driver will wake this sleep's task: the system has refused a thread to the timer. Such a sleep wakes its task
-    /// at every poll, and so completes in time only if its task polls it on every turn.
+    /// Returns false if no driver will wake this sleep's task, because the system refused a thread to the timer. Such a sleep wakes its
+    /// task at every poll. It completes in time only if its task polls it on every turn.
     #[must_use]
     pub fn is_driven(&self) -> bool {
         self.state != State::Alone
     }
 
-    /// Moves to the process-wide timer, because this sleep's own has ended with its runtime. That timer has a thread, so the sleep
-    /// keeps no task busy.
+    /// Moves the sleep to the process-wide timer, because its own timer has ended with its runtime. The process-wide timer has a thread, so
+    /// the sleep keeps no task busy.
     #[cold]
     fn poll_elsewhere(&mut self, cx: &Context<'_>) -> Poll<()> {
         if self.now() >= self.deadline {
@@ -123,7 +123,7 @@ impl Sleep {
 
     fn poll_first(&mut self, cx: &Context<'_>) -> Poll<()> {
         let tick = self.shard.hub().ticks.at_or_after(self.deadline);
-        // Cloned before the lock is taken: cloning a waker is somebody else's code.
+        // Clone before taking the lock: cloning a waker runs foreign code.
         match self.shard.arm_unless_due(tick, cx.waker().clone()) {
             Armed::Pending(key) => {
                 self.state = State::Pending(key);
@@ -175,7 +175,7 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let State::Pending(key) = self.state {
-            // The waker that comes back is dropped after the lock has been released.
+            // The statement drops the returned waker only after the lock is released.
             drop(self.shard.disarm(key));
         }
     }
@@ -206,7 +206,7 @@ impl Expire for Waker {
         stored.wheel.remove(key)
     }
 
-    // A waker is stored in the wheel itself.
+    // The wheel stores the waker itself, so there is no memory to prefetch.
     fn fetch(&self) {}
 
     fn expire(taken: Self, _: &Arc<Shard<Self>>, _: TimerKey, _: u64) {

@@ -1,11 +1,13 @@
-//! Timers that were armed without a look at the clock. Owns which of them wait for their deadline, and until when the driver has to look.
+//! Timers that were armed without reading the clock.
 //!
-//! A look at the clock costs as much as all else that arming a timer takes. Where many are armed, one look does for several: whoever looks
-//! next gives those before it their deadlines, counted from that moment. So none is early; and none is late by more than the time until that
-//! look. It comes after the sixteenth at the latest, and should there not be that many, the driver looks within a step of the wheel: those
-//! who arm rely on it only while it has promised that, and while it is not busy with what it fires.
+//! Reading the clock costs as much as the rest of arming a timer. If many timers are armed, one reading serves several of them. The next
+//! reading dates all timers armed before it: their delays count from that moment. A timer is therefore never early, and it is late by at
+//! most the time until that reading.
 //!
-//! Knows no clock: who looks says what it saw.
+//! The reading happens at the sixteenth timer at the latest. If fewer timers are armed, the driver reads the clock within one step of the
+//! wheel. Threads arm without a reading only while the driver has promised this and is not busy firing timers.
+//!
+//! This module does not read the clock; the caller passes the time in.
 
 use std::time::{Duration, Instant};
 
@@ -13,16 +15,16 @@ use super::clock::{NEVER, Ticks};
 use crate::TimerKey;
 
 pub(crate) struct Undated {
-    /// In the order in which they were armed, for how long each. Some may have left since.
+    /// The undated timers and their delays, in the order of arming. Some may be cancelled by now.
     waiting: [Option<(TimerKey, Duration)>; MOST],
     count: usize,
-    /// When somebody looked at the clock last, before all of those were armed.
+    /// The last reading of the clock, before all of these timers were armed.
     looked_at: Instant,
-    /// The step at which the driver will look; `NEVER` while too few are armed to wake it for.
+    /// The step at which the driver will read the clock. `NEVER` while too few timers are armed to wake it.
     look: u64,
-    /// How many were armed without a look since the driver's last one.
+    /// Number of timers armed without a reading since the driver's last reading.
     armed: u32,
-    /// When `MANY` had been armed last, each with a look.
+    /// When the last `MANY` timers had been armed, each with its own reading.
     many_at: Instant,
 }
 
@@ -41,18 +43,18 @@ impl Undated {
         self.count == MOST
     }
 
-    /// Whether the driver will look soon, so that some may be armed without a look.
+    /// Returns true if the driver will read the clock soon, so that timers may be armed without a reading.
     #[inline]
     pub(crate) fn is_looked_for(&self) -> bool {
         self.look != NEVER
     }
 
-    /// The step at which the driver has to look at the latest, if it has to.
+    /// Returns the step by which the driver has to read the clock, if it has to.
     pub(crate) fn look(&self) -> Option<u64> {
         self.is_looked_for().then_some(self.look)
     }
 
-    /// One was armed without a look. There is room for it.
+    /// Adds a timer that was armed without a reading. The caller has checked that there is room.
     #[inline]
     pub(crate) fn push(&mut self, key: TimerKey, delay: Duration) {
         if let Some(place) = self.waiting.get_mut(self.count) {
@@ -62,7 +64,7 @@ impl Undated {
         }
     }
 
-    /// Hands those that wait to whoever has looked, and says when somebody had looked before they were armed.
+    /// Takes all undated timers and records the reading `now`. Also returns the last reading before they were armed.
     pub(crate) fn take(
         &mut self,
         now: Instant,
@@ -72,8 +74,8 @@ impl Undated {
         (earlier, self.waiting.into_iter().take(count).flatten())
     }
 
-    /// `MANY` were armed, each with a look. If that took less than a step, the driver is to look from now on: at the step returned, which it
-    /// has to be [told](Self::told).
+    /// Records that `MANY` timers were armed, each with its own reading. If that took less than a step, the driver should read the clock
+    /// from now on. Returns the step of its first reading; the caller must notify the driver and report the result to [`told`](Self::told).
     pub(crate) fn many_were_armed(&mut self, now: Instant, ticks: &Ticks) -> Option<u64> {
         let took = now.saturating_duration_since(std::mem::replace(&mut self.many_at, now));
         if self.is_looked_for() || took >= ticks.step() {
@@ -85,15 +87,15 @@ impl Undated {
         Some(self.look)
     }
 
-    /// The driver has been told, or there is none.
+    /// Records whether the driver could be notified.
     pub(crate) fn told(&mut self, it_will_look: bool) {
         if !it_will_look {
             self.look = NEVER;
         }
     }
 
-    /// The driver has looked, at `now` and in this step; none is undated. Says whether it goes on: as long as many are armed from one look to
-    /// the next.
+    /// Records the driver's reading at `now`, in `step`; every timer has a deadline by then. Returns true if the driver continues to read
+    /// the clock. It continues while at least `MANY` timers are armed between two readings.
     pub(crate) fn looked(&mut self, now: Instant, step: u64) -> bool {
         self.looked_at = self.looked_at.max(now);
         if self.is_looked_for() && self.look <= step {
@@ -105,10 +107,10 @@ impl Undated {
     }
 }
 
-/// Timers that share a look at the clock: a look costs 30 ns, and to give one timer its deadline 10.
+/// Maximum number of timers that share a reading. A reading costs 30 ns; dating one timer costs 10 ns.
 const MOST: usize = 16;
 
-/// Timers a step from which on it pays to wake the driver for them: to wake it takes 5 to 20 us, and each saves 40 ns.
+/// Timers per step from which waking the driver pays off. A wake-up costs 5 to 20 us, and each timer saves 40 ns.
 #[cfg(not(loom))]
 pub(crate) const MANY: u32 = 512;
 #[cfg(loom)]

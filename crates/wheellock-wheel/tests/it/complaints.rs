@@ -1,4 +1,6 @@
-//! What users of Netty's timer have complained about in twenty years, one test each. The numbers are Netty's issues unless said otherwise.
+//! Complaints about Netty's timer from twenty years, one test each.
+//!
+//! The numbers are Netty's issues unless a comment names another project.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +24,8 @@ fn counter() -> (Arc<AtomicUsize>, impl TimerTask) {
     (runs, move |_: &Timeout| count(&inside))
 }
 
-/// #5647, #5852, #6947: the bound was on what the worker had taken in, so a burst of schedule and cancel ran out of memory.
+/// #5647, #5852, #6947: the limit counted only timeouts that the worker had accepted, so a burst of schedule and cancel exhausted the
+/// memory.
 #[test]
 fn schedule_and_cancel_without_end_keeps_nothing() {
     let (timer, _clock) =
@@ -43,7 +46,7 @@ fn schedule_and_cancel_without_end_keeps_nothing() {
     assert!(wheel.capacity() <= 8, "{} entries for one timer at a time", wheel.capacity());
 }
 
-/// #2541, #2561, dubbo #6820, hertzbeat #4201: a cancelled task stayed in memory until its bucket came round.
+/// #2541, #2561, dubbo #6820, hertzbeat #4201: a cancelled task stayed in memory until its bucket was reached.
 #[test]
 fn a_cancelled_task_is_freed_by_cancel() {
     let (timer, _clock) = HashedWheelTimer::builder().build_manual().unwrap();
@@ -79,7 +82,7 @@ fn a_delay_that_overflows_is_never() {
     assert!(timeout.cancel());
 }
 
-/// #1959, #1953, #1115: delays of more than a revolution drifted, and one in the past came a whole revolution late.
+/// #1959, #1953, #1115: delays of more than a revolution drifted, and a deadline in the past fired a whole revolution late.
 #[test]
 fn far_and_past_deadlines_are_exact() {
     for ticks_per_wheel in [1, 2, 32, 512] {
@@ -104,7 +107,7 @@ fn far_and_past_deadlines_are_exact() {
     }
 }
 
-/// #2651, #2662: concurrent use corrupted the intake queue: endless loops and null pointers.
+/// #2651, #2662: concurrent use corrupted the intake queue, with endless loops and null pointers.
 #[test]
 fn concurrent_use_loses_and_repeats_nothing() {
     let timer = HashedWheelTimer::builder().tick_duration(MS).build().unwrap();
@@ -127,7 +130,7 @@ fn concurrent_use_loses_and_repeats_nothing() {
         std::thread::yield_now();
     }
     drop(timer.stop());
-    // What was claimed last may still be running.
+    // The last claimed timeout may still be running.
     while runs.load(Ordering::SeqCst) + cancelled.load(Ordering::SeqCst) < 20_000 {
         std::thread::yield_now();
     }
@@ -158,14 +161,14 @@ fn an_idle_timer_does_not_wake() {
         other.new_timeout(move |_: &Timeout| send.send(()).unwrap(), ticks * MS).unwrap();
         receive.recv().unwrap();
     };
-    // It falls asleep twice: before it hears of the timeout, and after.
+    // The driver falls asleep twice: before it is notified of the timeout, and after.
     let settled = || {
         let before = wakeups();
         pass(30);
         before.is_some_and(|count| count > 0) && wakeups() == before
     };
     assert!((0..20).any(|_| settled()), "it wakes all the time");
-    // Churn of later deadlines, and 100 ticks of time.
+    // Churn of later deadlines, over 100 ticks.
     let before = wakeups();
     let later = Instant::now() + FOR_EVER + MS;
     for _ in 0..10_000 {
@@ -173,7 +176,7 @@ fn an_idle_timer_does_not_wake() {
     }
     pass(100);
     assert_eq!(wakeups(), before);
-    // As long as thousands a tick leave the clock to it, it wakes twice a tick, and no longer.
+    // While thousands of timeouts per tick leave the clock to the driver, it wakes twice per tick. Afterwards it stops.
     for _ in 0..10_000 {
         assert!(timer.new_timeout(nothing, FOR_EVER + MS).unwrap().cancel());
     }
@@ -181,7 +184,7 @@ fn an_idle_timer_does_not_wake() {
     assert!(far.cancel());
 }
 
-/// #11724, #11728, dubbo #3910: one slow task holds all others up.
+/// #11724, #11728, dubbo #3910: one slow task delays all others.
 #[test]
 fn with_an_executor_a_slow_task_holds_up_nobody() {
     let timer = HashedWheelTimer::builder()
@@ -198,7 +201,7 @@ fn with_an_executor_a_slow_task_holds_up_nobody() {
     release.send(()).unwrap();
 }
 
-/// #14081, #14083: what `stop` returned did not say that it was cancelled.
+/// #14081, #14083: timeouts that `stop` returned were not marked as cancelled.
 #[test]
 fn what_stop_returns_is_cancelled() {
     let (timer, clock) = HashedWheelTimer::builder().build_manual().unwrap();
@@ -210,7 +213,7 @@ fn what_stop_returns_is_cancelled() {
     assert_eq!(runs.load(Ordering::SeqCst), 0);
 }
 
-/// #14959, #15000: a timeout that was cancelled in the tick it was due was counted down twice.
+/// #14959, #15000: a timeout that was cancelled in the tick of its deadline was counted down twice.
 #[test]
 fn cancel_in_the_tick_it_is_due_counts_once() {
     for round in 0..200 {

@@ -1,4 +1,6 @@
-//! Netty's semantics, each on the manual clock, where times are exact, and on the real one, where only order and "not early" are.
+//! Netty's semantics on the manual clock and on the real clock.
+//!
+//! Times are exact on the manual clock. On the real clock the tests check only the order and that no task runs early.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -27,7 +29,7 @@ fn count(runs: &AtomicUsize) {
     runs.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Polls until it holds. Generous: it only ends a test that would hang.
+/// Polls until `holds` returns true. The time limit is generous: it only ends a test that would hang.
 fn eventually(what: &str, holds: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !holds() {
@@ -143,7 +145,7 @@ mod scheduling {
         assert_eq!(fired.iter().map(|fired| fired.0).collect::<Vec<_>>(), [0, 1, 7, 7, 15, 30]);
     }
 
-    /// So many that most of them do not read the clock.
+    /// Most of these timeouts do not read the clock.
     #[test]
     fn of_thousands_a_tick_none_is_early_and_each_runs_or_was_cancelled() {
         const EACH: u32 = 50_000;
@@ -359,7 +361,7 @@ mod timeouts {
             };
             let log = Arc::new(Log::default());
             let rude = timer.new_timeout(Rude, MS).unwrap();
-            // Should it run before the handle is dropped, then it is this drop that panics, on this thread.
+            // If the task runs before the handle is dropped, then this drop panics, on this thread.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(rude)));
             timer.new_timeout(Logged(log.clone()), 2 * MS).unwrap();
             if let Some(clock) = &clock {
@@ -373,7 +375,7 @@ mod timeouts {
         }
     }
 
-    /// What is thrown is dropped by whoever contains it.
+    /// The code that catches a panic also drops its payload.
     #[test]
     fn what_is_thrown_may_throw_once_more() {
         struct Thrown;
@@ -395,7 +397,7 @@ mod timeouts {
         eventually("the next task runs", || log.all() == ["run"]);
     }
 
-    /// A channel parks the thread that waits at it, and whoever unparks it may be the one who makes a timeout.
+    /// A channel parks its waiting thread. The thread that unparks it may also be the thread that makes a timeout.
     #[test]
     fn a_task_that_parks_its_thread_takes_no_wake_up_of_the_timers() {
         let timer = real();
@@ -409,7 +411,7 @@ mod timeouts {
         };
         timer.new_timeout(parks, MS).unwrap();
         eventually("what a task has made runs", || log.all() == ["run"]);
-        // And a later one that another thread makes while a task waits.
+        // Another thread makes a later timeout while a task waits.
         let (go, wait) = mpsc::channel::<()>();
         let (waits, is_waiting) = mpsc::channel();
         let wait = Mutex::new(wait);
@@ -656,7 +658,7 @@ mod ending {
         drop((timer, timeout));
         eventually("it ends", || threads() == 0);
 
-        // A timeout that can never expire does not keep it, and one that can does, until it has.
+        // A timeout that can never expire does not keep the timer's thread. A timeout that can expire keeps the thread until then.
         let timer = HashedWheelTimer::builder().thread_name("ends-soon").build().unwrap();
         let expired = Arc::new(AtomicUsize::new(0));
         let counts = expired.clone();

@@ -1,4 +1,4 @@
-//! The timers from outside: one program with a module for each subject.
+//! Integration tests of the timers, one module per subject.
 #![cfg(all(feature = "std", not(loom)))]
 
 mod complaints;

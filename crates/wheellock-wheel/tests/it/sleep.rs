@@ -1,4 +1,6 @@
-//! Sleeps, timeouts and intervals through the public handle: on the manual clock, on the real one, and on tokio's paused one.
+//! Sleeps, timeouts and intervals through the public handle.
+//!
+//! They run on the manual clock, on the real clock, and on tokio's paused clock.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -12,7 +14,7 @@ use wheellock_wheel::{Elapsed, MissedTicks, Sleep, Timer};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Counts how often it was woken.
+/// Counts its wake-ups.
 #[derive(Default)]
 struct Alarm(AtomicUsize);
 
@@ -37,7 +39,7 @@ fn poll<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(waker))
 }
 
-/// Parks the thread until the future is ready: a runtime of ten lines.
+/// Parks the thread until the future is ready: a minimal runtime.
 fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
     impl Wake for Unpark {

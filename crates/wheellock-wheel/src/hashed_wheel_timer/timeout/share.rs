@@ -1,14 +1,14 @@
-//! What a handle holds of its shard.
+//! Reference of a handle to its shard.
 
 use std::sync::Arc;
 
 use super::Entry;
 use crate::timer::shards::Shard;
 
-/// A handle's share of its shard.
+/// A handle's reference to its shard.
 ///
-/// The shard's count of owners is two locked instructions per handle. They are spared where a thread makes handles and drops them: it
-/// keeps the share that it has dropped last for the next.
+/// The shard's reference count costs two locked instructions per handle. A thread that makes and drops handles saves them: it keeps the
+/// last dropped reference for its next handle.
 pub(super) struct Share(Option<Arc<Shard<Entry>>>);
 
 impl Share {
@@ -33,14 +33,14 @@ impl std::ops::Deref for Share {
 impl Drop for Share {
     #[inline]
     fn drop(&mut self) {
-        // That of a timer that is gone would only keep memory.
+        // A reference to the shard of a dropped timer would only keep memory.
         if let Some(shard) = self.0.take_if(|shard| shard.has_timer()) {
             spare::keep(shard);
         }
     }
 }
 
-/// The share that a thread has dropped last.
+/// The reference that a thread dropped last.
 #[cfg(not(loom))]
 mod spare {
     use std::cell::Cell;
@@ -54,7 +54,7 @@ mod spare {
 
     #[inline]
     pub(super) fn take(shard: &Arc<Shard<Entry>>) -> Option<Arc<Shard<Entry>>> {
-        // A thread that is being torn down has none.
+        // The thread-local is gone while its thread is being torn down.
         let spare = SPARE.try_with(Cell::take).ok()??;
         if Arc::ptr_eq(&spare, shard) {
             return Some(spare);
@@ -69,7 +69,7 @@ mod spare {
     }
 }
 
-/// The model checker's threads share one of the system's.
+/// Without a spare: the model checker's threads run on one thread of the system.
 #[cfg(loom)]
 mod spare {
     use std::sync::Arc;

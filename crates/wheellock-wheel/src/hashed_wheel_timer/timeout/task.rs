@@ -1,4 +1,4 @@
-//! What a timeout runs, and how one of any type is kept.
+//! Tasks of timeouts, and their type-erased storage.
 
 use std::any::Any;
 use std::boxed::Box;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::{Timeout, entry};
 
-/// What a [`HashedWheelTimer`](crate::HashedWheelTimer) runs. Implemented by every `Fn(&Timeout)`.
+/// A task of a [`HashedWheelTimer`](crate::HashedWheelTimer). Every `Fn(&Timeout)` implements this trait.
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,10 +33,10 @@ use super::{Timeout, entry};
 /// # Ok::<(), wheellock_wheel::NewTimeoutError>(())
 /// ```
 pub trait TimerTask: Any + Send + Sync {
-    /// Runs once, when the delay is over. A panic is contained and reported by the panic hook.
+    /// Runs once, after the delay. The timer catches a panic; the panic hook reports it.
     fn run(&self, timeout: &Timeout);
 
-    /// Runs once if the timeout is cancelled, on the thread that cancels. A panic is contained.
+    /// Runs once if the timeout is cancelled, on the cancelling thread. The timer catches a panic.
     fn cancelled(&self, timeout: &Timeout) {
         let _ = timeout;
     }
@@ -48,8 +48,8 @@ impl<F: Fn(&Timeout) + Send + Sync + 'static> TimerTask for F {
     }
 }
 
-/// The task of a [`Timeout`], shared with it. Hand it to [`new_timeout`](crate::HashedWheelTimer::new_timeout) to have it run once
-/// more; each of its timeouts expires or is cancelled by itself.
+/// The shared task of a [`Timeout`]. Pass it to [`new_timeout`](crate::HashedWheelTimer::new_timeout) to run it again. Each timeout of the
+/// task expires or is cancelled independently.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -92,24 +92,24 @@ impl fmt::Debug for Task {
     }
 }
 
-/// What stands for tasks of any type.
+/// A task of any type.
 pub(crate) type AnyTask = entry::AnyTask<dyn KeptTask>;
 
-/// A task, and what makes it quick to reach.
+/// A task with fast access to its memory.
 pub(crate) trait KeptTask: Send + Sync {
     fn run(&self, timeout: &Timeout);
 
     fn cancelled(&self, timeout: &Timeout);
 
-    /// Reads what is behind it in memory, if it is anywhere.
+    /// Reads the byte behind the task, if the task has memory.
     fn read_end(&self);
 }
 
-/// Of a type without state: it is nowhere in memory.
+/// A task of a type without state, which has no memory.
 struct Stateless<T>(T);
 
-/// With a byte behind it. Who reads that byte and the counts of the task's owners, which are before it, has the whole of a small one in the
-/// cache, wherever it lies across lines. Running it then waits for nothing.
+/// A task followed by one byte. The reference counts lie before the task. Reading the counts and this byte brings a small task into the
+/// cache, even across cache lines. The task then runs without a wait for memory.
 #[repr(C)]
 struct WithEnd<T> {
     task: T,
@@ -145,10 +145,10 @@ impl<T: TimerTask> KeptTask for WithEnd<T> {
 #[inline]
 pub(crate) fn any_task<T: TimerTask>(task: T) -> AnyTask {
     if size_of::<T>() == 0 && !needs_drop::<T>() {
-        // A box of nothing is not allocated, so nothing is leaked.
+        // A box of a zero-sized type is not allocated, so this leaks no memory.
         return AnyTask::Stateless(Box::leak(Box::new(Stateless(task))));
     }
-    // One that is handed on again and again is still one task.
+    // Reuse the inner task: otherwise each re-armed timeout would wrap the task once more.
     match (&task as &dyn Any).downcast_ref::<Task>() {
         Some(handed_on) => handed_on.0.clone(),
         None => AnyTask::Shared(Arc::new(WithEnd { task, end: 0 })),

@@ -1,4 +1,4 @@
-//! How to use the locks: the page `docs/guide.md` of the repository.
+//! The guide: the page `docs/guide.md` of the repository.
 //!
 //! [Guarantees]: https://github.com/wheellock/wheellock/blob/main/docs/guarantees.md
 //! [Beside Redisson]: https://github.com/wheellock/wheellock/blob/main/docs/interop.md
@@ -10,10 +10,10 @@
 //! [observability]: crate::guide::observability
 //! [alerts]: crate::guide::observability#three-alerts
 //!
-// The first definition of a link is the one that counts, so those above win over the page's own.
+// The first definition of a link counts, so the definitions above win over the page's own.
 #![doc = include_str!("../docs/guide.md")]
 
-/// What an operator sees: the page `docs/observability.md` of the repository.
+/// Metrics, events and alerts for operators: the page `docs/observability.md` of the repository.
 ///
 /// [fixed leases]: crate::guide#fixed-leases
 /// [a service]: https://github.com/wheellock/wheellock/blob/main/examples/service/src/main.rs

@@ -1,8 +1,8 @@
-//! Distributed locks on Redis and Valkey: reentrant, kept alive by a watchdog, woken by push messages, and wire-compatible with
-//! Java's Redisson.
+//! Distributed locks on Redis and Valkey, reentrant and wire-compatible with Java's Redisson.
 //!
-//! For services that run in several processes and must not do one thing twice at the same time, and for teams that already use
-//! Redisson in Java: both sides see the same locks, byte for byte.
+//! A watchdog keeps the leases alive, and push messages wake the waiters. Use Wheellock for services that run in
+//! several processes and must not do one thing twice at the same time. It also suits teams that use Redisson in Java,
+//! because both sides share the same locks, byte for byte.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -23,11 +23,11 @@
 //! # }
 //! ```
 //!
-//! Start with the [`guide`]. Threads have the same names without `async` in [`blocking`].
+//! Start with the [`guide`]. For threads, [`blocking`] has the same names without `async`.
 //!
 //! # Kinds of locks
 //!
-//! | made by | what it is | shared with Redisson's |
+//! | made by | description | shared with Redisson's |
 //! |---|---|---|
 //! | [`lock`](LockManager::lock) | one holder, reentrant, waiters are woken | `RLock` |
 //! | [`fair_lock`](LockManager::fair_lock) | first come, first served over all processes | `RFairLock` |
@@ -35,41 +35,43 @@
 //! | [`fenced_lock`](LockManager::fenced_lock) | every grant has a number greater than all before | `RFencedLock` |
 //! | [`spin_lock`](LockManager::spin_lock) | waiters poll instead of listening | `RSpinLock` |
 //! | [`simple_lock`](LockManager::simple_lock) | `SET NX PX`, as redsync, node-redlock, redis-py and rslock have it | none |
-//! | [`permit_semaphore`](LockManager::permit_semaphore) | so many at a time; permits have leases | `RPermitExpirableSemaphore` |
+//! | [`permit_semaphore`](LockManager::permit_semaphore) | a number of permits, each with a lease | `RPermitExpirableSemaphore` |
 //! | [`semaphore`](LockManager::semaphore) | a number of permits without holders | `RSemaphore` |
-//! | [`count_down_latch`](LockManager::count_down_latch) | closed until it was counted down so often | `RCountDownLatch` |
+//! | [`count_down_latch`](LockManager::count_down_latch) | closed until its count has reached zero | `RCountDownLatch` |
 //! | [`multi_lock`] | several locks, all or none | `RedissonMultiLock` |
 //! | [`RedLock`] | a majority of independent servers | `RedissonRedLock` |
 //! | [`election`](LockManager::election) | one of many processes leads, and others see who and where | none |
 //!
 //! # What is promised
 //!
-//! - **Exclusion.** On one server that keeps its data and whose clock does not jump, at most one owner believes it holds a lock at
-//!   any time: a [`Guard`] believes only as long as arithmetic allows, counted from before the request was sent.
-//! - **Early warning.** [`is_valid`](Guard::is_valid) turns false and [`lost`](Guard::lost) resolves before the server lets the next
-//!   one in, unless the lock is taken away by force.
+//! - **Exclusion.** At most one owner holds a valid guard of a lock at any time, on one server that keeps its data and
+//!   whose clock does not jump. A [`Guard`] is valid only while arithmetic allows it, counted from before the request
+//!   was sent.
+//! - **Early warning.** [`is_valid`](Guard::is_valid) turns false and [`lost`](Guard::lost) resolves before the server
+//!   grants the lock to the next owner, unless the lock is taken away by force.
 //! - **Liveness.** If a holder dies, a live waiter gets the lock within one lease. A lost message costs latency only.
-//! - **No leaks.** Drop any future or guard at any point: what it held is released, and nothing is renewed for ever.
-//! - **At most once.** A repeat after a lost reply never counts a hold twice and never touches somebody else's.
-//! - **Honest errors.** Each [`Error`] says in one line what was tried, on which server and why it failed, and by
-//!   [`outcome`](Error::outcome) whether it may have taken effect.
+//! - **No leaks.** Drop any future or guard at any point. Its hold is released, and no lease is renewed for ever.
+//! - **At most once.** A retry after a lost reply never counts a hold twice, and never changes the hold of another
+//!   owner.
+//! - **Honest errors.** Each [`Error`] says in one line which operation failed, on which server and why. Its
+//!   [`outcome`](Error::outcome) says whether the operation may have taken effect.
 //!
-//! No lease-based lock can promise that code which keeps running after its lease is alone, nor exclusion across an asynchronous
-//! failover, unless every replica that may take over has acknowledged: [`Durability`]. The assumptions and the fine print are on
-//! the page [Guarantees].
+//! A lease-based lock cannot promise that code is alone if it keeps running after its lease. It cannot promise
+//! exclusion across an asynchronous failover either, unless every replica that may take over has acknowledged:
+//! [`Durability`]. The page [Guarantees] has the assumptions and the fine print.
 //!
 //! # Servers
 //!
-//! Redis 6 or later, or any Valkey: alone, with replicas, behind Sentinels, or a cluster. The URL says which.
+//! Redis 6 or later, or any Valkey. The URL selects a single server, one with replicas, Sentinels, or a cluster.
 //!
 //! # Features
 //!
 //! All are off by default.
 //!
 //! - `tls`: `rediss://` and `valkeys://`, by rustls.
-//! - `tracing`: connections, losses, failed renewals and risks of the server as events; waits and holds as spans.
-//! - `metrics`: a manager's numbers for the recorder that the service has.
-//! - `testing`: a server in memory, for tests of what uses locks. Not for production.
+//! - `tracing`: events for connections, losses, failed renewals and risks of the server; spans for waits and holds.
+//! - `metrics`: a manager's numbers, for the recorder of your service.
+//! - `testing`: a server in memory, for tests of code that uses locks. Not for production.
 //!
 //! # More pages
 //!

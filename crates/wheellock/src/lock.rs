@@ -1,4 +1,6 @@
-//! A lock by name: what one may hold. Owns the public verbs; the work is done by the acquire loop and the guard.
+//! A lock by name, and its public methods.
+//!
+//! The acquire loop and the guard do the work.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,8 +26,9 @@ use crate::wire::holder::{Holder, Holders};
 
 /// A reentrant lock, shared by all who use its name: tasks, processes, and Redisson's `RLock` in Java.
 ///
-/// A handle costs no I/O and may be cloned and shared. Every acquire is a holder of its own, so two tasks that share a
-/// handle exclude each other; to take the lock once more on purpose, present the owner: [`with_owner`](Self::with_owner).
+/// A handle costs no I/O. You can clone and share it. Every acquire has an owner of its own, so two tasks that share a
+/// handle exclude each other. To take the lock once more on purpose, present the owner with
+/// [`with_owner`](Self::with_owner).
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -50,10 +53,10 @@ pub struct Lock {
     pub(crate) name: Arc<Name>,
     lease: Option<Duration>,
     owner: Option<Owner>,
-    /// Of a side of a read-write lock.
+    /// The other side of a read-write lock, if this lock is one side.
     pub(crate) sides: Option<Sides>,
-    /// Of a handle whose callers ask again after pauses, and do not listen.
-    /// Shared by its copies: few have one, and every task that waits has a copy.
+    /// The pauses between polls, for a handle that polls instead of subscribing. Copies share it, because few handles
+    /// have a backoff, and every waiting task has a copy of the handle.
     backoff: Option<Arc<Backoff>>,
 }
 
@@ -62,61 +65,61 @@ impl Lock {
         Self { context, name, lease: None, owner: None, sides: None, backoff: None }
     }
 
-    /// The lock's name, which is also its key on the server.
+    /// Returns the lock's name, which is also its key on the server.
     pub fn name(&self) -> &str {
         self.name.text()
     }
 
-    /// The same lock taken with a fixed lease: no watchdog, it ends by itself after `lease` unless released before. A
-    /// lease below 3 ms or above 100 years fails when acquiring.
+    /// Returns the same lock with a fixed lease. The watchdog does not renew this lease; the lock expires after `lease`
+    /// unless released before. With a lease below 3 ms or above 100 years, acquiring fails.
     #[must_use]
     pub fn with_lease(&self, lease: Duration) -> Self {
         Self { lease: Some(lease), ..self.clone() }
     }
 
-    /// The same lock taken as `owner`. If that owner holds it, acquiring succeeds at once and raises the hold count;
-    /// each guard gives back one hold.
+    /// Returns the same lock, taken as `owner`. If that owner holds the lock, acquiring succeeds at once and raises the
+    /// hold count. Each guard releases one hold.
     #[must_use]
     pub fn with_owner(&self, owner: Owner) -> Self {
         Self { owner: Some(owner), ..self.clone() }
     }
 
-    /// The same lock waited for by asking again and again after these pauses, instead of listening for releases: what
-    /// [`spin_lock`](crate::LockManager::spin_lock) does by default. A wait is never overshot. Behind a waiter of this process
-    /// who listens, a caller with a backoff hears of a release as early as that one.
+    /// Returns the same lock with a polling wait. The waiter polls after these pauses, instead of subscribing to
+    /// releases. [`spin_lock`](crate::LockManager::spin_lock) does so by default. A pause never outlasts the wait. If
+    /// an earlier waiter of this process subscribes, a caller with a backoff is notified of a release together with it.
     #[must_use]
     pub fn with_backoff(&self, backoff: Backoff) -> Self {
         Self { backoff: Some(Arc::new(backoff)), ..self.clone() }
     }
 
-    /// Waits until the lock is free and takes it. Without [`with_lease`](Self::with_lease) the watchdog renews the lease
-    /// until the guard is released or dropped, or this process dies.
+    /// Waits until the lock is free and takes it. Without [`with_lease`](Self::with_lease) the watchdog renews the
+    /// lease. It does so until the guard is released or dropped, or this process dies.
     ///
-    /// Waiters of one process are served in the order in which they came.
+    /// Waiters of one process are served in the order of their calls.
     ///
     /// # Cancel safety
     ///
-    /// Safe at every point: what the server may have granted meanwhile is released, and the next waiter is woken.
+    /// Safe at every point: any grant of the server meanwhile is released, and the next waiter is woken.
     ///
-    /// Safe is to drop the future, and not to keep it without polling it, as a `select!` in a loop does with one that is pinned outside
-    /// of it while the work of another branch goes on. It keeps its place: as with tokio's `Mutex`, those who wait behind it for
-    /// this lock in this process may stand still until it is polled or dropped.
+    /// You may drop the future. Do not keep it without polling it. A `select!` in a loop does that to a future pinned
+    /// outside of the loop, while it runs another branch. The future keeps its place in the queue. Later waiters for
+    /// this lock in this process may then stand still until it is polled or dropped, as with tokio's `Mutex`.
     ///
     /// # Errors
     ///
-    /// [`Error::Server`] if the server cannot be asked for longer than the response timeout; [`Error::OtherData`] if there
-    /// is other data under the name; [`Error::InvalidName`], [`Error::InvalidLease`], [`Error::ForeignOwner`] before anything
-    /// is sent; [`Error::GrantedTooLate`] if the lease had run out before the grant arrived, and the wait was over (without a limit the
-    /// lock is asked for again); [`Error::NotReplicated`] if too few servers knew of the grant in time; [`Error::ShutDown`] once the manager is
-    /// [shut down](crate::LockManager::shutdown).
+    /// [`Error::Server`] if the server does not reply for longer than the response timeout; [`Error::OtherData`] if
+    /// there is other data under the name; [`Error::InvalidName`], [`Error::InvalidLease`], [`Error::ForeignOwner`]
+    /// before anything is sent; [`Error::GrantedTooLate`] if the lease had ended before the grant arrived, and the wait
+    /// was over (without a limit the request is retried); [`Error::NotReplicated`] if too few servers knew of the grant
+    /// in time; [`Error::ShutDown`] once the manager is [shut down](crate::LockManager::shutdown).
     pub async fn acquire(&self) -> Result<Guard, Error> {
         acquire(self.request(), Wait::FOREVER, None, |Ok(guard)| guard).await
     }
 
-    /// Takes the lock if it is free: one round trip. A [wait](Self::try_acquire_for) of zero does the same.
+    /// Takes the lock if it is free, in one round trip. A [wait](Self::try_acquire_for) of zero does the same.
     ///
-    /// The server has 300 ms for its answer, also if the connection broke and has to come back first. Only the first connection of a
-    /// [lazy](crate::LockManagerBuilder::lazy) manager may take as long as the response timeout.
+    /// The server has 300 ms for its reply, even if a broken connection must first reconnect. Only the first connection
+    /// of a [lazy](crate::LockManagerBuilder::lazy) manager may take as long as the response timeout.
     ///
     /// # Cancel safety
     ///
@@ -131,11 +134,12 @@ impl Lock {
 
     /// Waits up to `wait`, counted from this call, for the lock. Returns `None` if another holder still has it then.
     ///
-    /// The server is asked at least once, so a wait shorter than a round trip ends with the answer to the first question; at most 300 ms
-    /// later, if the server is connected and does not answer. All other waits end on time. A wait of [`Duration::ZERO`] is
-    /// [`try_acquire`](Self::try_acquire).
+    /// The server gets at least one request. So a wait shorter than a round trip ends with the reply to the first
+    /// request. If the server is connected and does not reply, the wait ends at most 300 ms late. All other waits end
+    /// on time. A wait of [`Duration::ZERO`] is [`try_acquire`](Self::try_acquire).
     ///
-    /// A server that takes no writes for want of replicas or memory (`NOREPLICAS`, `OOM`) is waited for, as a holder is.
+    /// A server may refuse writes for lack of replicas or memory (`NOREPLICAS`, `OOM`). The call waits for such a
+    /// server, as it waits for a holder.
     ///
     /// # Cancel safety
     ///
@@ -143,8 +147,9 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire), and [`Error::Server`] if the wait ended while the server did not answer, or refused to
-    /// serve: then it is not known who holds the lock. A question that the end of the wait cut short is no error.
+    /// As [`acquire`](Self::acquire). Also [`Error::Server`] if the wait ended while the server did not reply, or
+    /// refused to serve, because then the holder is not known. A request that the end of the wait cut short is not an
+    /// error.
     pub fn try_acquire_for(
         &self,
         wait: Duration,
@@ -154,7 +159,7 @@ impl Lock {
     }
 
     /// Acquires, runs `work` with the guard, and releases with confirmation. If the lock is lost meanwhile, `work` is
-    /// dropped where it stands.
+    /// dropped at its current await point.
     ///
     /// ```no_run
     /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
@@ -169,14 +174,15 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire); [`Error::Lost`] if the lock was lost before `work` had ended, or if the server no
-    /// longer knew its owner when it was released: then it is not known which came first. If the release could not be
-    /// confirmed, the lease decides: what ended under a valid one is `Ok`.
+    /// As [`acquire`](Self::acquire); [`Error::Lost`] if the lock was lost before `work` ended. Also [`Error::Lost`] if
+    /// the server no longer knew the owner at the release: the loss may have come before the end of `work`. If the
+    /// release could not be confirmed, the lease decides: work that ended under a valid lease is `Ok`.
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T, Error> {
         Self::run_under(self.acquire().await?, work).await
     }
 
-    /// [`run`](Self::run) for work that can fail: one `Result` for both. The lock's errors become the work's by [`From`].
+    /// [`run`](Self::run) for work that can fail, with one `Result` for both. [`From`] converts the lock's errors into
+    /// those of `work`.
     ///
     /// ```no_run
     /// # use wheellock::{Error, LockManager};
@@ -199,8 +205,8 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// What `work` returns, after the lock was released; and all of [`run`](Self::run). Of a lock that was lost the error is
-    /// [`Error::Lost`], whatever `work` has said.
+    /// The error of `work`, after the lock was released, and all errors of [`run`](Self::run). If the lock was lost,
+    /// the error is [`Error::Lost`], whatever `work` returned.
     pub async fn try_run<T, E: From<Error>>(
         &self,
         work: impl AsyncFnOnce(&Guard) -> Result<T, E>,
@@ -208,8 +214,8 @@ impl Lock {
         self.run(work).await?
     }
 
-    /// [`try_run`](Self::try_run) that waits for the lock up to `wait`, as [`try_acquire_for`](Self::try_acquire_for) does. Returns
-    /// `None` if another holder still has it then: `work` was not begun.
+    /// [`try_run`](Self::try_run) with a wait of up to `wait`, as in [`try_acquire_for`](Self::try_acquire_for).
+    /// Returns `None` if another holder still has the lock then. In this case `work` was not started.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -235,7 +241,7 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// What `work` returns, and all of [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
+    /// The error of `work`, and all errors of [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
     pub async fn try_run_for<T, E: From<Error>>(
         &self,
         wait: Duration,
@@ -247,18 +253,18 @@ impl Lock {
         }
     }
 
-    /// Runs `work` under what was granted, and gives that back.
+    /// Runs `work` under `guard`, and releases the guard.
     async fn run_under<T>(guard: Guard, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T, Error> {
         let result = guard.run_unconfirmed(work(&guard)).await?;
         guard.release_after_work().await?;
         Ok(result)
     }
 
-    /// Whether anybody holds the lock now. Always asked of the primary.
+    /// Returns true if the lock is held now. The primary answers, never a replica.
     ///
     /// # Cancel safety
     ///
-    /// Safe: it changes nothing.
+    /// Safe: the call changes nothing.
     ///
     /// # Errors
     ///
@@ -270,11 +276,11 @@ impl Lock {
         self.ask(wire::is_held(&self.name), wire::read_yes).await
     }
 
-    /// How often `owner` holds the lock.
+    /// Returns the number of holds that `owner` has of the lock.
     ///
     /// # Cancel safety
     ///
-    /// Safe: it changes nothing.
+    /// Safe: the call changes nothing.
     ///
     /// # Errors
     ///
@@ -285,11 +291,11 @@ impl Lock {
         self.ask(wire::hold_count(&self.name, &holder), read).await
     }
 
-    /// Whether `owner` holds the lock.
+    /// Returns true if `owner` holds the lock.
     ///
     /// # Cancel safety
     ///
-    /// Safe: it changes nothing.
+    /// Safe: the call changes nothing.
     ///
     /// # Errors
     ///
@@ -298,11 +304,12 @@ impl Lock {
         self.hold_count(owner).await.map(|count| count > 0)
     }
 
-    /// Who holds the lock: process, owner, hold count, what is left of the lease and, if its manager has one, its
-    /// [label](crate::LockManagerBuilder::label); `None` if the lock is free. Of readers it is any one; see
-    /// [`holders`](Self::holders).
+    /// Returns the lock's holder, or `None` if the lock is free. A [`Holder`] has the process, the owner, the hold
+    /// count and the remaining lease. If its manager has a [label](crate::LockManagerBuilder::label), the holder has
+    /// this, too. Of several readers, any one is returned; see [`holders`](Self::holders).
     ///
-    /// Foreign holders are shown as what they are. It takes one round trip, and a second one for the labels of other managers.
+    /// The owner of a foreign holder has the text that is on the server. The call takes one round trip, and a second
+    /// one for the labels of other managers.
     ///
     /// ```no_run
     /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
@@ -318,12 +325,12 @@ impl Lock {
     ///
     /// # Cancel safety
     ///
-    /// Safe: it changes nothing.
+    /// Safe: the call changes nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::Server`], [`Error::InvalidName`]; [`Error::OtherData`] if what is under the name is no such lock. A label that
-    /// cannot be found is none.
+    /// [`Error::Server`], [`Error::InvalidName`]; [`Error::OtherData`] if the name holds data that is not such a lock.
+    /// A missing label is not an error.
     pub async fn holder(&self) -> Result<Option<Holder>, Error> {
         let Holders { mut holders, .. } = self.unlabelled_holders().await?;
         holders.truncate(1);
@@ -331,12 +338,12 @@ impl Lock {
         Ok(holders.pop())
     }
 
-    /// All who hold the lock, as [`holder`](Self::holder) says it of one. Only readers are several: at most a hundred of them are
-    /// told, and how many there are beyond these.
+    /// Returns all holders of the lock, each as [`holder`](Self::holder) does. Only readers can be several. At most a
+    /// hundred of them are returned, and the number of the others.
     ///
     /// # Cancel safety
     ///
-    /// Safe: it changes nothing.
+    /// Safe: the call changes nothing.
     ///
     /// # Errors
     ///
@@ -355,12 +362,12 @@ impl Lock {
         self.ask_script(script, &wire::show_holders(&self.name), read).await
     }
 
-    /// How long the present holder's lease still runs by the server's clock, to the millisecond; `None` if the lock
-    /// is free, [`Duration::MAX`] if an operator has taken its TTL away.
+    /// Returns the remaining lease of the present holder by the server's clock, to the millisecond. `None` if the lock
+    /// is free, [`Duration::MAX`] if an operator has removed its TTL.
     ///
     /// # Cancel safety
     ///
-    /// Safe: it changes nothing.
+    /// Safe: the call changes nothing.
     ///
     /// # Errors
     ///
@@ -369,12 +376,12 @@ impl Lock {
         self.ask(wire::remaining_lease(&self.name), wire::read_remaining_lease).await
     }
 
-    /// How many wait for a [fair lock](crate::LockManager::fair_lock), in all processes; `None` for other kinds, of which the
-    /// server does not know who waits.
+    /// Returns the number of waiters for a [fair lock](crate::LockManager::fair_lock), in all processes. `None` for
+    /// other kinds, whose waiters the server does not know.
     ///
     /// # Cancel safety
     ///
-    /// Safe: it changes nothing.
+    /// Safe: the call changes nothing.
     ///
     /// # Errors
     ///
@@ -387,12 +394,13 @@ impl Lock {
         self.ask(wire::queue_length(&key), wire::read_queue_length).await.map(Some)
     }
 
-    /// How many stand before `owner` among those who wait for a [fair lock](crate::LockManager::fair_lock), the dead included: 0 is
-    /// next. `None` if this owner does not wait, and for other kinds. Needs Redis 6.0.6.
+    /// Returns the number of waiters before `owner` in the queue of a [fair lock](crate::LockManager::fair_lock), dead
+    /// waiters included. The next waiter has 0. `None` if this owner does not wait, and for other kinds. Needs Redis
+    /// 6.0.6.
     ///
     /// # Cancel safety
     ///
-    /// Safe: it changes nothing.
+    /// Safe: the call changes nothing.
     ///
     /// # Errors
     ///
@@ -405,9 +413,11 @@ impl Lock {
         self.ask(wire::position(&key, &holder), wire::read_position).await
     }
 
-    /// Frees the lock, no matter who holds it, and wakes the waiters. Returns whether it was held. A holder of this manager learns
-    /// of it at once, one elsewhere by its watchdog's next renewal, within a third of its lease, or with a fixed lease when it asks; until then
-    /// two may work.
+    /// Frees the lock, even if another client holds it, and wakes the waiters. Returns true if it was held.
+    ///
+    /// A holder of this manager is notified at once. A holder elsewhere is notified by its watchdog's next renewal,
+    /// within a third of its lease. With a fixed lease, it notices only when it polls the server. Until then two
+    /// holders may work.
     ///
     /// # Cancel safety
     ///
@@ -415,7 +425,7 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`Error::OtherData`] if what is under the name is no such lock; [`Error::Server`], [`Error::InvalidName`].
+    /// [`Error::OtherData`] if the name holds data that is not such a lock; [`Error::Server`], [`Error::InvalidName`].
     pub async fn force_release(&self) -> Result<bool, Error> {
         self.check_name()?;
         let Some(script) = &self.name.kind().force_release else { return Ok(false) };
@@ -433,7 +443,7 @@ impl Lock {
         Ok(was_held)
     }
 
-    /// Asks the primary, and reads its answer.
+    /// Sends a query to the primary, and reads its reply.
     pub(crate) async fn ask<T>(
         &self,
         command: Command<'_>,
@@ -445,7 +455,7 @@ impl Lock {
         read(&reply).ok_or_else(|| self.unexpected(&reply))
     }
 
-    /// As [`ask`](Self::ask), where one command does not say it.
+    /// As [`ask`](Self::ask), for queries that need a script.
     pub(crate) async fn ask_script<T>(
         &self,
         script: &Script,
@@ -458,7 +468,7 @@ impl Lock {
         read(&reply).ok_or_else(|| self.unexpected(&reply))
     }
 
-    /// Has a script take effect once.
+    /// Runs a script that takes effect exactly once.
     pub(crate) async fn once(
         &self,
         script: &Script,
@@ -481,7 +491,7 @@ impl Lock {
         format!("{verb} {}", self.name.titled())
     }
 
-    /// One hold of this lock, on the terms of this handle.
+    /// Returns the request for one hold of this lock, with the settings of this handle.
     pub(crate) fn request(&self) -> Result<Request<'_>, Error> {
         self.check_name()?;
         Ok(Request {
@@ -498,7 +508,7 @@ impl Lock {
         })
     }
 
-    /// What `owner` is called in this lock.
+    /// Returns the text of `owner` for this lock.
     fn text_of(&self, owner: &Owner) -> OwnerText {
         OwnerText::new(&owner.manager, owner.number, self.name.kind().holder_suffix)
     }
@@ -511,13 +521,13 @@ impl Lock {
         }
     }
 
-    /// Whether the owner that was presented is believed to hold this lock.
+    /// Returns true if the presented owner holds this lock, as far as is known.
     pub(crate) fn is_held_by_owner(&self) -> bool {
         let ours = self.owner.as_ref().filter(|owner| owner.manager == self.context.uuid);
         ours.is_some_and(|owner| self.context.holds().is_held_by(&self.name, owner.number))
     }
 
-    /// An error, if no attempt on this lock could be made at all.
+    /// Fails if no request for this lock can be made at all.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.check_name()?;
         self.lease()?;
@@ -529,7 +539,7 @@ impl Lock {
         }
     }
 
-    /// An error if the server could not do with this name what a lock needs.
+    /// Fails if a server cannot hold the keys of a lock with this name.
     pub(crate) fn check_name(&self) -> Result<(), Error> {
         self.name.check()?;
         if self.name.is_in_one_slot() {
@@ -544,8 +554,8 @@ impl Lock {
         Ok(())
     }
 
-    /// Whether one request can take both locks. In a cluster a script's keys are in one slot, and not even those of one slot
-    /// can always be asked for together.
+    /// Returns true if one request can take both locks. In a cluster a script's keys must be in one slot. Not even keys
+    /// of one slot can always be requested together.
     pub(crate) fn can_be_asked_for_with(&self, other: &Self) -> bool {
         let is_cluster = matches!(self.context.client.config().servers, Servers::Cluster(_));
         let same_kind = std::ptr::eq(self.name.kind(), other.name.kind());

@@ -507,8 +507,7 @@ impl MultiLock {
         Ok(None)
     }
 
-    /// Returns the places of the members that are not taken, in order. Each group contains members that one request can
-    /// take together.
+    /// Returns the places of the members that are not taken, in order. Each group of them fits in one request.
     fn groups(&self, taken: &Taken) -> Vec<Vec<usize>> {
         let mut groups: Vec<(&Lock, Vec<usize>)> = Vec::new();
         for place in self.order.iter().copied().filter(|place| taken.get(*place).is_none()) {

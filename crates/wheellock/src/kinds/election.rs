@@ -1,5 +1,6 @@
-//! Leader election by name: a fenced lock that says who has it. Owns campaigns and what a leader announces; who leads is seen through
-//! `observer`, and waiting for the lock is the acquire loop's.
+//! Leader election by name, on a fenced lock.
+//!
+//! This module owns campaigns and announcements. `observer` polls the leader, and the acquire loop waits for the lock.
 
 pub(crate) mod observer;
 
@@ -22,12 +23,12 @@ use crate::wire;
 
 pub use observer::{Leader, Observer};
 
-/// An election by name: of all who campaign, in all processes that use this name, one leads. Who leads, and what it says of itself, can
-/// be [observed](Self::observe).
+/// An election by name. One of all campaigners leads, in all processes that use this name. You can
+/// [observe](Self::observe) the leader and its announcement.
 ///
-/// It is a [`FencedLock`] of the same name with something to say beside it, so that processes with Redisson's `RFencedLock` may take part.
-/// Leadership is a lease: no lock keeps a leader that was stopped from acting after another one has been elected, but what it acts upon
-/// can, by the [token](FencedGuard::token).
+/// An election is a [`FencedLock`] of the same name with an announcement beside it. So processes with Redisson's
+/// `RFencedLock` may take part. Leadership is a lease. A paused leader may act after another leader was elected, and no
+/// lock prevents that. The resource can prevent it, by the [token](FencedGuard::token).
 ///
 /// ```no_run
 /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
@@ -50,37 +51,37 @@ impl Election {
         Self { lock: FencedLock::new(lock), announcement: "".into() }
     }
 
-    /// The election's name, which is that of its lock.
+    /// Returns the election's name, which is also the name of its lock.
     pub fn name(&self) -> &str {
         self.lock.as_lock().name()
     }
 
-    /// The same election with what this one says of itself once it leads: where it is, as a rule. At most 4 KiB, or campaigns fail. What
-    /// it does not say, observers see as an empty text.
+    /// Returns the same election with an announcement for when this campaigner leads, usually its address. With more
+    /// than 4 KiB, campaigns fail. Without an announcement, observers see an empty text.
     #[must_use]
     pub fn with_announcement(&self, text: &str) -> Self {
         Self { lock: self.lock.clone(), announcement: text.into() }
     }
 
-    /// Waits until nobody else leads, and leads. The lease is kept alive by the watchdog until the leadership is resigned, dropped or lost,
-    /// or this process dies; then the next one is elected, after one lease at most.
+    /// Waits until no other process leads, and then leads. The watchdog renews the lease until the leadership is
+    /// resigned, dropped or lost, or this process dies. Then the next leader is elected, after one lease at most.
     ///
-    /// Campaigners of one process lead in the order in which they came; between processes there is no order.
+    /// Campaigners of one process lead in the order of their calls. Between processes there is no order.
     ///
     /// # Cancel safety
     ///
-    /// As [`Lock::acquire`]: what may have been won is given back, and the next campaigner is woken.
+    /// As [`Lock::acquire`]: a leadership won meanwhile is released, and the next campaigner is woken.
     ///
     /// # Errors
     ///
-    /// As [`FencedLock::acquire`]; [`Error::AnnouncementTooLong`]; [`Error::Lost`] if the leadership was lost before it was announced, and
-    /// [`Error::Server`] if it could not be: it is given back then.
+    /// As [`FencedLock::acquire`]; [`Error::AnnouncementTooLong`]; [`Error::Lost`] if the leadership was lost before
+    /// its announcement; [`Error::Server`] if the announcement failed. The leadership is released then.
     pub async fn campaign(&self) -> Result<Leadership, Error> {
         self.check()?;
         self.lead(self.lock.acquire().await?).await
     }
 
-    /// Leads if nobody does: two round trips.
+    /// Leads if there is no leader, in two round trips.
     ///
     /// # Cancel safety
     ///
@@ -97,8 +98,8 @@ impl Election {
         }
     }
 
-    /// Waits up to `wait`, counted from this call. Returns `None` if another one still leads then. Whoever is elected in time announces
-    /// itself, which takes a round trip more, and at most the response timeout.
+    /// Waits up to `wait`, counted from this call. Returns `None` if another process still leads then. A campaigner
+    /// elected in time announces itself. That takes one more round trip, and at most the response timeout.
     ///
     /// # Cancel safety
     ///
@@ -115,11 +116,11 @@ impl Election {
         }
     }
 
-    /// Who leads now, as the primary says.
+    /// Returns the present leader, as the primary knows it.
     ///
     /// # Cancel safety
     ///
-    /// Safe: it changes nothing.
+    /// Safe: the call changes nothing.
     ///
     /// # Errors
     ///
@@ -128,7 +129,8 @@ impl Election {
         observer::look(self.lock.as_lock()).await.map(|(leader, _)| leader)
     }
 
-    /// Watches who leads. Nothing is asked, and nothing is listened to, before [`Observer::changed`] is.
+    /// Returns a watch over the leader. It sends no request and subscribes to nothing before the first
+    /// [`Observer::changed`].
     pub fn observe(&self) -> Observer {
         Observer::new(self.lock.as_lock().clone())
     }
@@ -141,7 +143,7 @@ impl Election {
         let announcements = Announcements::new(&self.lock.as_lock().context);
         let leadership = Leadership { guard, lock: self.lock.as_lock().clone(), announcements };
         leadership.announce(&self.announcement).await?;
-        // The server may have said long ago what is heard now.
+        // A reply that arrives now may be old, and the lease may have ended since.
         if !leadership.is_leader() {
             let reason = leadership.lost().await;
             return Err(Error::Lost { lock: self.name().to_owned(), reason });
@@ -157,7 +159,8 @@ impl fmt::Debug for Election {
     }
 }
 
-/// Being the leader of an [`Election`]: a [`FencedGuard`] with what a leader does. Dropping it resigns in the background.
+/// The leadership of an [`Election`]: a [`FencedGuard`] with the methods of a leader. Dropping it resigns in the
+/// background.
 ///
 /// ```no_run
 /// # async fn example(election: wheellock::Election) -> Result<(), wheellock::Error> {
@@ -176,7 +179,8 @@ pub struct Leadership {
     announcements: Announcements,
 }
 
-/// Where the server remembers what a leader says: all of it at one place, so that nothing takes effect after what was said later.
+/// The server's slot for the results of a leader's announcements. All share one slot, so that no announcement takes
+/// effect after a later one.
 struct Announcements {
     context: Arc<Context>,
     place: u64,
@@ -205,13 +209,15 @@ impl fmt::Debug for Announcements {
 }
 
 impl Leadership {
-    /// Whether this one may believe to lead right now: [`Guard::is_valid`](crate::Guard::is_valid). Ask before every step that must not
-    /// happen without it, and let what the step changes check the [token](FencedGuard::token).
+    /// Returns true if this process leads now, as far as is known: [`Guard::is_valid`](crate::Guard::is_valid). Check
+    /// it before every step that needs the leadership. Let the resource of that step check the
+    /// [token](FencedGuard::token).
     pub fn is_leader(&self) -> bool {
         self.guard.is_valid()
     }
 
-    /// Says something else of this leader, at most 4 KiB; observers are woken. Leaves the leadership as it is, whatever comes of it.
+    /// Replaces the leader's announcement, at most 4 KiB, and wakes observers. The leadership stays as it is, even if
+    /// the call fails.
     ///
     /// # Cancel safety
     ///
@@ -219,7 +225,8 @@ impl Leadership {
     ///
     /// # Errors
     ///
-    /// [`Error::AnnouncementTooLong`]; [`Error::Lost`] if the server does not know this one as the leader; [`Error::Server`].
+    /// [`Error::AnnouncementTooLong`]; [`Error::Lost`] if the server does not know this process as the leader;
+    /// [`Error::Server`].
     pub async fn announce(&self, text: &str) -> Result<(), Error> {
         check_announcement(text)?;
         let said = wire::announcement(&self.guard.owner(), self.guard.token(), text);
@@ -232,7 +239,7 @@ impl Leadership {
         }
     }
 
-    /// Gives the leadership back and waits for the server's word. One who campaigns is elected at once.
+    /// Releases the leadership and waits for the server's confirmation. The next campaigner is elected at once.
     ///
     /// # Cancel safety
     ///
@@ -261,7 +268,8 @@ fn check_announcement(text: &str) -> Result<(), Error> {
     Err(Error::AnnouncementTooLong { length: text.len() })
 }
 
-/// In bytes. Every observer reads it with every change, and it is a place and not a store.
+/// Longest announcement, in bytes. Every observer reads it with every change. An announcement is an address, not a
+/// store.
 const MAX_ANNOUNCEMENT: usize = 4096;
 
 pub(crate) static ANNOUNCE: LazyLock<Script> = LazyLock::new(|| {

@@ -1,4 +1,4 @@
-//! A fenced lock by name: every grant has a number greater than all before.
+//! A fenced lock by name, with increasing tokens.
 
 use std::fmt;
 use std::ops::Deref;
@@ -10,12 +10,12 @@ use crate::lock::Lock;
 use crate::request::guard::{Guard, Released};
 use crate::wire;
 
-/// A lock whose every grant has a fencing token, shared by all who use its name: tasks, processes, and Redisson's
+/// A lock whose every grant has a fencing token, shared by all users of its name: tasks, processes, and Redisson's
 /// `RFencedLock` in Java. On the server it is a [`Lock`] beside a counter, `redisson_lock_token:{name}`.
 ///
-/// No lease keeps a holder that was paused, or whose clock runs slow, from acting after its lock has passed on. What it acts
-/// upon can: it remembers the greatest token it has seen and refuses what comes with a smaller one. How to do that is on the
-/// page *Fencing tokens* of the guide.
+/// A holder that was paused, or whose clock runs slow, may act after its lock has passed on. No lease prevents that,
+/// but the resource can. It remembers the greatest token that it has seen, and refuses requests with a smaller token.
+/// The page *Fencing tokens* of the guide shows how.
 ///
 /// ```no_run
 /// # async fn write_to_the_ledger(_: &str, _: u64) {}
@@ -43,14 +43,14 @@ impl FencedLock {
         Self::new(self.lock.with_lease(lease))
     }
 
-    /// As [`Lock::with_owner`]. Who holds the lock already gets the same token again.
+    /// As [`Lock::with_owner`]. An owner that holds the lock already gets the same token again.
     #[must_use]
     pub fn with_owner(&self, owner: Owner) -> Self {
         Self::new(self.lock.with_owner(owner))
     }
 
-    /// The same lock for those who do not look at tokens: for queries, and as a member of a
-    /// [`multi_lock`](crate::multi_lock). Its grants raise the token all the same.
+    /// Returns the same lock without tokens, for queries, and as a member of a [`multi_lock`](crate::multi_lock). Its
+    /// grants raise the token all the same.
     pub fn as_lock(&self) -> &Lock {
         &self.lock
     }
@@ -63,7 +63,7 @@ impl FencedLock {
     ///
     /// # Errors
     ///
-    /// As [`Lock::acquire`]; [`Error::OtherData`] also if what is under the token's name is no number.
+    /// As [`Lock::acquire`]. Also [`Error::OtherData`] if the token's key does not hold a number.
     pub async fn acquire(&self) -> Result<FencedGuard, Error> {
         Ok(FencedGuard { guard: self.lock.acquire().await? })
     }
@@ -115,7 +115,7 @@ impl FencedLock {
     ///
     /// # Errors
     ///
-    /// What `work` returns, and all of [`run`](Self::run).
+    /// The error of `work`, and all errors of [`run`](Self::run).
     pub async fn try_run<T, E: From<Error>>(
         &self,
         work: impl AsyncFnOnce(&FencedGuard) -> Result<T, E>,
@@ -123,7 +123,8 @@ impl FencedLock {
         self.run(work).await?
     }
 
-    /// [`try_run`](Self::try_run) that waits as long as [`try_acquire_for`](Self::try_acquire_for), as [`Lock::try_run_for`].
+    /// [`try_run`](Self::try_run) with the wait of [`try_acquire_for`](Self::try_acquire_for), as
+    /// [`Lock::try_run_for`].
     ///
     /// # Cancel safety
     ///
@@ -131,7 +132,7 @@ impl FencedLock {
     ///
     /// # Errors
     ///
-    /// What `work` returns, and all of [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
+    /// The error of `work`, and all errors of [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
     pub async fn try_run_for<T, E: From<Error>>(
         &self,
         wait: Duration,
@@ -143,18 +144,19 @@ impl FencedLock {
         }
     }
 
-    /// Runs `work` under what was granted, and gives that back.
+    /// Runs `work` under `guard`, and releases the guard.
     async fn run_under<T>(guard: FencedGuard, work: impl AsyncFnOnce(&FencedGuard) -> T) -> Result<T, Error> {
         let result = guard.run_unconfirmed(work(&guard)).await?;
         guard.release_after_work().await?;
         Ok(result)
     }
 
-    /// The token of the latest grant, whether or not it still holds; `None` if there was none, or the server has lost it.
+    /// Returns the token of the latest grant, even if that grant has ended. `None` if there was no grant, or the server
+    /// has lost the token.
     ///
     /// # Cancel safety
     ///
-    /// Safe: it changes nothing.
+    /// Safe: the call changes nothing.
     ///
     /// # Errors
     ///
@@ -171,7 +173,7 @@ impl fmt::Debug for FencedLock {
     }
 }
 
-/// One hold of a [`FencedLock`]: a [`Guard`] that has a token.
+/// One hold of a [`FencedLock`]: a [`Guard`] with a token.
 ///
 /// ```no_run
 /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
@@ -189,13 +191,13 @@ pub struct FencedGuard {
 }
 
 impl FencedGuard {
-    /// The fencing token of this grant. It is greater than that of every earlier grant to another holder, in whichever
-    /// process and language; those of one owner's holds at one time are equal.
+    /// Returns the fencing token of this grant. It is greater than the token of every earlier grant to another holder,
+    /// in every process and language. The tokens of one owner's holds at one time are equal.
     ///
-    /// Tokens also rise where the server has lost its data, as long as its clock does not go back: the token is then its time
-    /// in microseconds since 1970.
+    /// Tokens also rise after the server has lost its data, if its clock does not go back. The next token is then the
+    /// server's time in microseconds since 1970.
     pub fn token(&self) -> u64 {
-        // A grant without one is none; see `wire::read_acquire`.
+        // `wire::read_acquire` rejects a grant without a token, so the 0 never shows.
         self.guard.token().map_or(0, u64::from)
     }
 

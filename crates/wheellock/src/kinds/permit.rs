@@ -1,5 +1,6 @@
-//! A semaphore by name whose permits have leases. Owns the verbs; a permit is a hold like any other, and waiting is the acquire
-//! loop's.
+//! A semaphore by name whose permits have leases.
+//!
+//! This module owns its methods. A permit is a hold as of any lock, and the acquire loop waits for it.
 
 use std::fmt;
 use std::ops::Deref;
@@ -23,11 +24,12 @@ use crate::request::retry::retry;
 use crate::wait::spans::Held;
 use crate::wire;
 
-/// A semaphore whose permits have leases: what a dead process had is free again within one lease, and a living one never loses
-/// what the watchdog keeps for it.
+/// A semaphore whose permits have leases. The permits of a dead process are free again within one lease. A live process
+/// never loses a permit that its watchdog renews.
 ///
-/// A number of permits, shared by all who use its name: tasks, processes, and Redisson's `RPermitExpirableSemaphore` in Java.
-/// It has none until [`try_set_permits`](Self::try_set_permits) or [`set_permits`](Self::set_permits) gives it some.
+/// A semaphore is a number of permits, shared by all users of its name: tasks, processes, and Redisson's
+/// `RPermitExpirableSemaphore` in Java. A new semaphore has no permits until [`try_set_permits`](Self::try_set_permits)
+/// or [`set_permits`](Self::set_permits) gives it some.
 ///
 /// ```no_run
 /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
@@ -49,26 +51,26 @@ impl PermitSemaphore {
         Self { lock: Lock::new(Arc::clone(context), context.name(name, &kind::PERMIT)) }
     }
 
-    /// The semaphore's name, which is also its key on the server.
+    /// Returns the semaphore's name, which is also its key on the server.
     pub fn name(&self) -> &str {
         self.lock.name()
     }
 
-    /// The same semaphore for permits with a fixed lease: no watchdog, a permit ends by itself after `lease` unless given back
-    /// before. As [`Lock::with_lease`].
+    /// Returns the same semaphore for permits with a fixed lease. The watchdog does not renew it; a permit expires
+    /// after `lease` unless released before. As [`Lock::with_lease`].
     #[must_use]
     pub fn with_lease(&self, lease: Duration) -> Self {
         Self { lock: self.lock.with_lease(lease) }
     }
 
-    /// Waits until a permit is free and takes it. Without [`with_lease`](Self::with_lease) the watchdog renews its lease until
-    /// it is given back or dropped, or this process dies.
+    /// Waits until a permit is free and takes it. Without [`with_lease`](Self::with_lease) the watchdog renews its
+    /// lease until the permit is released or dropped, or this process dies.
     ///
-    /// Waiters of one process are served in the order in which they came; between processes there is no order.
+    /// Waiters of one process are served in the order of their calls. Between processes there is no order.
     ///
     /// # Cancel safety
     ///
-    /// Safe at every point: what the server may have granted meanwhile is given back.
+    /// Safe at every point: any grant of the server meanwhile is released.
     ///
     /// # Errors
     ///
@@ -77,7 +79,7 @@ impl PermitSemaphore {
         Ok(Permit { guard: self.lock.acquire().await? })
     }
 
-    /// Takes a permit if one is free: one round trip.
+    /// Takes a permit if one is free, in one round trip.
     ///
     /// # Cancel safety
     ///
@@ -90,8 +92,8 @@ impl PermitSemaphore {
         Ok(self.lock.try_acquire().await?.map(|guard| Permit { guard }))
     }
 
-    /// Waits up to `wait`, counted from this call, for a permit. `None` if none is free then. The wait ends as that of
-    /// [`Lock::try_acquire_for`] does.
+    /// Waits up to `wait`, counted from this call, for a permit. Returns `None` if none is free then. The wait ends as
+    /// in [`Lock::try_acquire_for`].
     ///
     /// # Cancel safety
     ///
@@ -110,12 +112,12 @@ impl PermitSemaphore {
         })
     }
 
-    /// Waits until so many permits are free, and takes them, all at once. Each is a [`Permit`] of its own from then on, with an id, a
-    /// lease and a release of its own. Of none it is granted without being asked for.
+    /// Waits until `permits` permits are free, and takes them, all at once. Each is a [`Permit`] of its own from then
+    /// on, with its own id, lease and release. A request for zero permits is granted without I/O.
     ///
-    /// Two callers who take two permits of two one by one may wait for each other; by this call they cannot. Waiters of one process are
-    /// served in the order in which they came: a caller who wants many is not overtaken by callers who want few. Between processes
-    /// there is no order.
+    /// Two callers that take two permits of two one by one may wait for each other. With this call they cannot. Waiters
+    /// of one process are served in the order of their calls. A caller that wants many permits is not overtaken by
+    /// callers that want few. Between processes there is no order.
     ///
     /// ```no_run
     /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
@@ -129,7 +131,7 @@ impl PermitSemaphore {
     ///
     /// # Cancel safety
     ///
-    /// Safe at every point: what the server may have granted meanwhile is given back.
+    /// Safe at every point: any grant of the server meanwhile is released.
     ///
     /// # Errors
     ///
@@ -139,7 +141,7 @@ impl PermitSemaphore {
         Ok(permits)
     }
 
-    /// Takes so many permits if they are free, all or none: one round trip.
+    /// Takes `permits` permits if they are free, all or none, in one round trip.
     ///
     /// # Cancel safety
     ///
@@ -152,8 +154,9 @@ impl PermitSemaphore {
         Ok(self.acquire_within(permits, Wait::NO).await?.ok())
     }
 
-    /// Waits up to `wait`, counted from this call, for so many permits. `None` if too few are free then, or if a caller of this process
-    /// that came earlier still waits for more than are free. The wait ends as that of [`Lock::try_acquire_for`] does.
+    /// Waits up to `wait`, counted from this call, for `permits` permits. Returns `None` if too few are free then. Also
+    /// returns `None` if an earlier caller of this process still waits for more than are free. The wait ends as in
+    /// [`Lock::try_acquire_for`].
     ///
     /// # Cancel safety
     ///
@@ -192,7 +195,7 @@ impl PermitSemaphore {
         granted.await
     }
 
-    /// Acquires a permit, runs `work` with it, and gives it back with confirmation; as [`Lock::run`].
+    /// Acquires a permit, runs `work` with it, and releases it with confirmation, as [`Lock::run`].
     ///
     /// # Cancel safety
     ///
@@ -213,7 +216,7 @@ impl PermitSemaphore {
     ///
     /// # Errors
     ///
-    /// What `work` returns, and all of [`run`](Self::run).
+    /// The error of `work`, and all errors of [`run`](Self::run).
     pub async fn try_run<T, E: From<Error>>(
         &self,
         work: impl AsyncFnOnce(&Permit) -> Result<T, E>,
@@ -221,7 +224,8 @@ impl PermitSemaphore {
         self.run(work).await?
     }
 
-    /// [`try_run`](Self::try_run) that waits as long as [`try_acquire_for`](Self::try_acquire_for), as [`Lock::try_run_for`].
+    /// [`try_run`](Self::try_run) with the wait of [`try_acquire_for`](Self::try_acquire_for), as
+    /// [`Lock::try_run_for`].
     ///
     /// # Cancel safety
     ///
@@ -229,7 +233,7 @@ impl PermitSemaphore {
     ///
     /// # Errors
     ///
-    /// What `work` returns, and all of [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
+    /// The error of `work`, and all errors of [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
     pub async fn try_run_for<T, E: From<Error>>(
         &self,
         wait: Duration,
@@ -241,15 +245,15 @@ impl PermitSemaphore {
         }
     }
 
-    /// Runs `work` under what was granted, and gives that back.
+    /// Runs `work` under `permit`, and releases the permit.
     async fn run_under<T>(permit: Permit, work: impl AsyncFnOnce(&Permit) -> T) -> Result<T, Error> {
         let result = permit.run_unconfirmed(work(&permit)).await?;
         permit.end_work().await?;
         Ok(result)
     }
 
-    /// Gives back a permit that anybody may have acquired, by its id, and wakes waiters. False if there is no such permit or its
-    /// lease has ended. Its holder, if it lives, learns of it by its next renewal.
+    /// Releases a permit by its id, and wakes waiters. Any process may have acquired it. Returns false if there is no
+    /// such permit or its lease has ended. A live holder is notified by its next renewal.
     ///
     /// # Cancel safety
     ///
@@ -264,8 +268,9 @@ impl PermitSemaphore {
         Ok(given_back == 1)
     }
 
-    /// Gives back permits that anybody may have acquired, by their ids, all or none in one step, and wakes waiters. False, and nothing is
-    /// changed, if one of them is not there or its lease has ended. Their holders learn of it as with [`release`](Self::release).
+    /// Releases permits by their ids, all or none in one step, and wakes waiters. Any process may have acquired them.
+    /// Returns false and changes nothing if one of them does not exist or its lease has ended. Their holders are
+    /// notified as with [`release`](Self::release).
     ///
     /// # Cancel safety
     ///
@@ -284,10 +289,12 @@ impl PermitSemaphore {
         Ok(given_back == 1)
     }
 
-    /// Extends the lease of a permit that anybody may have acquired, by its id: it runs for at least `lease` from now on. False if there
-    /// is no such permit or its lease has ended. A lease that runs for longer stays as it is, because its holder may rely on it.
+    /// Extends the lease of a permit by its id, so that it runs for at least `lease` from now on. Any process may have
+    /// acquired the permit. Returns false if there is no such permit or its lease has ended. A longer lease stays as it
+    /// is, because its holder may rely on it.
     ///
-    /// A [`Permit`] of this process is kept by its watchdog, or extended by [`Guard::renew`].
+    /// The watchdog renews each [`Permit`] of this process. A permit with a fixed lease is extended by
+    /// [`Guard::renew`].
     ///
     /// # Cancel safety
     ///
@@ -301,12 +308,12 @@ impl PermitSemaphore {
         self.lease_of(permit, Some(lease), "extend a permit of", wire::read_extended).await
     }
 
-    /// How long the lease of a permit still runs by the server's clock, to the millisecond; `None` if there is no such permit or its
-    /// lease has ended, [`Duration::MAX`] if Java acquired it without a lease.
+    /// Returns the remaining lease of a permit by the server's clock, to the millisecond. `None` if there is no such
+    /// permit or its lease has ended, [`Duration::MAX`] if Java acquired it without a lease.
     ///
     /// # Cancel safety
     ///
-    /// Safe: it changes nothing.
+    /// Safe: the call changes nothing.
     ///
     /// # Errors
     ///
@@ -315,7 +322,7 @@ impl PermitSemaphore {
         self.lease_of(permit, None, "query", wire::read_permit_lease).await
     }
 
-    /// Extends a permit's lease or, without one, looks how long it still runs; again if the answer got lost.
+    /// Extends a permit's lease. Without `lease`, only reads the remaining lease. Retries if the reply was lost.
     async fn lease_of<T>(
         &self,
         permit: PermitId,
@@ -335,7 +342,8 @@ impl PermitSemaphore {
         read(&reply).ok_or_else(|| context.unexpected(name, operation(), &reply))
     }
 
-    /// Gives the semaphore its first permits. False, and nothing is changed, if it has some already, or had and they are all taken.
+    /// Gives the semaphore its first permits. Returns false and changes nothing if it has permits already, even if all
+    /// are taken.
     ///
     /// # Cancel safety
     ///
@@ -349,8 +357,8 @@ impl PermitSemaphore {
         Ok(set == 1)
     }
 
-    /// Makes it have so many permits in all, those included that are taken. If more are taken, none is free until so many
-    /// have been given back. Returns how many are free.
+    /// Sets the total number of permits, taken permits included, and returns the number of free permits. If more are
+    /// taken than the new total, the number is negative. Then no permit is free until as many were released.
     ///
     /// # Cancel safety
     ///
@@ -363,7 +371,8 @@ impl PermitSemaphore {
         self.lock.once(&CHANGE_PERMITS, "set the permits of", Some(permits.into())).await
     }
 
-    /// Adds permits, or takes them away if the number is negative. Fewer than none may be free then. Returns how many are.
+    /// Adds permits, or removes some if `permits` is negative. Returns the number of free permits, which can be
+    /// negative.
     ///
     /// # Cancel safety
     ///
@@ -371,17 +380,17 @@ impl PermitSemaphore {
     ///
     /// # Errors
     ///
-    /// As [`release`](Self::release); [`Error::Server`] also if the number would leave the range of an `i64`: then nothing was
-    /// changed.
+    /// As [`release`](Self::release). Also [`Error::Server`] if the number would leave the range of an `i64`; then the
+    /// number is unchanged.
     pub async fn add_permits(&self, permits: i64) -> Result<i64, Error> {
         self.lock.once(&ADD_PERMITS, "add permits to", Some(permits.into())).await
     }
 
-    /// How many permits are free, those included whose leases have ended.
+    /// Returns the number of free permits, including permits whose leases have ended.
     ///
     /// # Cancel safety
     ///
-    /// Safe: it changes nothing.
+    /// Safe: the call changes nothing.
     ///
     /// # Errors
     ///
@@ -390,11 +399,11 @@ impl PermitSemaphore {
         self.count().await.map(|(free, _)| free)
     }
 
-    /// How many permits are taken.
+    /// Returns the number of taken permits.
     ///
     /// # Cancel safety
     ///
-    /// Safe: it changes nothing.
+    /// Safe: the call changes nothing.
     ///
     /// # Errors
     ///
@@ -403,11 +412,11 @@ impl PermitSemaphore {
         self.count().await.map(|(_, taken)| taken.unsigned_abs())
     }
 
-    /// How many permits there are in all, taken or free.
+    /// Returns the total number of permits, taken or free.
     ///
     /// # Cancel safety
     ///
-    /// Safe: it changes nothing.
+    /// Safe: the call changes nothing.
     ///
     /// # Errors
     ///
@@ -421,8 +430,8 @@ impl PermitSemaphore {
         self.lock.ask_script(&COUNT, &wire::count_permits(&self.lock.name), wire::read_count).await
     }
 
-    /// Removes the semaphore with its permits, those included that are taken. Nobody is told: who waits goes on waiting, and who
-    /// has a permit learns of it by its next renewal. Returns whether there was one.
+    /// Removes the semaphore with its permits, taken permits included, and returns true if it existed. No waiter is
+    /// notified; waiters keep waiting. The holder of a permit is notified by its next renewal.
     ///
     /// # Cancel safety
     ///
@@ -450,7 +459,7 @@ impl fmt::Debug for PermitSemaphore {
     }
 }
 
-/// One permit of a [`PermitSemaphore`]: a [`Guard`] that has an id. Dropping it gives the permit back in the background.
+/// One permit of a [`PermitSemaphore`]: a [`Guard`] with an id. Dropping it releases the permit in the background.
 ///
 /// ```no_run
 /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
@@ -468,18 +477,19 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// What the server knows it by: whoever has it may [give the permit back](PermitSemaphore::release).
+    /// Returns the permit's id on the server. Any process that has the id can [release](PermitSemaphore::release) the
+    /// permit.
     pub fn id(&self) -> PermitId {
         self.guard.permit_id()
     }
 
-    /// Gives it back after work that was done under it. An error if that was not under the permit to its end.
+    /// Releases the permit after work under it. Fails if the permit was lost before the end of the work.
     pub(crate) async fn end_work(self) -> Result<(), Error> {
         self.guard.check()?;
         self.guard.release_after_work().await
     }
 
-    /// Gives the permit back and waits for the server's word; as [`Guard::release`].
+    /// Releases the permit and waits for the server's confirmation, as [`Guard::release`].
     ///
     /// # Cancel safety
     ///
@@ -501,7 +511,7 @@ impl Deref for Permit {
     }
 }
 
-/// Counts the permits that are free, and those that are taken.
+/// Script that counts the free and the taken permits.
 pub(crate) static COUNT: LazyLock<Script> = LazyLock::new(|| {
     let text = concat!(
         include_str!("../scripts/number.lua"),

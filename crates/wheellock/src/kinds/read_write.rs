@@ -7,12 +7,12 @@ use crate::lock::Lock;
 use crate::request::context::Context;
 use crate::wait::sides::{Fairness, Sides};
 
-/// A read-write lock, shared by all who use its name: tasks, processes, and Redisson's `RReadWriteLock` in Java. Any number of
-/// holders may read at once; a writer is alone.
+/// A read-write lock, shared by all users of its name: tasks, processes, and Redisson's `RReadWriteLock` in Java. Any
+/// number of readers may hold it at once; a writer holds it alone.
 ///
-/// Each side is a [`Lock`] with all of its verbs. Both are reentrant; a writer may read as well, by presenting its
-/// [owner](crate::Guard::owner), and keeps reading when its write hold is released. A reader who asks to write is refused
-/// with [`Error::Upgrade`](crate::Error::Upgrade).
+/// Each side is a [`Lock`] with all of its methods. Both sides are reentrant. A writer can also read if it presents its
+/// [owner](crate::Guard::owner), and keeps reading when its write hold is released. A reader that requests the write
+/// side gets [`Error::Upgrade`](crate::Error::Upgrade).
 ///
 /// ```no_run
 /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
@@ -47,13 +47,13 @@ impl ReadWriteLock {
         Self { read: side(read, write), write: side(write, read) }
     }
 
-    /// The lock's name, which is also its key on the server.
+    /// Returns the lock's name, which is also its key on the server.
     pub fn name(&self) -> &str {
         self.read.name()
     }
 
-    /// The same lock with another rule about who goes first. A writer waits before readers who come only if neither side asks
-    /// for [`ReadersFirst`](Fairness::ReadersFirst).
+    /// Returns the same lock with another rule for the order of readers and writers. A writer goes before later readers
+    /// only if neither side uses [`ReadersFirst`](Fairness::ReadersFirst).
     #[must_use]
     pub fn with_fairness(&self, fairness: Fairness) -> Self {
         let mut lock = self.clone();
@@ -65,19 +65,20 @@ impl ReadWriteLock {
         lock
     }
 
-    /// The side for those who read, any number at once.
+    /// Returns the side for readers, any number at once.
     ///
-    /// Its queries are about readers: [`is_locked`](Lock::is_locked) says whether anybody reads,
-    /// [`force_release`](Lock::force_release) throws all readers out and no writer;
-    /// [`remaining_lease`](Lock::remaining_lease) is that of the longest hold of either side.
+    /// Queries on this side are about readers. [`is_locked`](Lock::is_locked) returns true if any reader holds the
+    /// lock. [`force_release`](Lock::force_release) frees the holds of all readers, but not of a writer.
+    /// [`remaining_lease`](Lock::remaining_lease) returns the longest lease of either side.
     #[must_use]
     pub fn read(&self) -> Lock {
         self.read.clone()
     }
 
-    /// The side for the one who writes.
+    /// Returns the side for writers, one at a time.
     ///
-    /// Its queries are about the writer; [`force_release`](Lock::force_release) throws the writer out, who may read as well.
+    /// Queries on this side are about the writer. [`force_release`](Lock::force_release) frees the writer's hold. If
+    /// the writer also reads, its read holds are freed, too.
     #[must_use]
     pub fn write(&self) -> Lock {
         self.write.clone()

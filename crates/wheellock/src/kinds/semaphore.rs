@@ -1,4 +1,6 @@
-//! A counted semaphore by name. Owns the verbs; what a caller has is a hold like any other, and waiting is the acquire loop's.
+//! A counted semaphore by name, and its methods.
+//!
+//! The permits of a caller are a hold as of any lock, and the acquire loop waits for them.
 
 use std::convert::identity;
 use std::fmt;
@@ -18,15 +20,16 @@ use crate::request::once::{ADD_PERMITS, DRAIN, SET_PERMITS};
 use crate::table::holds::Share;
 use crate::wire;
 
-/// A semaphore without holders: **what a process had when it died is gone until somebody adds it**. Where that must not
-/// happen take a [`PermitSemaphore`](crate::PermitSemaphore), whose permits have leases.
+/// A semaphore without holders. **The permits of a process that died are gone until a caller adds them again.** If that
+/// must not happen, use a [`PermitSemaphore`](crate::PermitSemaphore), whose permits have leases.
 ///
-/// A number of permits, shared by all who use its name: tasks, processes, and Redisson's `RSemaphore` in Java. It has none until
-/// [`try_set_permits`](Self::try_set_permits) or [`add_permits`](Self::add_permits) gives it some. There is no upper bound: who
-/// [releases](Self::release) more than was acquired has made more of them. Java reads numbers up to 2³¹ − 1.
+/// A semaphore is a number of permits, shared by all users of its name: tasks, processes, and Redisson's `RSemaphore`
+/// in Java. A new semaphore has no permits until [`try_set_permits`](Self::try_set_permits) or
+/// [`add_permits`](Self::add_permits) gives it some. There is no upper bound. If a caller [releases](Self::release)
+/// more permits than were acquired, their number grows. Java reads numbers up to 2³¹ − 1.
 ///
-/// Every call takes effect once, whatever gets lost on the way. While it runs, this library remembers on the server what its callers
-/// have, one small key for each [`Permits`]; it goes with them, or within a day of their process' death.
+/// Every call takes effect once, even if requests or replies get lost. While this library runs, it keeps one small key
+/// on the server for each [`Permits`]. The key is deleted with the permits, or within a day of the process' death.
 ///
 /// ```no_run
 /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
@@ -48,24 +51,25 @@ impl Semaphore {
         Self { lock: Lock::new(Arc::clone(context), context.name(name, &kind::SEMAPHORE)) }
     }
 
-    /// The semaphore's name, which is also its key on the server.
+    /// Returns the semaphore's name, which is also its key on the server.
     pub fn name(&self) -> &str {
         self.lock.name()
     }
 
-    /// Waits until so many permits are free, and takes them, all at once. Of none it is granted without being asked for.
+    /// Waits until `permits` permits are free, and takes them, all at once. A request for zero permits is granted
+    /// without I/O.
     ///
-    /// Waiters of one process are served in the order in which they came: one who wants many is not overtaken by those who want
-    /// few. Between processes there is no order.
+    /// Waiters of one process are served in the order of their calls. A caller that wants many permits is not overtaken
+    /// by callers that want few. Between processes there is no order.
     ///
     /// # Cancel safety
     ///
-    /// Safe at every point: what the server may have granted meanwhile is given back.
+    /// Safe at every point: any grant of the server meanwhile is released.
     ///
     /// # Errors
     ///
-    /// [`Error::Server`] if the server cannot be asked for longer than the response timeout; [`Error::OtherData`] if there is no
-    /// number under the name; [`Error::InvalidName`] and [`Error::NoCommonSlot`] before anything is sent;
+    /// [`Error::Server`] if the server does not reply for longer than the response timeout; [`Error::OtherData`] if the
+    /// name does not hold a number; [`Error::InvalidName`] and [`Error::NoCommonSlot`] before anything is sent;
     /// [`Error::NotReplicated`] if too few servers knew of the grant in time; [`Error::ShutDown`] once the manager is
     /// [shut down](crate::LockManager::shutdown).
     pub async fn acquire(&self, permits: u32) -> Result<Permits, Error> {
@@ -73,7 +77,7 @@ impl Semaphore {
         Ok(permits)
     }
 
-    /// Takes so many permits if they are free: one round trip.
+    /// Takes `permits` permits if they are free, in one round trip.
     ///
     /// # Cancel safety
     ///
@@ -86,9 +90,10 @@ impl Semaphore {
         Ok(self.acquire_within(permits, Wait::NO).await?.ok())
     }
 
-    /// Waits up to `wait`, counted from this call, for so many permits. `None` if too few are free then, or if one of this process who came
-    /// earlier still waits for more than are free: who waits, however short, is not let past that one, as [`try_acquire`](Self::try_acquire)
-    /// is. The wait ends as that of [`Lock::try_acquire_for`] does.
+    /// Waits up to `wait`, counted from this call, for `permits` permits. Returns `None` if too few are free then. Also
+    /// returns `None` if an earlier caller of this process still waits for more than are free. Even the shortest wait
+    /// does not overtake that caller, as [`try_acquire`](Self::try_acquire) does. The wait ends as in
+    /// [`Lock::try_acquire_for`].
     ///
     /// # Cancel safety
     ///
@@ -117,8 +122,8 @@ impl Semaphore {
         Ok(guard.map(|guard| Permits { guard: Some(guard) }))
     }
 
-    /// Adds permits that need not have been acquired, and wakes waiters. What an [`acquire`](Self::acquire) gave is given back
-    /// by its [`Permits`].
+    /// Adds permits that need not have been acquired, and wakes waiters. Use [`Permits::release`] for permits from
+    /// [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
@@ -126,7 +131,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// [`Error::Server`], also if the number would leave the range of an `i64`: then nothing was changed;
+    /// [`Error::Server`], also if the number would leave the range of an `i64`; then the number is unchanged.
     /// [`Error::OtherData`], [`Error::InvalidName`], [`Error::NoCommonSlot`].
     pub async fn release(&self, permits: u32) -> Result<(), Error> {
         if permits == 0 {
@@ -135,7 +140,8 @@ impl Semaphore {
         self.add_permits(permits.into()).await.map(drop)
     }
 
-    /// Gives the semaphore its first permits. False, and nothing is changed, if it has some already, or had and they are all taken.
+    /// Gives the semaphore its first permits. Returns false and changes nothing if it has permits already, even if all
+    /// are taken.
     ///
     /// # Cancel safety
     ///
@@ -149,8 +155,8 @@ impl Semaphore {
         Ok(set == 1)
     }
 
-    /// Adds permits, or takes them away if the number is negative. Fewer than none may be free then: so many have to be
-    /// released before any is. Returns how many are free.
+    /// Adds permits, or removes some if `permits` is negative. Returns the number of free permits, which can be
+    /// negative. Then as many must be released before any is free.
     ///
     /// # Cancel safety
     ///
@@ -163,7 +169,7 @@ impl Semaphore {
         self.lock.once(&ADD_PERMITS, "add permits to", Some(permits.into())).await
     }
 
-    /// Takes all permits that are free away, and returns how many.
+    /// Removes all free permits, and returns their number.
     ///
     /// # Cancel safety
     ///
@@ -177,11 +183,11 @@ impl Semaphore {
         Ok(drained.unsigned_abs())
     }
 
-    /// How many permits are free; negative after more were taken away than were free.
+    /// Returns the number of free permits. The number is negative after more were removed than were free.
     ///
     /// # Cancel safety
     ///
-    /// Safe: it changes nothing.
+    /// Safe: the call changes nothing.
     ///
     /// # Errors
     ///
@@ -190,8 +196,8 @@ impl Semaphore {
         self.lock.ask(wire::free_permits(&self.lock.name), wire::read_free_permits).await
     }
 
-    /// Removes the semaphore with its permits. What callers have is not given back to one that is made under its name later.
-    /// Nobody is told: who waits goes on waiting. Returns whether there was one.
+    /// Removes the semaphore with its permits, and returns true if it existed. Acquired permits are not given back to a
+    /// later semaphore of the same name. No waiter is notified; waiters keep waiting.
     ///
     /// # Cancel safety
     ///
@@ -211,7 +217,8 @@ impl fmt::Debug for Semaphore {
     }
 }
 
-/// So many permits of a [`Semaphore`]. Dropping it gives them back in the background, as dropping a [`Guard`] releases a lock.
+/// A number of permits of a [`Semaphore`]. Dropping it releases them in the background, as dropping a [`Guard`]
+/// releases a lock.
 ///
 /// ```no_run
 /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
@@ -224,17 +231,17 @@ impl fmt::Debug for Semaphore {
 /// ```
 #[must_use = "dropped permits are given back at once"]
 pub struct Permits {
-    /// None if these are no permits.
+    /// `None` for zero permits.
     guard: Option<Guard>,
 }
 
 impl Permits {
-    /// How many these are.
+    /// Returns the number of permits.
     pub fn count(&self) -> u32 {
         self.guard.as_ref().map_or(0, Guard::count)
     }
 
-    /// Takes so many of these permits apart, to be given back on their own; `None` if these are fewer. No I/O.
+    /// Splits off `permits` of these permits, to be released on their own. Returns `None` if there are fewer. No I/O.
     pub fn split(&mut self, permits: u32) -> Option<Self> {
         if permits == 0 {
             return Some(Self { guard: None });
@@ -245,20 +252,22 @@ impl Permits {
         Some(Self { guard })
     }
 
-    /// Leaves these permits acquired for ever: they are gone until somebody adds them. No I/O.
+    /// Leaves these permits acquired for ever. They are gone until a caller adds them again. No I/O.
     pub fn forget(mut self) {
         if let Some(guard) = self.guard.take() {
             guard.forget();
         }
     }
 
-    /// Gives the permits back and waits for the server's word. [`Released::AlreadyLost`] if the server does not know of them any
-    /// more, and has not changed anything: it has lost its data, the semaphore was deleted, or the manager was shut down and has
-    /// given them back.
+    /// Releases the permits and waits for the server's confirmation.
+    ///
+    /// [`Released::AlreadyLost`] if the server does not know of these permits any more; then it has changed nothing.
+    /// Either the server has lost its data, or the semaphore was deleted, or a shutdown of the manager has released the
+    /// permits.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives them back in the background, as dropping the permits does.
+    /// Dropping the future releases the permits in the background, as dropping the permits does.
     ///
     /// # Errors
     ///

@@ -1,4 +1,6 @@
-//! Who leads, as others see it. Owns when to look again: when a message says so, when the leader's lease ends, and from time to time.
+//! The leader of an election, as observers see it.
+//!
+//! This module owns when an observer polls again: after a message, at the end of the leader's lease, and at intervals.
 
 use std::fmt;
 use std::future::Future;
@@ -15,7 +17,7 @@ use crate::lock::Lock;
 use crate::request::retry::retry;
 use crate::wire;
 
-/// Who leads an [`Election`](crate::Election).
+/// The leader of an [`Election`](crate::Election).
 ///
 /// ```no_run
 /// # async fn example(election: wheellock::Election) -> Result<(), wheellock::Error> {
@@ -34,26 +36,29 @@ pub struct Leader {
 }
 
 impl Leader {
-    /// The leader as it is written on the server: `uuid:number`, the text of its [`Owner`](crate::Owner).
+    /// Returns the leader as the server knows it: `uuid:number`, the text of its [`Owner`](crate::Owner).
     pub fn owner(&self) -> &str {
         &self.owner
     }
 
-    /// The fencing token of its leadership; 0 if a Redisson process leads and the counter of its tokens was lost.
+    /// Returns the fencing token of this leadership. It is 0 if a Redisson process leads and the counter of its tokens
+    /// was lost.
     pub fn token(&self) -> u64 {
         self.token
     }
 
-    /// What it has said of itself. Empty if it has not, or not yet: a leader is elected a round trip before it is announced.
+    /// Returns the leader's announcement. It is empty if the leader has made none, or has made none yet. A leader is
+    /// elected one round trip before its announcement.
     pub fn announcement(&self) -> &str {
         &self.announcement
     }
 }
 
-/// Watches who leads an [`Election`](crate::Election). Made by [`Election::observe`](crate::Election::observe).
+/// A watch over the leader of an [`Election`](crate::Election). Use [`Election::observe`](crate::Election::observe) to
+/// create one.
 ///
-/// It does not see every leader, if they follow each other faster than it looks, but it always comes to see the last one: a message that is
-/// lost is made up for within 5 s.
+/// An observer does not see every leader if they follow each other faster than it polls. It always sees the last leader
+/// in the end. If a message is lost, it polls within 5 s.
 ///
 /// ```no_run
 /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
@@ -68,9 +73,9 @@ impl Leader {
 /// ```
 pub struct Observer {
     lock: Lock,
-    /// Of what is listened to: resignations, and announcements.
+    /// Subscriptions to resignations and to announcements.
     subscriptions: Option<[Subscription; 2]>,
-    /// What was told last; `None` if nothing was.
+    /// The leader that the last call returned; `None` before the first.
     told: Option<Option<Leader>>,
 }
 
@@ -79,17 +84,17 @@ impl Observer {
         Self { lock, subscriptions: None, told: None }
     }
 
-    /// Who leads, if that is another one than was told last, or says something else of itself; otherwise waits until it is. The first call
-    /// tells who leads now.
+    /// Waits until the leader or its announcement differs from the last call, and returns the leader. The first call
+    /// returns the present leader at once.
     ///
     /// # Cancel safety
     ///
-    /// Safe: what a dropped call would have told, the next one tells.
+    /// Safe: the next call returns the change that a dropped call would have returned.
     ///
     /// # Errors
     ///
-    /// [`Error::Server`] if the server cannot be asked for longer than the response timeout: who led may lead on. The next call asks again.
-    /// [`Error::OtherData`], [`Error::InvalidName`], [`Error::NoCommonSlot`].
+    /// [`Error::Server`] if the server does not reply for longer than the response timeout. The last leader may still
+    /// lead. The next call polls again. [`Error::OtherData`], [`Error::InvalidName`], [`Error::NoCommonSlot`].
     pub async fn changed(&mut self) -> Result<Option<Leader>, Error> {
         self.lock.check_name()?;
         let name = &self.lock.name;
@@ -110,7 +115,7 @@ impl Observer {
                 self.told = Some(leader.clone());
                 return Ok(leader);
             }
-            // Nobody tells of a lease that ends.
+            // A lease that ends publishes no message, so poll when it has ended.
             let pause = lease_left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN)) + BEYOND_THE_LEASE;
             let mut sleep = client.config().timer.sleep(pause);
             std::future::poll_fn(|cx| {
@@ -133,7 +138,7 @@ impl fmt::Debug for Observer {
     }
 }
 
-/// Asks who leads, and for how long its lease still runs.
+/// Polls the leader and its remaining lease.
 pub(super) async fn look(lock: &Lock) -> Result<(Option<Leader>, Option<Duration>), Error> {
     lock.check_name()?;
     let (context, name) = (&lock.context, &lock.name);
@@ -166,7 +171,7 @@ pub(crate) static LOOK: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
-/// As often as waiters of a lock ask, in case a message was lost.
+/// Longest time between two polls, in case a message was lost. Waiters of a lock poll as often.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// A key is gone when the server's clock has passed the end of its lease.
+/// Time after the end of a lease until the key is gone by the server's clock.
 const BEYOND_THE_LEASE: Duration = Duration::from_millis(2);

@@ -1,11 +1,10 @@
-//! How long a waiter pauses between two questions where no message tells of a release. A value; the caller brings the
-//! randomness.
+//! The pause between two polls without messages. A value: the caller provides the randomness.
 
 use std::time::Duration;
 
-/// How long a waiter of a [spin lock](crate::LockManager::spin_lock) pauses between two questions.
+/// The pause between two polls of a waiter for a [spin lock](crate::LockManager::spin_lock).
 ///
-/// Only the first waiter of a process asks; the others stand behind it.
+/// Only the first waiter of a process polls. The other waiters queue behind it.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -21,11 +20,11 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Backoff {
-    /// A random time up to a bound, which doubles with every question: full jitter.
+    /// A random time up to a bound that doubles with every poll (full jitter).
     Exponential {
         /// The bound of the first pause.
         first: Duration,
-        /// What the bound never exceeds.
+        /// The largest bound.
         most: Duration,
     },
     /// Always the same time.
@@ -33,13 +32,13 @@ pub enum Backoff {
 }
 
 impl Backoff {
-    /// The pause after so many questions in vain, at least [`SHORTEST`]; `random` is uniform over all of `u64`.
+    /// Returns the pause after `questions` polls in vain, at least [`SHORTEST`]. `random` is uniform over all of `u64`.
     pub(crate) fn pause(self, questions: u32, random: impl FnOnce() -> u64) -> Duration {
         let pause = match self {
             Self::Constant(pause) => pause,
             Self::Exponential { first, most } => {
                 let bound = first.saturating_mul(1_u32.checked_shl(questions).unwrap_or(u32::MAX)).min(most);
-                // What rounding makes too large for a duration is as long as it may be.
+                // Rounding may exceed the largest duration. The pause is then the bound itself.
                 let part = Duration::try_from_secs_f64(bound.as_secs_f64() * fraction(random()));
                 part.map_or(bound, |part| part.min(bound))
             }
@@ -55,10 +54,10 @@ impl Default for Backoff {
     }
 }
 
-/// A zero that somebody sets would ask the server without a pause.
+/// Shortest pause. A user's pause of zero would make the waiter poll without a break.
 const SHORTEST: Duration = Duration::from_micros(100);
 
-/// From 0 to 1.
+/// Returns a number from 0 to 1.
 fn fraction(random: u64) -> f64 {
     let high = u32::try_from(random >> 32).unwrap_or(u32::MAX);
     f64::from(high) / f64::from(u32::MAX)

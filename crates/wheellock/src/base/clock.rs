@@ -1,4 +1,4 @@
-//! The clock by which leases are believed. Owns the choice of clock; everything else is handed instants.
+//! The clock of leases. This module chooses the clock. All other code gets instants as arguments.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -7,19 +7,19 @@ use std::time::{Duration, Instant, SystemTime};
 
 use wheellock_client::{Config, Timer};
 
-/// Where the instants of one manager come from.
+/// The source of one manager's instants.
 pub(crate) enum Clock {
-    /// The system's.
+    /// The system's clock.
     Boot,
-    /// A timer's, of a world without a server: all of it must follow one clock.
+    /// The clock of a timer, in a simulated world without a server: everything in such a world must follow one clock.
     Timer { timer: Timer, start: Instant },
-    /// That of a world whose machine is suspended now and then: what else goes by a timer goes by another one.
+    /// The clock of a simulated world whose machine is suspended now and then. Everything else that uses a timer has a separate timer.
     #[cfg(all(test, feature = "testing"))]
     Apart { timer: Timer, start: Instant },
 }
 
 impl Clock {
-    /// The clock that goes with a connection.
+    /// Returns the clock that fits a connection.
     pub(crate) fn beside(config: &Config) -> Self {
         let timer = &config.timer;
         if timer.is_manual() || config.connector.is_some() {
@@ -41,25 +41,25 @@ impl Clock {
         }
     }
 
-    /// Whether it goes on while timers stand still, as they do while the machine is suspended.
+    /// Returns true if the clock runs on while timers stand still. Timers stand still while the machine is suspended.
     pub(crate) fn outruns_timers(&self) -> bool {
         !matches!(self, Self::Timer { .. })
     }
 }
 
-/// An instant on a clock that goes on while the machine is suspended.
+/// An instant on a clock that runs on while the machine is suspended.
 ///
-/// `std::time::Instant` stops during suspend on Linux (`CLOCK_MONOTONIC`), while the server's TTLs run on: a lease
-/// judged by it would be believed after it has expired. What this is instead:
+/// `std::time::Instant` stops during suspend on Linux (`CLOCK_MONOTONIC`), but the server's TTLs run on. With that clock a lease would
+/// still count as valid after it has expired. `BootInstant` uses these clocks instead:
 ///
 /// | on | clock | while the machine is suspended |
 /// |---|---|---|
-/// | Linux, Android | `CLOCK_BOOTTIME` | goes on |
-/// | macOS, iOS | `CLOCK_MONOTONIC`, which is another clock there | goes on |
-/// | Windows | `QueryPerformanceCounter`, counted from the first look at it in this process | goes on |
-/// | any other Unix | `CLOCK_MONOTONIC` | may stop: then a lease may be believed after it has ended |
+/// | Linux, Android | `CLOCK_BOOTTIME` | runs on |
+/// | macOS, iOS | `CLOCK_MONOTONIC`, which is a different clock there | runs on |
+/// | Windows | `QueryPerformanceCounter`, counted from its first use in this process | runs on |
+/// | any other Unix | `CLOCK_MONOTONIC` | may stop: a lease may then count as valid after it has ended |
 ///
-/// It spans 584 years in nanoseconds; what lies beyond is clamped.
+/// A `BootInstant` spans 584 years in nanoseconds. Larger values are clamped.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -78,18 +78,18 @@ impl Clock {
 pub struct BootInstant(NonZeroU64);
 
 impl BootInstant {
-    /// This instant.
+    /// Returns the current instant.
     pub fn now() -> Self {
         Self::from_nanos(reading())
     }
 
-    /// Milliseconds on this clock, which begin anew after 49 days.
+    /// Returns the milliseconds on this clock. They start again from zero after 49 days.
     #[expect(clippy::cast_possible_truncation, reason = "begins anew")]
     pub(crate) const fn millis(self) -> u32 {
         (self.0.get() / 1_000_000) as u32
     }
 
-    /// The first nanosecond is missing, so that an `Option` of an instant needs no more room than the instant.
+    /// Creates an instant. Zero is clamped to the first nanosecond, so that an `Option` of an instant needs no more space than the instant.
     const fn from_nanos(nanos: u64) -> Self {
         match NonZeroU64::new(nanos) {
             Some(nanos) => Self(nanos),
@@ -97,20 +97,20 @@ impl BootInstant {
         }
     }
 
-    /// The time since the machine was started: the clock's own number, the same for all processes on it; on Windows the time since
-    /// this process first looked.
+    /// Returns the time since the machine was started. All processes on the machine share this clock. On Windows, returns the time since
+    /// this process first used the clock.
     #[must_use]
     pub fn since_boot(self) -> Duration {
         Duration::from_nanos(self.0.get())
     }
 
-    /// The time from `earlier` to this instant; zero if `earlier` is later.
+    /// Returns the time from `earlier` to this instant, or zero if `earlier` is later.
     #[must_use]
     pub fn saturating_duration_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.nanos_since(earlier))
     }
 
-    /// Nanoseconds from `earlier` to this instant; zero if `earlier` is later.
+    /// Returns the nanoseconds from `earlier` to this instant, or zero if `earlier` is later.
     pub(crate) fn nanos_since(self, earlier: Self) -> u64 {
         self.0.get().saturating_sub(earlier.0.get())
     }
@@ -119,17 +119,17 @@ impl BootInstant {
         Self(self.0.saturating_add(nanos))
     }
 
-    /// The instant `duration` before this one, or the clock's start.
+    /// Returns the instant `duration` before this instant, or the clock's start.
     #[must_use]
     pub(crate) fn saturating_sub(self, duration: Duration) -> Self {
         Self::from_nanos(self.0.get().saturating_sub(nanos(duration)))
     }
 
-    /// What the wall clock showed, or will show, at this instant, if nobody sets it meanwhile: to be shown to people, or written to a log.
+    /// Returns the wall clock's time at this instant, for logs and displays.
     ///
-    /// Approximate, and no basis for a decision: it is the wall clock's time now, plus or minus the time from now. A clock that is set,
-    /// slewed or wrong makes it so, and so two calls may differ. What has to happen before a lease ends asks for
-    /// [`remaining`](Self::remaining) time.
+    /// The time is approximate. It is the wall clock's time now, plus or minus the time from now. If the wall clock is wrong, set or
+    /// slewed, so is the result, and two calls may differ. Do not base a decision on it. To finish work before a lease ends, use
+    /// [`remaining`](Self::remaining).
     ///
     /// ```no_run
     /// # fn example(guard: &wheellock::Guard) {
@@ -144,11 +144,11 @@ impl BootInstant {
         } else {
             there.checked_sub(here.saturating_duration_since(self))
         };
-        // What no wall clock shows is as good as now.
+        // The wall clock cannot show this time. The current time is as good as any.
         then.unwrap_or(there)
     }
 
-    /// The time from now until this instant; zero if it has passed.
+    /// Returns the time from now until this instant, or zero if the instant has passed.
     #[must_use]
     pub fn remaining(self) -> Duration {
         self.saturating_duration_since(Self::now())
@@ -169,7 +169,7 @@ impl fmt::Debug for BootInstant {
     }
 }
 
-/// The clock's number in nanoseconds.
+/// Returns the clock's time in nanoseconds.
 #[cfg(unix)]
 fn reading() -> u64 {
     #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -183,15 +183,15 @@ fn reading() -> u64 {
     seconds.wrapping_mul(1_000_000_000).wrapping_add(nanos)
 }
 
-/// std's clock is the performance counter there, which counts the time in sleep states too (source: Microsoft, "Acquiring
-/// high-resolution time stamps").
+/// Returns the clock's time in nanoseconds. On Windows, `Instant` is the performance counter, which also counts the time in sleep states
+/// (source: Microsoft, "Acquiring high-resolution time stamps").
 #[cfg(not(unix))]
 fn reading() -> u64 {
     static FIRST: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     nanos(FIRST.get_or_init(Instant::now).elapsed())
 }
 
-/// The length of `duration` in nanoseconds, clamped to 584 years.
+/// Returns the length of `duration` in nanoseconds, clamped to 584 years.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     duration.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(duration.subsec_nanos()))
 }
@@ -200,7 +200,7 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    /// E3: what a guard says can be read as a time of day.
+    /// E3: a guard's instant can be read as a time of day.
     #[test]
     fn an_instant_is_a_time_of_the_wall_clock() {
         let (now, wall) = (BootInstant::now(), SystemTime::now());

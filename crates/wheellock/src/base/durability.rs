@@ -1,5 +1,4 @@
-//! How many servers have to keep a grant or a renewal before it counts. Owns the levels and what they ask for; who waits for it
-//! is `retry`.
+//! Levels of durability and the acknowledgements that they need. Waiting for these is the task of `retry`.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,11 +6,11 @@ use std::time::Duration;
 use wheellock_client::layer::Acks;
 use wheellock_client::{Config, Value};
 
-/// How many servers have to keep a grant or a renewal before it counts. Set with
+/// The number of servers that must keep a grant or a renewal before it counts. Set with
 /// [`LockManagerBuilder::durability`](crate::LockManagerBuilder::durability).
 ///
-/// Replication is asynchronous: a primary answers before its replicas have heard. What is promised under which
-/// assumptions, and what no level promises, is on the page *Guarantees*.
+/// Replication is asynchronous: a primary replies before its replicas have received the write. The page *Guarantees* lists the promises,
+/// their assumptions and the limits of every level.
 ///
 /// ```no_run
 /// use wheellock::{Durability, LockManager};
@@ -28,19 +27,19 @@ use wheellock_client::{Config, Value};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Durability {
-    /// The primary alone: one round trip. A lock is exclusive as long as this server keeps its data. A failover loses the
-    /// grants that had not been replicated, and the lock may then be granted again while its old holder still believes.
+    /// Only the primary, in one round trip. A lock is exclusive while this server keeps its data. A failover loses the grants that were not
+    /// replicated yet. The server may then grant the lock again while its old holder still considers it held.
     #[default]
     Primary,
-    /// So many replicas besides, at least one: another round trip, and the replication's time (`WAIT`). With as many as may
-    /// ever be promoted, a lock is exclusive across a failover to any of them that keeps its data. With fewer it is as long
-    /// as one that has acknowledged is promoted: Sentinel and Cluster prefer the replica that is furthest, but do not
-    /// promise it.
+    /// The primary and this number of replicas, at least one. Costs a second round trip and the time of the replication (`WAIT`). If the
+    /// number covers every replica that may be promoted, a lock stays exclusive across a failover. The promoted replica must keep its data.
+    /// With a smaller number, a lock stays exclusive only if the promoted replica is among those that acknowledged. Sentinel and Cluster
+    /// prefer the replica with the most recent data, but do not promise to promote it.
     Replicas(u32),
-    /// The primary's append-only file, fsynced, and those of so many replicas, which may be none (`WAITAOF`, Redis 7.2 and
-    /// Valkey): what was granted survives a power cut too. With `appendfsync everysec` a grant takes up to a second.
+    /// The fsynced append-only files of the primary and of this number of replicas, which may be zero (`WAITAOF`, Redis 7.2 and Valkey). A
+    /// grant then survives a power failure, too. With `appendfsync everysec` a grant takes up to a second.
     Aof {
-        /// Replicas besides the primary.
+        /// Number of replicas besides the primary.
         replicas: u32,
     },
 }
@@ -54,7 +53,7 @@ impl Durability {
         }
     }
 
-    /// Replicas that have to be connected for anything to be granted.
+    /// Returns the number of replicas that must be connected before the server can grant a lock.
     pub(crate) fn replicas(self) -> u32 {
         match self {
             Self::Primary => 0,
@@ -73,7 +72,7 @@ impl fmt::Display for Durability {
     }
 }
 
-/// What is waited for after each grant and renewal.
+/// The acknowledgements that each grant and renewal waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) acks: Acks,
@@ -81,15 +80,15 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// `None` if nothing is waited for. The connection is blocked meanwhile, so the timeout is a third of the time after
-    /// which a connection counts as dead, at most: one wait may stand behind another.
+    /// Returns `None` if the level needs no acknowledgement. The connection is blocked during the wait, and one wait may stand behind
+    /// another. The timeout is therefore at most a third of the time after which a connection counts as dead.
     pub(crate) fn new(durability: Durability, timeout: Duration, config: &Config) -> Option<Self> {
         let acks = durability.acks()?;
         let timeout = timeout.min(config.response_timeout / 3).max(Duration::from_millis(1));
         Some(Self { acks, timeout })
     }
 
-    /// By how much `reply` falls short of what is wanted; `None` if it does not.
+    /// Returns by how much `reply` falls short of the wanted number; `None` if it does not.
     pub(crate) fn shortfall(self, reply: Option<&Value>) -> Option<Shortfall> {
         let acked = reply.and_then(|reply| self.acks.heard(reply)).unwrap_or(0);
         let wanted = self.acks.wanted();
@@ -97,7 +96,7 @@ impl Wanted {
     }
 }
 
-/// Fewer servers than wanted have acknowledged.
+/// Fewer acknowledgements than wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shortfall {
     pub(crate) acked: u32,

@@ -1,4 +1,4 @@
-//! What can go wrong with a lock. Owns the error type of this crate.
+//! The error type of this crate.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,10 +11,9 @@ use crate::base::durability::{Durability, Shortfall};
 
 /// A failed lock operation.
 ///
-/// `Display` is one line fit for a log, and enough by itself: it has every cause in it, down to the last one. `source()`
-/// repeats nothing of that line: it goes on where the line ends, as
-/// [`wheellock_client::Error`'s](wheellock_client::Error) does, with an [`std::io::Error`] if it was the system that
-/// failed us.
+/// `Display` writes one line that is suitable for a log. The line contains every cause, down to the last. `source()` does not repeat any
+/// part of that line. Like [`wheellock_client::Error`'s](wheellock_client::Error), it continues where the line ends. If the system failed,
+/// the source is an [`std::io::Error`].
 ///
 /// ```no_run
 /// use wheellock::{Error, Outcome};
@@ -32,9 +31,9 @@ use crate::base::durability::{Durability, Shortfall};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The server, or the way to it, failed. The source tells what was tried, where, and why it failed.
+    /// The server or the connection to it failed. The source says which step failed, where, and why.
     Server {
-        /// What the library was doing, as in "acquire lock \"orders:42\"".
+        /// The operation that failed, as in "acquire lock \"orders:42\"".
         operation: String,
         /// The connection's error.
         source: wheellock_client::Error,
@@ -44,138 +43,145 @@ pub enum Error {
         /// Length of the name in bytes.
         length: usize,
     },
-    /// In a cluster this name and what belongs to it are in different hash slots, and no script may touch both. With sharded
-    /// messages that is the channel on which waiters hear of a release, and in some kinds of locks it is further keys. Redisson
-    /// builds them from the name, so a name with a brace needs a complete hash tag, as in `{orders}:42`.
+    /// In a cluster, this lock's keys and channel are in different hash slots, and no script may touch both slots.
+    ///
+    /// With sharded messages this concerns the channel on which waiters are notified of a release. In some kinds of locks it concerns
+    /// further keys. Redisson builds these names from the lock's name, so a name with a brace needs a complete hash tag, as in
+    /// `{orders}:42`.
     NoCommonSlot {
         /// The lock's name.
         lock: String,
     },
-    /// What a leader says of itself is longer than 4 KiB.
+    /// A leader's announcement is longer than 4 KiB.
     AnnouncementTooLong {
-        /// Its length in bytes.
+        /// Length of the announcement in bytes.
         length: usize,
     },
-    /// The lease is too short to be believed, or to be renewed in time if the watchdog is to keep it; or it is above 100
+    /// The lease is too short to ever count as valid, or too short for the watchdog to renew it in time. Or the lease is longer than 100
     /// years.
     InvalidLease {
-        /// The lease that was asked for.
+        /// The requested lease.
         lease: Duration,
-        /// The shortest lease that would do: 3 ms, or 20 ms with the watchdog.
+        /// The shortest lease that is allowed: 3 ms, or 20 ms with the watchdog.
         shortest: Duration,
     },
-    /// The label is empty, longer than 256 bytes, or has a control character in it.
+    /// The label is empty, longer than 256 bytes, or contains a control character.
     InvalidLabel {
         /// Length of the label in bytes.
         length: usize,
     },
-    /// The owner belongs to another manager: its holds are renewed and counted there.
+    /// The owner belongs to another manager. That manager renews and counts the owner's holds.
     ForeignOwner {
         /// The owner's text.
         owner: String,
     },
-    /// The server answered a script with something that the script never returns. Is there another application's data
-    /// under this name, or something between us and the server that changes replies?
+    /// The server replied to a script with a value that the script never returns. Another application may use this name for its data, or a
+    /// proxy may change the server's replies.
     UnexpectedReply {
-        /// What the library was doing.
+        /// The operation that failed.
         operation: String,
         /// The reply's type.
         reply: String,
     },
-    /// There is other data under the lock's name, or another kind of lock. Nothing was changed.
+    /// The lock's name is in use for other data or for another kind of lock. The server changed nothing.
     OtherData {
         /// The lock's name.
         lock: String,
         /// The server.
         server: Arc<str>,
     },
-    /// This owner holds the read-write lock for reading and asks to write: it would wait for itself for ever. Nothing was
-    /// changed. Release the read hold first, or write from the start; a writer may read.
+    /// This owner holds the read-write lock for reading and requests it for writing. The owner would wait for itself for ever.
+    ///
+    /// The server changed nothing. Release the read hold first, or acquire the write lock from the start: a writer may also read.
     Upgrade {
         /// The lock's name.
         lock: String,
     },
-    /// This owner holds the lock already, and the lock is not reentrant, or it was taken as one of another kind: a lock, a fenced lock and
-    /// a fair lock of the same name are one lock on the server. It would wait for itself for ever.
+    /// This owner already holds the lock and would wait for itself for ever.
+    ///
+    /// Either the lock is not reentrant, or the owner holds it as another kind of lock. A lock, a fenced lock and a fair lock of the same
+    /// name are one lock on the server.
     NotReentrant {
         /// The lock's name.
         lock: String,
     },
-    /// The lock was granted too late to be believed; it was released again at once.
+    /// The grant arrived too late to count as valid. The lock was released again at once.
     GrantedTooLate {
         /// The lock's name.
         lock: String,
-        /// The lease that had run out on the way.
+        /// The lease, which ran out on the way.
         lease: Duration,
     },
-    /// The lock was granted, or its lease extended, but fewer servers have acknowledged it in time than
-    /// [`Durability`](crate::Durability) asks for. A grant is being taken back: its release was queued before this was
-    /// returned. A lease may be believed as long as before.
+    /// The server granted the lock or extended its lease, but too few servers acknowledged that in time. [`Durability`](crate::Durability)
+    /// sets the number.
+    ///
+    /// A grant is being revoked: its release was queued before this error was returned. An extended lease is valid for as long as before.
     NotReplicated {
         /// The lock's name.
         lock: String,
-        /// The server that the others follow; of a cluster, the nodes by which it is known.
+        /// The server that the others replicate. In a cluster, the nodes by which the cluster is known.
         server: Arc<str>,
-        /// Whether a lease was to be extended; otherwise a lock was to be granted.
+        /// True if a lease was to be extended; false if a lock was to be granted.
         extension: bool,
-        /// How many have acknowledged, as far as was heard in time.
+        /// Number of servers that acknowledged in time, as far as is known.
         acked: u32,
-        /// How many were to. With [`Durability::Aof`](crate::Durability::Aof) the primary's own disk is one of them.
+        /// Number of servers that had to acknowledge. With [`Durability::Aof`](crate::Durability::Aof) the primary's own disk counts as
+        /// one.
         wanted: u32,
     },
-    /// The server cannot do what [`Durability`](crate::Durability) asks for: it does not know the command, the user may not
-    /// run it, or it keeps no append-only file.
+    /// The server does not support the requested [`Durability`](crate::Durability). It does not know the command, the user may not run the
+    /// command, or the server keeps no append-only file.
     UnsupportedDurability {
-        /// What was asked for.
+        /// The requested level.
         durability: Durability,
-        /// What the server said.
+        /// The server's reply.
         reason: String,
     },
     /// The lock was lost while work was running under it.
     Lost {
         /// The lock's name.
         lock: String,
-        /// Why it is no longer held.
+        /// Why the lock is no longer held.
         reason: LostReason,
     },
-    /// The manager was [shut down](crate::LockManager::shutdown): it grants nothing any more. What may have been granted
-    /// meanwhile is being given back.
+    /// The manager was [shut down](crate::LockManager::shutdown) and grants no more locks. A lock that the server may have granted
+    /// meanwhile is being released.
     ShutDown {
         /// The lock's name.
         lock: String,
-        /// Whether the lock had been asked for by then.
+        /// Whether the request for the lock had been sent by then.
         outcome: Outcome,
     },
-    /// Nothing to lock: no lock was named, or no server.
+    /// The call named no lock or no server.
     NoMembers,
-    /// One lock was named twice among those to be taken together: the second hold would wait for the first.
+    /// The call named one lock twice among the locks to take together. The second hold would wait for the first.
     DuplicateMember {
         /// The lock's name.
         lock: String,
-        /// Where it is.
+        /// The lock's server.
         server: Arc<str>,
     },
-    /// A server does not count as one more for a [`RedLockManager`](crate::RedLockManager): what happens to another one, or a failover,
-    /// can take its locks away as well.
+    /// A server does not count as a further member of a [`RedLockManager`](crate::RedLockManager). A failure of another member, or a
+    /// failover, can take this server's locks away as well.
     NotIndependent {
         /// The server.
         server: Arc<str>,
-        /// Why it does not count.
+        /// Why the server does not count.
         reason: String,
     },
-    /// Too few servers of a [`RedLockManager`](crate::RedLockManager) could be asked. That says nothing about who holds the lock. What
-    /// some have granted was given back.
+    /// Too few servers of a [`RedLockManager`](crate::RedLockManager) could be reached. The error does not say which owner holds the lock.
+    /// Locks that some servers granted were released.
     NoQuorum {
-        /// The lock's name; empty if it was not about one: the servers were asked who they are, to put them together.
+        /// The lock's name. Empty if the error is about the servers' identities, which are checked when the manager is built.
         lock: String,
-        /// How many servers did what was asked.
+        /// Number of servers that did as requested.
         granted: usize,
-        /// How many have to.
+        /// Number of servers that are needed.
         wanted: usize,
-        /// What kept the others from it, as far as is known.
+        /// Why the other servers did not, as far as is known.
         failures: Vec<MemberFailure>,
     },
-    /// The system has no randomness to make a unique identity from.
+    /// The system provides no randomness for a unique identity.
     NoRandomness,
     /// The thread that serves blocking calls cannot be started.
     NoBackgroundThread {
@@ -185,7 +191,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What a script or a query about `lock` failed with. Ours look at what is under the name before they change anything.
+    /// Converts the failure of a script or a query about `lock`. Our scripts check the data under the name before they change it.
     pub(crate) fn of_lock(lock: &str, operation: String, source: wheellock_client::Error) -> Self {
         if is_other_data(&source) {
             return Self::OtherData { lock: lock.to_owned(), server: source.server_address().into() };
@@ -196,25 +202,25 @@ impl Error {
         Self::Server { operation, source }
     }
 
-    /// A script was answered with a reply of this type, which it never returns.
+    /// Returns the error of a script whose reply has a type that the script never returns.
     pub(crate) fn unexpected(operation: String, reply_type: &str) -> Self {
         Self::UnexpectedReply { operation, reply: format!("reply of type {reply_type}") }
     }
 
-    /// What this server has granted is not known to enough others.
+    /// Returns the error of a grant that too few servers have acknowledged.
     pub(crate) fn not_replicated(lock: &str, server: Arc<str>, by: Shortfall) -> Self {
         let Shortfall { acked, wanted } = by;
         Self::NotReplicated { lock: lock.to_owned(), server, extension: false, acked, wanted }
     }
 
-    /// What this server has extended is not known to enough others.
+    /// Returns the error of a renewal that too few servers have acknowledged.
     pub(crate) fn extension_not_replicated(lock: &str, server: Arc<str>, by: Shortfall) -> Self {
         let Shortfall { acked, wanted } = by;
         Self::NotReplicated { lock: lock.to_owned(), server, extension: true, acked, wanted }
     }
 
-    /// Returns true if waiting may cure this although the server answers: a server that takes no writes for the moment, or a grant that
-    /// was late. [`NoQuorum`](Self::NoQuorum) is cured if enough servers are.
+    /// Returns true if waiting may help although the server replies. Such a server takes no writes for the moment, or its grant was late.
+    /// [`NoQuorum`](Self::NoQuorum) may pass if the errors of enough servers may pass.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::GrantedTooLate { .. } => true,
@@ -226,8 +232,10 @@ impl Error {
         }
     }
 
-    /// Whether what was tried may have taken effect on the server. The library resolves ambiguity itself where it can:
-    /// an acquire that fails with `MaybeExecuted` is released as soon as the server is reachable.
+    /// Returns whether the operation may have taken effect on the server.
+    ///
+    /// The library resolves ambiguity itself where it can. After an acquire that fails with `MaybeExecuted`, it releases the lock as soon
+    /// as the server is reachable.
     pub fn outcome(&self) -> Outcome {
         match self {
             Self::Server { source, .. } => source.outcome(),
@@ -237,7 +245,7 @@ impl Error {
             | Self::GrantedTooLate { .. }
             | Self::NotReplicated { .. } => Outcome::MaybeExecuted,
             Self::OtherData { .. } | Self::Upgrade { .. } => Outcome::Rejected,
-            // Who was asked who it is has done nothing.
+            // A request for a server's identity has no effect.
             Self::NoQuorum { lock, .. } if lock.is_empty() => Outcome::NotSent,
             Self::NoQuorum { granted, failures, .. } => {
                 let outcomes = || failures.iter().map(|failure| failure.error.outcome());
@@ -265,12 +273,13 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed later because nothing was wrong with it: the server, or the way to it, failed, or it does not
-    /// serve at the moment. A web service answers 503.
+    /// Returns true if the same call may succeed later without a change. The server or the connection to it failed, or the server does not
+    /// serve at the moment. A web service would reply 503.
     ///
-    /// Not so if somebody has to change something first: a name, a setting, a password, a permission, other data under the name. Nor
-    /// if the manager was shut down, or work was begun under a lock that was [lost](Self::Lost). It says nothing of what became of
-    /// this call; that is [`outcome`](Self::outcome).
+    /// Returns false if you have to change something first: a name, a setting, a password, a permission, or other data under the name. Also
+    /// returns false if the manager was shut down, or if work was begun under a lock that was [lost](Self::Lost).
+    ///
+    /// The result says nothing about the effect of this call: see [`outcome`](Self::outcome).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -291,7 +300,7 @@ impl Error {
         match self {
             Self::Server { source, .. } => is_away(source),
             Self::GrantedTooLate { .. } | Self::NotReplicated { .. } => true,
-            // Those that were not heard of at all are away as well.
+            // Servers without any reply are unavailable as well.
             Self::NoQuorum { failures, .. } => {
                 failures.is_empty() || failures.iter().any(|failure| failure.error.is_unavailable())
             }
@@ -320,7 +329,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // It says the same about itself.
+            // The source's own text already begins with this operation.
             Self::Server { operation, source } if operation == source.operation() => source.fmt(f),
             Self::Server { operation, source } => write!(f, "cannot {operation}: {source}"),
             Self::InvalidName { length } => {
@@ -431,7 +440,7 @@ impl Error {
     }
 }
 
-/// A lock's name within double quotes in a line: escaped, but for single quotes.
+/// Escapes a lock's name for use within double quotes in one line. Single quotes stay as they are.
 pub(crate) fn quotable(name: &str) -> String {
     name.split('\'').map(|part| part.escape_debug().to_string()).collect::<Vec<_>>().join("'")
 }
@@ -462,11 +471,11 @@ impl std::error::Error for Error {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// The lease has run as long as it may be believed: it was a fixed one, or its renewals did not come through.
+    /// The lease ended: it was a fixed lease, or its renewals did not reach the server in time.
     Expired,
-    /// The server says that this owner does not hold the lock: it was freed by force, deleted, or evicted.
+    /// The server reports that this owner does not hold the lock. The lock was released by force, deleted, or evicted.
     NotOwner,
-    /// The manager was [shut down](crate::LockManager::shutdown), and has given the lock back.
+    /// The manager was [shut down](crate::LockManager::shutdown) and has released the lock.
     ShutDown,
 }
 
@@ -480,13 +489,13 @@ impl fmt::Display for LostReason {
     }
 }
 
-/// Whether a script of ours has refused to touch what it found, or has not found all of it because a slot moves: it has not changed
-/// anything then.
+/// Returns true if the error proves that a script of ours changed nothing. Either the script refused to touch the data that it found. Or a
+/// slot moves, and the script did not find all of the data.
 pub(crate) fn has_changed_nothing(error: &wheellock_client::Error) -> bool {
     is_other_data(error) || matches!(error.code(), Some(UPGRADE | "TRYAGAIN"))
 }
 
-/// Returns true if the server serves, but takes no writes for want of replicas or memory.
+/// Returns true if the server serves requests, but takes no writes because it lacks replicas or memory.
 pub(crate) fn refuses_writes(error: &wheellock_client::Error) -> bool {
     matches!(error.code(), Some("NOREPLICAS" | "OOM"))
 }
@@ -495,7 +504,7 @@ fn is_other_data(error: &wheellock_client::Error) -> bool {
     error.code() == Some("WRONGTYPE")
 }
 
-/// Whether the server, or the way to it, is what failed, so that time may mend it.
+/// Returns true if the server or the connection to it failed, so that a retry may succeed.
 fn is_away(error: &wheellock_client::Error) -> bool {
     match error.kind() {
         ErrorKind::Connect
@@ -508,15 +517,15 @@ fn is_away(error: &wheellock_client::Error) -> bool {
     }
 }
 
-/// What servers say that cannot run anything, or not this, for the moment: a script runs too long, memory or replicas are short, the
-/// disk fails, the primary or a slot is moving.
+/// Error codes of servers that cannot run any command, or this command, for the moment. A script runs too long, memory or replicas are
+/// short, the disk fails, or the primary or a slot is moving.
 const PASSING: &[&str] =
     &["BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN"];
 
-/// With this a write lock's script refuses a reader.
+/// Error code with which a write lock's script rejects a reader.
 const UPGRADE: &str = "UPGRADE";
 
-/// What kept one server of a quorum from what was asked of it.
+/// The failure of one server of a quorum.
 ///
 /// ```no_run
 /// use wheellock::Error;
@@ -535,7 +544,7 @@ const UPGRADE: &str = "UPGRADE";
 pub struct MemberFailure {
     /// The server.
     pub server: Arc<str>,
-    /// What went wrong.
+    /// The server's error.
     pub error: Error,
 }
 
@@ -545,17 +554,17 @@ impl fmt::Display for MemberFailure {
     }
 }
 
-/// Longest name of a lock in bytes. Redis takes more; a name that long is a mistake.
+/// Longest name of a lock in bytes. Redis allows longer names, but a longer name is a mistake.
 pub(crate) const MAX_NAME: usize = 4096;
 
-/// Longest label of a manager in bytes. A host, a process and a service fit; what does not fit is no label.
+/// Longest label of a manager in bytes. A host, a process and a service fit. A longer text is not a label.
 pub(crate) const MAX_LABEL: usize = 256;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What was tried, where, why it failed, and what becomes of it.
+    /// The text says which operation failed, where, why, and what happens next.
     #[test]
     fn a_missing_acknowledgement_says_what_it_was_about() {
         let (server, by) = (Arc::from("db:6379"), Shortfall { acked: 0, wanted: 1 });

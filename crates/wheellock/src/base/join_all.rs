@@ -1,16 +1,16 @@
-//! Several requests at once. Owns their futures and nothing else: what the answers mean is the caller's.
+//! Several requests at once. This module owns their futures. It does not interpret the replies.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Requests under way, each with the number of the member it went to. Dropping it drops them all, which for an attempt
-/// means that whatever it may have been granted is given back.
+/// Pending requests, each with the number of its member. Dropping the set drops all requests. A dropped acquire request releases any lock
+/// that the server may have granted.
 pub(crate) struct JoinAll<'a, T> {
     under_way: Vec<(usize, Request<'a, T>)>,
 }
 
-/// Boxed, because it goes on in another task when its caller does not need it any more.
+/// Boxed, because the request continues in another task when its caller no longer needs it.
 pub(crate) type Request<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 impl<T> Default for JoinAll<'_, T> {
@@ -36,8 +36,8 @@ impl<'a, T> JoinAll<'a, T> {
         self.under_way.is_empty()
     }
 
-    /// What has ready. The first time, everything is sent within this one turn, so what goes to one server goes in one
-    /// write.
+    /// Polls all pending requests and returns the finished ones. The first call sends all requests within one turn, so the requests to one
+    /// server go out in one write.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Vec<(usize, T)> {
         let mut ready = Vec::new();
         self.under_way.retain_mut(|(number, request)| match request.as_mut().poll(cx) {
@@ -50,7 +50,7 @@ impl<'a, T> JoinAll<'a, T> {
         ready
     }
 
-    /// Waits until something has ready; nothing has if nothing is under way.
+    /// Waits until a request has finished. Returns at once if no request is pending.
     pub(crate) async fn ready(&mut self) -> Vec<(usize, T)> {
         std::future::poll_fn(|cx| {
             let ready = self.poll(cx);
@@ -59,7 +59,7 @@ impl<'a, T> JoinAll<'a, T> {
         .await
     }
 
-    /// Waits for all answers, in the order of the members.
+    /// Waits for all replies. Returns them in the order of the members.
     pub(crate) async fn all(mut self) -> Vec<T> {
         let mut answers = Vec::with_capacity(self.under_way.len());
         while !self.is_over() {

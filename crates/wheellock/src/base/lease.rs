@@ -1,4 +1,4 @@
-//! The arithmetic of leases: how long one lasts, and how long it may be believed. Pure; reads no clock.
+//! The arithmetic of leases: their length and local validity. Pure: it does not read a clock.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::base::clock::BootInstant;
 use crate::base::error::Error;
 
-/// A lease's length: whole milliseconds, enough of them to be believed, small enough for Redis.
+/// The length of a lease in whole milliseconds. It is long enough to count as valid and small enough for Redis.
 ///
 /// ```
 /// use std::time::Duration;
@@ -21,27 +21,27 @@ use crate::base::error::Error;
 pub struct Lease(NonZeroU64);
 
 impl Lease {
-    /// Redisson's default `lockWatchdogTimeout`.
+    /// 30 s, the default of Redisson's `lockWatchdogTimeout`.
     pub const DEFAULT: Self = Self::of_millis(30_000);
 
-    /// For how long a semaphore remembers what its holders have: longer than any process is stopped and lives on.
+    /// How long a semaphore remembers the permits of its holders. No process is stopped for longer than that and then continues.
     pub(crate) const A_DAY: Self = Self::of_millis(86_400_000);
 
-    /// For how long a place in the queue of a fair lock is kept for one who says nothing: it is in the way of others until then, so a
-    /// release that takes it back is repeated as if this were a lease.
+    /// How long the queue of a fair lock keeps the entry of a silent waiter. Until then the entry blocks other waiters. A release that
+    /// removes the entry is therefore retried as if this time were a lease.
     pub(crate) const A_PLACE: Self = Self::of_millis(5_000);
 
-    /// A lease of `duration`, rounded up to a whole millisecond.
+    /// Creates a lease of `duration`, rounded up to a whole millisecond.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidLease`] below 3 ms, of which nothing is left to believe once the clocks' differences are taken
-    /// off, and above 100 years, where Redis' arithmetic on absolute times comes near overflow.
+    /// [`Error::InvalidLease`] below 3 ms: no valid time would remain after the allowance for clock drift. Also above 100 years, where
+    /// Redis' arithmetic on absolute times comes near overflow.
     pub fn new(duration: Duration) -> Result<Self, Error> {
         Self::at_least(Self::SHORTEST, duration)
     }
 
-    /// A lease that the watchdog keeps.
+    /// Creates a lease that the watchdog renews.
     pub(crate) fn kept(duration: Duration) -> Result<Self, Error> {
         Self::at_least(Self::SHORTEST_KEPT, duration)
     }
@@ -53,54 +53,55 @@ impl Lease {
         }
     }
 
-    /// Shorter ones are [never believed](Self::valid_until).
+    /// Shortest lease. A shorter lease would [never be valid](Self::valid_until).
     const SHORTEST: Self = Self::of_millis(3);
-    /// A third of it is three ticks of the watchdog's clock, and after the renewal as many are left to try again. With
-    /// 15 ms one lock of forty was lost within seven leases, on a busy machine with the server beside it; with 8 ms every
-    /// second one.
+    /// Shortest lease that the watchdog renews. A third of it is three ticks of the watchdog's clock, and three ticks are left for a retry
+    /// after the renewal. With 15 ms, one lock of forty was lost within seven leases, on a busy machine that also ran the server. With 8
+    /// ms, every second lock was lost.
     const SHORTEST_KEPT: Self = Self::of_millis(20);
 
-    /// At least one.
+    /// Creates a lease of `whole` milliseconds, and of at least one.
     const fn of_millis(whole: u64) -> Self {
         Self(NonZeroU64::MIN.saturating_add(whole.saturating_sub(1)))
     }
 
-    /// The length.
+    /// Returns the length.
     pub fn duration(self) -> Duration {
         Duration::from_millis(self.0.get())
     }
 
-    /// The length in milliseconds, for `PEXPIRE`.
+    /// Returns the length in milliseconds, for `PEXPIRE`.
     pub(crate) fn millis(self) -> i64 {
         i64::try_from(self.0.get()).unwrap_or(i64::MAX)
     }
 
-    /// Until when a grant may be believed whose request was handed to the socket no earlier than `before_send`.
+    /// Returns until when a grant is valid locally. The request was handed to the socket no earlier than `before_send`.
     ///
-    /// The server starts its TTL after that, so it cannot expire the key before the lease has run by its own clock; 1 %
-    /// covers the difference in rate between the two clocks and 2 ms their granularity (the drift that Redis' Redlock
-    /// page proposes).
+    /// The server starts its TTL after that instant. It cannot expire the key before the lease has run out by the server's clock. 1 %
+    /// covers the difference in rate between the two clocks, and 2 ms cover their granularity (the drift that Redis' Redlock page
+    /// proposes).
     pub(crate) fn valid_until(self, before_send: BootInstant) -> BootInstant {
         before_send.plus_nanos(self.validity())
     }
 
-    /// In nanoseconds, as are all lengths below: every acquire comes by, and in a `Duration` each step would cost a division.
+    /// Returns the valid time in nanoseconds. All lengths below are nanoseconds: every acquire runs this code, and each step on a
+    /// `Duration` would cost a division.
     fn validity(self) -> u64 {
         less_drift(self.nanos())
     }
 
-    /// A hundred years fit five times.
+    /// Returns the length in nanoseconds. A `u64` could hold five times the longest lease.
     fn nanos(self) -> u64 {
         self.0.get().saturating_mul(1_000_000)
     }
 
-    /// By when the server has certainly expired a key whose TTL was set to this lease by a request that had been answered
-    /// or given up at `after_send`.
+    /// Returns by when the server has certainly expired a key whose TTL was set to this lease. The request was answered or abandoned at
+    /// `after_send`.
     pub(crate) fn expired_by(self, after_send: BootInstant) -> BootInstant {
         after_send.plus_nanos(plus_drift(self.nanos()))
     }
 
-    /// When the watchdog renews: after a third of the lease, as Redisson's does.
+    /// Returns when the watchdog renews: after a third of the lease, like Redisson's watchdog.
     pub(crate) fn renew_after(self) -> Duration {
         Duration::from_nanos(self.renew_after_nanos())
     }
@@ -109,32 +110,33 @@ impl Lease {
         self.nanos() / 3
     }
 
-    /// When the renewal was planned of a lease that is believed until `valid_until`.
+    /// Returns when the renewal was planned for a lease that is valid until `valid_until`.
     pub(crate) fn renewal_before(self, valid_until: BootInstant) -> BootInstant {
         let spare = self.validity().saturating_sub(self.renew_after_nanos());
         valid_until.saturating_sub(Duration::from_nanos(spare))
     }
 
-    /// How long the watchdog waits after a renewal or a release that failed; of a lease of hours, too, others wait for the release.
+    /// Returns the watchdog's pause after a failed renewal or release. The pause is bounded even for a lease of hours, because other
+    /// waiters wait for the release.
     pub(crate) fn retry_after(self) -> Duration {
         (self.duration() / 20).clamp(Duration::from_millis(1), LONGEST_PAUSE)
     }
 }
 
-/// Between two attempts, however long the lease is: the pause of the default one.
+/// Longest pause between two attempts, whatever the lease: the pause of the default lease.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1_500);
 
-/// How much of `left`, the time that a lease still runs by the server's clock, may be believed. Both in nanoseconds.
+/// Returns the valid part of `left`, the time that a lease still runs by the server's clock. Both are in nanoseconds.
 pub(crate) fn less_drift(left: u64) -> u64 {
     (left - left / 100).saturating_sub(GRANULARITY)
 }
 
-/// By when a lease has certainly ended that still runs for `left` by the server's clock. Both in nanoseconds.
+/// Returns by when a lease has certainly ended that still runs for `left` by the server's clock. Both are in nanoseconds.
 pub(crate) fn plus_drift(left: u64) -> u64 {
     left.saturating_add(left / 100).saturating_add(GRANULARITY)
 }
 
-/// 2 ms.
+/// 2 ms in nanoseconds: the granularity of the two clocks.
 const GRANULARITY: u64 = 2_000_000;
 
 const MAX_MILLIS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
@@ -178,7 +180,7 @@ mod tests {
         assert_eq!(tiny.valid_until(sent), sent, "no underflow; such a lease is never believed");
     }
 
-    /// A9: the shortest lease is one that can be believed, the next shorter one is not.
+    /// A9: the shortest lease is valid for some time. A lease that is one millisecond shorter is never valid.
     #[test]
     fn the_shortest_lease_is_the_shortest_that_is_ever_believed() {
         let sent = BootInstant::now();

@@ -1,4 +1,4 @@
-//! Values that know no lock.
+//! Basic values of the lock layer. They do not refer to any lock.
 
 pub(crate) mod backoff;
 pub(crate) mod clock;

@@ -1,13 +1,13 @@
-//! Who holds a lock. Owns the identity's text; knows no lock.
+//! The identity of a lock's holder, and its text. It does not refer to any lock.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// The identity of a holder, as it stands in the lock's hash: `uuid:number`, where the uuid is the manager's and the
-/// number is unique within it (source: Redisson's `uuid:threadId`).
+/// The identity of a lock's holder, as in the lock's hash on the server: `uuid:number`. The uuid is the manager's, and the number is unique
+/// within the manager (source: Redisson's `uuid:threadId`).
 ///
-/// Who presents the same owner may take the same lock again. Every acquire without an explicit owner is a fresh
-/// one, so sharing a [`Lock`](crate::Lock) between tasks never lets two of them in.
+/// A caller that presents the same owner may acquire the same lock again. Every acquire without an explicit owner uses a fresh owner. Tasks
+/// that share a [`Lock`](crate::Lock) therefore exclude each other.
 ///
 /// ```no_run
 /// # async fn example(lock: wheellock::Lock) -> Result<(), wheellock::Error> {
@@ -36,7 +36,7 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// What the server knows a permit of a [`PermitSemaphore`](crate::PermitSemaphore) by, in any process. Its text is that of
+/// The server's identity of a permit of a [`PermitSemaphore`](crate::PermitSemaphore), valid in any process. Its text is the same as in
 /// Redisson: 32 hexadecimal digits.
 ///
 /// ```no_run
@@ -58,13 +58,13 @@ impl fmt::Debug for Owner {
 pub struct PermitId(pub(crate) u128);
 
 impl PermitId {
-    /// The id whose text this is; `None` if it is none.
+    /// Parses the text of an id; `None` if the text is not an id.
     pub fn parse(text: &str) -> Option<Self> {
         let is_id = text.len() == 32 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
         is_id.then(|| Self(as_number(text)))
     }
 
-    /// As it stands on the server.
+    /// Returns the bytes of the id, as on the server.
     pub(crate) fn to_bytes(self) -> [u8; 16] {
         self.0.to_be_bytes()
     }
@@ -82,20 +82,20 @@ impl fmt::Debug for PermitId {
     }
 }
 
-/// What a holder is called on the server, on the stack, because it is written with every call and must not cost an allocation: its
-/// owner and what its kind of lock puts behind it, or the id of a permit.
+/// A holder's identity on the server: its owner with the suffix of the lock's kind, or the id of a permit. It is on the stack, because
+/// every call writes it and must not allocate.
 pub(crate) struct OwnerText {
     bytes: [u8; Self::LEN],
-    /// Where in them it begins and ends.
+    /// Start of the text within `bytes`.
     start: usize,
     end: usize,
 }
 
 impl OwnerText {
-    /// A uuid, a colon, the longest `u64`, and the longest of what a kind of lock puts behind it.
+    /// Length of a uuid, a colon, the longest `u64`, and the longest suffix of a kind.
     const LEN: usize = UUID + 1 + DIGITS + SUFFIX;
 
-    /// Written from its number's last digit to its beginning, so that nobody has to know how many there are.
+    /// Creates the text of an owner. Writes backwards from the last digit, so that the number of digits need not be known.
     pub(crate) fn new(manager: &str, number: u64, suffix: &'static str) -> Self {
         let mut bytes = [0; Self::LEN];
         let number_ends = Self::LEN - SUFFIX;
@@ -109,7 +109,7 @@ impl OwnerText {
         loop {
             start -= 1;
             if let Some(place) = bytes.get_mut(start) {
-                // A remainder of ten fits a byte.
+                // A remainder of ten fits into a byte.
                 *place = b'0' + (left % 10) as u8;
             }
             left /= 10;
@@ -132,7 +132,7 @@ impl OwnerText {
         Self { bytes, start, end }
     }
 
-    /// The id of a permit: 16 bytes (source: Redisson), of which no two managers have the same.
+    /// Creates the id of a permit: 16 bytes (source: Redisson). No two managers have the same id.
     pub(crate) fn permit(first: u128, number: u64) -> Self {
         let mut bytes = [0; Self::LEN];
         let id = PermitId(first.wrapping_add(u128::from(number))).to_bytes();
@@ -154,14 +154,14 @@ const DIGITS: usize = 20;
 /// Length of `:write`.
 const SUFFIX: usize = 6;
 
-/// The number whose hexadecimal digits a uuid is.
+/// Returns the number that the hexadecimal digits of a uuid form.
 pub(crate) fn as_number(uuid: &str) -> u128 {
     uuid.chars()
         .filter_map(|digit| digit.to_digit(16))
         .fold(0, |number, digit| number << 4 | u128::from(digit))
 }
 
-/// A random (version 4) UUID.
+/// Creates a random (version 4) UUID.
 pub(crate) fn new_uuid() -> Result<String, getrandom::Error> {
     let mut bytes = [0_u8; 16];
     getrandom::fill(&mut bytes)?;

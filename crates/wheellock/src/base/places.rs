@@ -1,9 +1,10 @@
-//! The places on the server where requests are remembered that take effect once. A value: no more of them are in use than requests
-//! are under way at the same time.
+//! The request slots on the server.
+//!
+//! A slot remembers a request that takes effect once. A value: the number of slots in use is at most the number of pending requests.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The places that are in use.
+/// The slots that are in use.
 #[derive(Default)]
 pub(crate) struct Places {
     free: Vec<u64>,
@@ -11,8 +12,8 @@ pub(crate) struct Places {
     next_serial: u64,
 }
 
-/// Where a request is remembered. Another one may have the place when this is dropped; it has a higher number, so that one
-/// that is late finds that nobody waits for it.
+/// The slot of one request. Dropping it frees the slot for a later request, which has a higher serial number. A late request then finds
+/// that no task waits for it.
 pub(crate) struct Place<'a> {
     places: &'a Mutex<Places>,
     pub(crate) number: u64,
@@ -29,17 +30,17 @@ impl<'a> Place<'a> {
 }
 
 impl Places {
-    /// Takes a place for several requests, one after the other. One that is late finds there that a later one was made.
+    /// Takes a slot for several consecutive requests. A late request finds there that a later request was made.
     pub(crate) fn keep(places: &Mutex<Self>) -> u64 {
         lock(places).number()
     }
 
-    /// The number of the next request at a place that is kept.
+    /// Returns the serial number of the next request in a kept slot.
     pub(crate) fn next(places: &Mutex<Self>) -> u64 {
         lock(places).serial()
     }
 
-    /// Another one may have the place.
+    /// Frees the slot for other requests.
     pub(crate) fn give_back(places: &Mutex<Self>, number: u64) {
         lock(places).free.push(number);
     }

@@ -1,9 +1,10 @@
-//! The tally of several members of which so many are needed: all of them, a majority, or the only one. Pure; knows neither
-//! locks nor clocks.
+//! The count of replies from several members.
+//!
+//! A quorum needs all members, a majority, or the only member. Pure: it knows neither locks nor clocks.
 
 use crate::base::clock::BootInstant;
 
-/// What became of the members so far, against what is wanted.
+/// The members' replies so far, and the wanted number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Quorum {
     members: usize,
@@ -13,24 +14,24 @@ pub(crate) struct Quorum {
     pub(crate) failed: usize,
 }
 
-/// What is certain, whatever those may say that have not answered yet.
+/// The certain result, whatever the pending replies will be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
-    /// Enough have granted.
+    /// Enough members have granted.
     Reached,
-    /// Too few are left that could grant, and enough have answered to know that it is others who hold the lock.
+    /// Too few members are left that could grant. Enough members have replied to prove that other owners hold the lock.
     Busy,
-    /// Too many cannot be asked: nobody could hold the lock now.
+    /// Too many members cannot be reached: no owner could acquire the lock now.
     Dead,
 }
 
 impl Quorum {
-    /// Every member is needed; a single one is the plain case.
+    /// Creates a quorum that needs every member. A single member is the plain case.
     pub(crate) fn all(members: usize) -> Self {
         Self::of(members, members)
     }
 
-    /// More than half are needed, so that any two that have enough have a member in common.
+    /// Creates a quorum that needs more than half of the members. Any two majorities have a member in common.
     pub(crate) fn majority(members: usize) -> Self {
         Self::of(members, members / 2 + 1)
     }
@@ -39,7 +40,7 @@ impl Quorum {
         Self { members, wanted, granted: 0, refused: 0, failed: 0 }
     }
 
-    /// How many are needed.
+    /// Returns the number of members that are needed.
     pub(crate) fn wanted(self) -> usize {
         self.wanted
     }
@@ -52,18 +53,18 @@ impl Quorum {
         self.granted >= self.wanted
     }
 
-    /// Whether enough can no longer come together: what was granted is of no use.
+    /// Returns true if the wanted number cannot be reached any more. The grants so far are then of no use.
     pub(crate) fn is_out_of_reach(self) -> bool {
         self.granted + self.pending() < self.wanted
     }
 
-    /// Whether others are at it, according to as many answers as are needed.
+    /// Returns true if other owners contend for the lock, according to the wanted number of replies.
     pub(crate) fn is_contended(self) -> bool {
         self.refused > 0 && self.granted + self.refused >= self.wanted
     }
 
-    /// `None` while undecided. What is out of reach may be undecided still: it takes as many answers as a lock needs
-    /// members to call it busy, so that servers that cannot be asked are never taken for a held lock.
+    /// Returns `None` while undecided. A quorum that is out of reach may still be undecided. A verdict of `Busy` needs the wanted number of
+    /// replies, so that unreachable servers never pass for a held lock.
     pub(crate) fn verdict(self) -> Option<Verdict> {
         if self.is_reached() {
             return Some(Verdict::Reached);
@@ -75,8 +76,7 @@ impl Quorum {
         (self.is_out_of_reach() && answered >= self.wanted).then_some(Verdict::Busy)
     }
 
-    /// Until when enough members are valid, given when each ends: the latest instant that still has so many behind it.
-    /// `None` if there are too few.
+    /// Returns until when the wanted number of members is valid, given the end of each; `None` if there are too few members.
     pub(crate) fn valid_until(self, ends: impl IntoIterator<Item = BootInstant>) -> Option<BootInstant> {
         let mut ends: Vec<_> = ends.into_iter().collect();
         ends.sort_unstable_by(|a, b| b.cmp(a));

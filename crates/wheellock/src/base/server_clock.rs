@@ -1,26 +1,26 @@
-//! Notices when a server's clock jumps. Pure; is told what time which server said it was, and between which instants.
+//! Detection of jumps of a server's clock. Pure: its input is a server's time and the two instants around the reading.
 //!
-//! Redis expires keys by its wall clock. A jump forward ends leases early, one backward makes them outlive their
-//! holders, and no reply says so: only comparing the server's clock with ours does.
+//! Redis expires keys by its wall clock. A jump forward ends leases early. A jump backward makes leases outlive their holders. No reply
+//! reports a jump, so only a comparison of the server's clock with ours reveals it.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::base::clock::BootInstant;
 
-/// The clocks of all servers, each compared with itself only: those of a cluster's nodes differ.
+/// The clocks of all servers. Each is compared only with itself, because the clocks of a cluster's nodes differ.
 #[derive(Default)]
 pub(crate) struct ServerClocks {
     clocks: HashMap<u32, ServerClock>,
-    /// When a jump ahead was heard of last, of whichever server: they are rare.
+    /// When the last jump forward was noticed, on any server. One field is enough because jumps are rare.
     jumped: Option<BootInstant>,
 }
 
 impl ServerClocks {
-    /// Compares what the clock of `node` says with what it said before.
+    /// Compares the clock of `node` with its last sample.
     pub(crate) fn observe(&mut self, node: u32, sample: Sample) -> Option<Jump> {
         if !self.clocks.contains_key(&node) {
-            // Nodes come and go for as long as the process lives.
+            // Nodes join and leave for as long as the process lives.
             let lately = sample.received.saturating_sub(MEMORY);
             self.clocks.retain(|_, clock| clock.last.is_some_and(|last| last.received >= lately));
         }
@@ -31,19 +31,19 @@ impl ServerClocks {
         jump
     }
 
-    /// Whether a request that was sent at `sent` may have been executed before a jump ahead that has been heard of since.
+    /// Returns true if a request sent at `sent` may have been executed before a jump forward that was noticed since.
     pub(crate) fn jumped_since(&self, sent: BootInstant) -> bool {
         self.jumped.is_some_and(|jumped| sent <= jumped)
     }
 }
 
-/// What one server's clock has said so far.
+/// The last sample of one server's clock.
 #[derive(Default)]
 struct ServerClock {
     last: Option<Sample>,
 }
 
-/// The server's time since the Unix epoch, read between two instants of ours.
+/// The server's time since the Unix epoch, read between two of our instants.
 #[derive(Clone, Copy)]
 pub(crate) struct Sample {
     pub(crate) server: Duration,
@@ -51,8 +51,8 @@ pub(crate) struct Sample {
     pub(crate) received: BootInstant,
 }
 
-/// By how much the server's clock moved beyond what the time that has passed explains; forward at most by so much, for leases may end that
-/// much earlier.
+/// By how much the server's clock moved beyond the time that has passed. For a forward jump this is the largest possible value, because
+/// leases may end earlier by that much.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Jump {
     Forward(Duration),
@@ -60,10 +60,10 @@ pub(crate) enum Jump {
 }
 
 impl ServerClock {
-    /// Compares a new sample with the one before.
+    /// Compares a new sample with the last one.
     fn observe(&mut self, sample: Sample) -> Option<Jump> {
         let last = self.last.replace(sample)?;
-        // Both readings happened somewhere between their sending and their answer.
+        // The server read its clock at some instant between the request and the reply.
         let at_least = sample.sent.saturating_duration_since(last.received);
         let at_most = sample.received.saturating_duration_since(last.sent);
         let fastest = at_most + at_most / 100 + SLACK;
@@ -80,7 +80,7 @@ impl ServerClock {
 /// As for leases: 1 % for the clocks' rates and 2 ms for their granularity.
 const SLACK: Duration = Duration::from_millis(2);
 
-/// How long the clock of a server is remembered that is not heard of.
+/// How long the clock of a silent server is remembered.
 const MEMORY: Duration = Duration::from_secs(24 * 3600);
 
 #[cfg(test)]

@@ -1,16 +1,16 @@
-//! What waits, in order: found at once by its ticket, and given back in any order. Pure.
+//! Entries in order of their tickets. An entry is found by its ticket and may be removed in any order. Pure.
 
 use std::collections::VecDeque;
 
-/// Tickets are given out from here upwards, and downwards to those who may stand in front.
+/// First ticket. Later tickets count upwards, and tickets for the front count downwards.
 const MIDDLE: u64 = 1 << 32;
 
-/// Holes are kept up to this many, or as many as there are entries.
+/// Holes are kept up to this number, or up to the number of entries.
 const HOLES: usize = 32;
 
-/// Entries in the order of their tickets. No allocation once there is room for as many as wait at a time.
+/// Entries in the order of their tickets. The list does not allocate once it has space for all entries.
 pub(crate) struct Tickets<T> {
-    /// One that was given back leaves a hole, unless it stood at an end: neither end is a hole.
+    /// A removed entry leaves a hole, unless it stood at an end: neither end is a hole.
     entries: VecDeque<(u64, Option<T>)>,
     holes: usize,
     next: u64,
@@ -27,7 +27,7 @@ impl<T> Tickets<T> {
         self.entries.is_empty()
     }
 
-    /// Behind all others.
+    /// Adds an entry behind all others. Returns its ticket.
     pub(crate) fn push_back(&mut self, entry: T) -> u64 {
         let ticket = self.next;
         self.next += 1;
@@ -35,7 +35,7 @@ impl<T> Tickets<T> {
         ticket
     }
 
-    /// In front of all others.
+    /// Adds an entry in front of all others. Returns its ticket.
     pub(crate) fn push_front(&mut self, entry: T) -> u64 {
         let Some((first, _)) = self.entries.front() else { return self.push_back(entry) };
         let ticket = first - 1;
@@ -64,7 +64,7 @@ impl<T> Tickets<T> {
         self.entries.iter_mut().filter_map(|(_, entry)| entry.as_mut())
     }
 
-    /// From this ticket on.
+    /// Returns the entries from this ticket on.
     pub(crate) fn values_from(&mut self, ticket: u64) -> impl Iterator<Item = &mut T> {
         let place = self.entries.partition_point(|(known, _)| *known < ticket);
         self.entries.range_mut(place..).filter_map(|(_, entry)| entry.as_mut())
@@ -89,7 +89,7 @@ impl<T> Tickets<T> {
         Some(removed)
     }
 
-    /// Where there are no gaps between the tickets, as is usual, the distance from the first tells.
+    /// Returns the index of a ticket. Tickets usually have no gaps, so the distance from the first ticket is the index.
     fn place(&self, ticket: u64) -> Option<usize> {
         let (first, _) = self.entries.front()?;
         let place = usize::try_from(ticket.checked_sub(*first)?).ok()?;
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a map, which is what it is.
+        /// Compares the tickets with a map, which has the same behaviour.
         #[test]
         fn tickets_are_a_map_in_order(steps in proptest::collection::vec((0..4_u8, any::<prop::sample::Index>()), 0..400)) {
             let (mut tickets, mut model) = (Tickets::default(), BTreeMap::new());

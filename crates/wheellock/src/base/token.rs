@@ -1,20 +1,22 @@
-//! What is known of a request that no task waits for, packed into the number that comes back with its result.
+//! The context of a request without a waiting task.
+//!
+//! The context is packed into the number that arrives with the reply.
 
 use wheellock_client::layer::Retry;
 
-/// Which request comes back, and how it was sent.
+/// Which request the reply belongs to, and how the request was sent.
 pub(crate) struct Token {
     pub(crate) about: About,
-    /// The script's text was sent.
+    /// The request contained the script's text.
     pub(crate) with_source: bool,
 }
 
-/// With what the next attempt begins after one that brought the script's text along, or did not.
+/// Returns how the next attempt begins, after an attempt that contained the script's text or not.
 pub(crate) fn retry(with_source: bool) -> Retry {
     if with_source { Retry::in_full() } else { Retry::default() }
 }
 
-/// Whose request it is.
+/// The subject of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum About {
     Reconcile {
@@ -23,9 +25,9 @@ pub(crate) enum About {
     Renewal {
         batch: u32,
     },
-    /// No reply is of interest.
+    /// The reply is not of interest.
     Nothing,
-    /// Other servers are to acknowledge what a renewal has extended.
+    /// Other servers must acknowledge the extension by a renewal.
     Wait {
         batch: u32,
     },

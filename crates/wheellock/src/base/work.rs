@@ -1,5 +1,7 @@
-//! Work under a lock, as every closure form runs it. Owns the order of the two questions that make an honest result: is the
-//! lock lost, and has the work ended? What a lock is, is the caller's.
+//! Work under a lock, as every closure form runs it.
+//!
+//! This module owns the order of the two checks that make a result honest. The first check is whether the lock is lost, the second whether
+//! the work has ended. The module does not know the lock.
 
 use std::future::Future;
 use std::pin::pin;
@@ -7,8 +9,8 @@ use std::task::Poll;
 
 use crate::base::error::Error;
 
-/// Runs `work` unless `lost` resolves first: then `work` is dropped where it stands. `check` has the last word on a result:
-/// work that blocked its thread may have outlived the lease without `lost` ever being polled.
+/// Runs `work` unless `lost` resolves first; then drops `work` where it stands. `check` decides last about a result. Work that blocked its
+/// thread may have outlived the lease without a poll of `lost`.
 pub(crate) async fn unless_lost<W: Future>(
     work: W,
     lost: impl Future<Output = Error>,

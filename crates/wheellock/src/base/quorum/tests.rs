@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 
-/// Every tally of so many members.
+/// Returns every possible count of this quorum's members.
 fn tallies(quorum: Quorum) -> Vec<Quorum> {
     let counts = 0..=quorum.members;
     let triples = counts.clone().flat_map(|granted| {
@@ -15,7 +15,7 @@ fn tallies(quorum: Quorum) -> Vec<Quorum> {
     fits.map(|(granted, refused, failed)| Quorum { granted, refused, failed, ..quorum }).collect()
 }
 
-/// Every way in which a tally can be completed.
+/// Returns every way to complete a count.
 fn endings(tally: Quorum) -> impl Iterator<Item = Quorum> {
     tallies(tally).into_iter().filter(move |end| {
         let more = end.granted >= tally.granted && end.refused >= tally.refused && end.failed >= tally.failed;

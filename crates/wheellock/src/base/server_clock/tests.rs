@@ -34,7 +34,7 @@ fn a_jump_is_as_long_as_it_may_have_been() {
         Sample { server: Duration::from_secs(server), sent: at(sent), received: at(received) }
     };
     assert_eq!(clock.observe(heard(1_000, 0, 0)), None);
-    // It was read when it was asked, or when it answered, or in between.
+    // The server read its clock when the request arrived, when it replied, or in between.
     let jumped = clock.observe(heard(1_040, 10, 14));
     assert_eq!(jumped, Some(Jump::Forward(Duration::from_secs(30))));
 }

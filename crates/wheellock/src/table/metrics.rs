@@ -1,4 +1,6 @@
-//! What a manager has done so far, in numbers. Owns the counters; knows neither clock nor server.
+//! The counters of a manager.
+//!
+//! This module knows neither the clock nor the server.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,7 +11,7 @@ use crate::base::error::LostReason;
 use crate::wait::families::Family;
 use crate::wait::name::Name;
 
-/// A snapshot of a manager's counters since it was made; see [`LockManager::metrics`](crate::LockManager::metrics).
+/// A snapshot of a manager's counters since its creation; see [`LockManager::metrics`](crate::LockManager::metrics).
 ///
 /// ```no_run
 /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
@@ -22,45 +24,45 @@ use crate::wait::name::Name;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Metrics {
-    /// Guards handed out.
+    /// Number of guards acquired.
     pub acquires: u64,
-    /// Of these, how many had to wait for another holder.
+    /// Number of these acquires that had to wait for another holder.
     pub waits: u64,
-    /// Of the waits, how many ended with the message of a release; the others with the end of a lease, or by asking.
+    /// Number of waits that ended with the message of a release. The other waits ended with the end of a lease, or by polling.
     pub handoffs: u64,
-    /// Of the waits, how many ended with a hold that another guard of this process handed over, without a word to the server.
+    /// Number of waits that ended with a hold that another guard of this process handed over, without a request to the server.
     pub hand_overs: u64,
-    /// Waits that ended without the lock: their time was up, they failed, or they were dropped.
+    /// Number of waits that ended without the lock, because they timed out, failed or were dropped.
     pub waits_given_up: u64,
-    /// Grants that were taken back because too few servers had acknowledged them in time; see
-    /// [`Durability`](crate::Durability).
+    /// Number of grants taken back because too few servers had acknowledged them in time; see [`Durability`](crate::Durability).
     pub not_replicated: u64,
-    /// Leases extended, by the watchdog or because a holder asked: [`Guard::renew`](crate::Guard::renew), and
-    /// [`Guard::run`](crate::Guard::run) when its work has ended.
+    /// Number of lease extensions, by the watchdog or on request of a holder. A holder requests one with
+    /// [`Guard::renew`](crate::Guard::renew), and [`Guard::run`](crate::Guard::run) requests one at the end of its work.
     pub renewals: u64,
-    /// Renewals without an answer, or refused; each is repeated until the lease has ended. A redirection to another node
-    /// of a cluster is none.
+    /// Number of renewals that were rejected or had no reply. Each is retried until the lease has ended. A redirection to another
+    /// node of a cluster does not count.
     pub failed_renewals: u64,
-    /// Locks lost because the lease ran out without a renewal ([`LostReason::Expired`]), fixed leases included.
+    /// Number of locks lost because the lease ended without a renewal ([`LostReason::Expired`]), fixed leases included.
     pub lost_expired: u64,
-    /// Locks lost because the server knew another holder or none ([`LostReason::NotOwner`]).
+    /// Number of locks lost because the server knew another holder or no holder ([`LostReason::NotOwner`]).
     pub lost_not_owner: u64,
-    /// Times that the server's clock moved otherwise than time did, as seen by renewals.
+    /// Number of jumps of the server's clock, as seen by renewals.
     pub server_clock_jumps: u64,
-    /// Locks held now. Several guards of one owner on one lock count as one.
+    /// Number of locks held now. Several guards of one owner on one lock count as one.
     pub held: u64,
-    /// Of these, how many the watchdog keeps and could not renew when it last tried. Each is lost when its lease has ended, unless a
-    /// later attempt succeeds.
+    /// Number of held locks that the watchdog keeps and could not renew at its last try. Such a lock is lost when its lease ends,
+    /// unless a retry succeeds before.
     pub failing: u64,
-    /// Waiters now.
+    /// Number of waiters now.
     pub waiting: u64,
-    /// How long those who had to wait waited for their guards.
+    /// Time that each waiter waited for its guard.
     pub wait: Histogram,
-    /// How much later than planned, a third of the lease after the one before, the watchdog's renewals were confirmed. The
-    /// lock is in danger when that comes near two thirds of its lease. What was renewed earlier than planned is not counted.
+    /// Delay between the planned and the confirmed instant of the watchdog's renewals. A renewal is planned a third of the lease
+    /// after the one before it. A lock is in danger when its delay comes near two thirds of its lease. Early renewals are not
+    /// counted.
     pub renewal_lateness: Histogram,
-    /// How long locks were held, from the first guard of an owner to its last, or to the loss; each guard to which a lock was handed
-    /// over counts for itself.
+    /// Time for which locks were held, from an owner's first guard to its last, or to the loss. Each guard that receives a lock
+    /// by hand-over counts separately.
     pub hold: Histogram,
 }
 
@@ -104,7 +106,7 @@ impl Metrics {
         self.hold.add(hold);
     }
 
-    /// Several as one.
+    /// Returns the sum of several snapshots.
     pub(crate) fn together<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut together = Self::default();
         all.into_iter().for_each(|one| together.add(one));
@@ -112,11 +114,11 @@ impl Metrics {
     }
 }
 
-/// The waiters of now, by families.
+/// Number of waiters now, by family.
 pub(crate) struct Waiting(Box<[AtomicU64]>);
 
 impl Waiting {
-    /// If there are `families`, each has a number of its own.
+    /// Creates the counters. With `families`, each family has a counter of its own.
     pub(crate) fn new(families: bool) -> Self {
         let numbers = if families { usize::from(Family::MAX) + 1 } else { 1 };
         Self((0..numbers).map(|_| AtomicU64::new(0)).collect())
@@ -139,11 +141,11 @@ impl Waiting {
     }
 }
 
-/// The counters that change under the lock of the table of holds: one set for each family of locks.
+/// The counters that change under the lock of the table of holds, one set per family of locks.
 #[derive(Clone, Default)]
 pub(crate) struct Tallies {
     unclassified: Tally,
-    /// From family 1 on.
+    /// The families from number 1 on.
     families: Vec<Tally>,
 }
 
@@ -156,7 +158,7 @@ impl Tallies {
         self.families.get_mut(place).unwrap_or(&mut self.unclassified)
     }
 
-    /// The counters of so many families, in the order of their numbers, and first those of none.
+    /// Returns a snapshot of the unclassified locks, and then one for each of `families` families by number.
     pub(crate) fn snapshots(&self, families: usize, waiting: &Waiting) -> Vec<Metrics> {
         let nothing = Tally::default();
         let tallies = self.families.iter().chain(std::iter::repeat(&nothing)).take(families);
@@ -187,7 +189,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// `late` by so much, unless it came early.
+    /// Counts a renewal, and records its delay unless it was early.
     pub(crate) fn renewed(&mut self, late: Option<Duration>) {
         self.renewals += 1;
         late.into_iter().for_each(|late| self.renewal_lateness.record(late));
@@ -203,7 +205,7 @@ impl Tally {
         self.hold.record(held);
     }
 
-    /// After so long one guard's hold is another's.
+    /// Records the time for which a guard held a lock that it handed over.
     pub(crate) fn handed_over(&mut self, held: Duration) {
         self.hold.record(held);
     }
@@ -224,17 +226,17 @@ impl Tally {
         self.released(held);
     }
 
-    /// Its release found that a lock had been lost before.
+    /// Counts a lock whose release found that it had been lost before.
     pub(crate) fn found_lost(&mut self, reason: LostReason) {
         match reason {
             LostReason::Expired => self.lost_expired += 1,
             LostReason::NotOwner => self.lost_not_owner += 1,
-            // It is given back.
+            // The shutdown releases it.
             LostReason::ShutDown => {}
         }
     }
 
-    /// The counters, beside what is counted elsewhere.
+    /// Returns the counters as a snapshot. The caller supplies `waiting`, which is counted elsewhere.
     fn snapshot(&self, waiting: u64) -> Metrics {
         let Self {
             acquires,

@@ -1,4 +1,6 @@
-//! Attempts and grants: what the server has said to those who ask for a hold, and what follows for other holds of the same lock.
+//! Attempts and grants of holds.
+//!
+//! A grant may also show that other holds of the same lock are lost.
 
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -12,19 +14,20 @@ use crate::base::error::LostReason;
 use crate::base::lease::Lease;
 use crate::wait::name::Name;
 
-/// What became of a grant.
+/// Result of a grant.
 pub(crate) enum Granted {
-    /// The hold, and the request that puts its count right if one is needed.
+    /// The lock is held. A request follows if the server's count must be corrected.
     Held(HoldIndex, Option<Reconcile>),
-    /// It came after the shutdown; this takes it back.
+    /// The grant arrived after the shutdown. The request takes the grant back.
     ShutDown(Reconcile),
-    /// It came so late that it must not be believed; this takes it back.
+    /// The grant arrived too late to be trusted. The request takes the grant back.
     TooLate(Reconcile),
 }
 
 impl Holds {
-    /// Starts an attempt; returns the hold and the count to ask for, or nothing after a shutdown. Pending while another request
-    /// of the same owner is under way, which takes one of several tasks that share an owner.
+    /// Starts an attempt, and returns the hold and the count to request. Returns `None` after a shutdown.
+    ///
+    /// Pending while another request of the same owner is under way, which requires several tasks that share the owner.
     pub(crate) fn begin_attempt(
         &mut self,
         (name, owner): (&Arc<Name>, u64),
@@ -55,8 +58,8 @@ impl Holds {
         Poll::Ready(Some((index, count)))
     }
 
-    /// Whether this owner holds one of these `others`, which are the same lock on the server: it counts there how often, and each of them
-    /// here. Pending while the server is still to be told, or to answer, what the owner has of one.
+    /// Returns true if this owner holds one of the `others`, which are the same lock on the server. The server has one count for
+    /// all of them, and this process one for each. Pending while a request for one of the owner's holds is under way or to come.
     pub(crate) fn is_held_otherwise(
         &mut self,
         owner: u64,
@@ -110,7 +113,7 @@ impl Holds {
         index
     }
 
-    /// The server refused an attempt, or it was never sent: nothing changed there.
+    /// Ends an attempt that the server refused or never received. The server's state is unchanged.
     pub(crate) fn refused(
         &mut self,
         index: HoldIndex,
@@ -121,14 +124,14 @@ impl Holds {
         self.after_request(index, effects)
     }
 
-    /// The server says that another holder has a lock which this owner was believed to hold.
+    /// Marks a hold as lost because the server says that another owner holds its lock.
     pub(crate) fn taken_by_other(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) {
         if self.get(index).is_some_and(|hold| hold.state == State::Held) {
             self.lose(index, LostReason::NotOwner, now, effects);
         }
     }
 
-    /// The server granted an attempt that was sent no earlier than `sent` and asked for `count`.
+    /// Handles a grant of an attempt that was sent no earlier than `sent`.
     pub(crate) fn granted(
         &mut self,
         index: HoldIndex,
@@ -141,7 +144,7 @@ impl Holds {
         let valid_until = terms.lease.valid_until(terms.sent);
         let shut = self.shut;
         let is_doubtful = self.changes.since(terms.sent) || self.server_clocks.jumped_since(terms.sent);
-        // Those that it is in addition to may have said so already, before the watchdog could.
+        // The older guards of this hold may have reported the expiry already, before the watchdog could.
         self.lose_if_expired(index, now, effects);
         let was_lost = self.get(index)?.is_lost();
         if was_lost || self.has_vanished(index, reply) {
@@ -155,13 +158,13 @@ impl Holds {
             return self.reconcile(index).map(Granted::ShutDown);
         }
         if now >= valid_until || was_lost && reply == GrantReply::Again {
-            // What it is in addition to was called lost.
+            // The grant adds to a hold that was declared lost meanwhile.
             return self.reconcile(index).map(Granted::TooLate);
         }
         if hold.guards == 0 {
             (hold.lease, hold.valid_until, hold.since) = (terms.lease, valid_until, now);
         } else {
-            // The script never shortens what an outer guard relies on.
+            // The script never shortens the lease of an outer guard.
             hold.lease = hold.lease.max(terms.lease);
             hold.valid_until = hold.valid_until.max(valid_until);
         }
@@ -199,9 +202,9 @@ impl Holds {
         Some(Granted::Held(index, request))
     }
 
-    /// A grant to one owner proves that another one, who was believed to hold the lock, does not: whichever of the two the
-    /// server confirmed earlier has lost it. The other one is asked for, because requests may have overtaken each other
-    /// between the clock and the wire.
+    /// Finds the rival of a granted hold, and marks one of the two as lost. A grant to one owner proves that another owner of the
+    /// same lock in this process does not hold it. The hold that the server confirmed earlier is the lost one. The server is then
+    /// asked to verify the remaining hold, because requests may overtake each other between the clock and the wire.
     pub(super) fn part_rivals(
         &mut self,
         granted: HoldIndex,
@@ -224,22 +227,23 @@ impl Holds {
         self.verify_hold(left, now);
     }
 
-    /// The hold of this process that is believed to have the lock.
+    /// Returns the hold of this process that is believed to have the lock.
     pub(super) fn believed_holder(&self, name: &Arc<Name>) -> Option<HoldIndex> {
         let index = name.last_holder()?;
         let hold = self.get(index).filter(|hold| Arc::ptr_eq(&hold.name, name))?;
         (hold.state == State::Held && hold.guards > 0).then_some(index)
     }
 
-    /// There is a reason to doubt that this process still holds the lock: the server is asked at once.
+    /// Schedules an immediate check with the server, because there is a reason to doubt this process's hold.
     pub(crate) fn verify(&mut self, name: &Arc<Name>, now: BootInstant) {
         if let Some(index) = self.believed_holder(name) {
             self.verify_hold(index, now);
         }
     }
 
-    /// The server has deleted these locks after `sent`, which are one on the server. Holds that were granted before are lost at once. Of
-    /// later ones the server is asked: their grants and the deletion may have overtaken each other.
+    /// Handles the forced deletion of these locks, which are one lock on the server. The deletion was executed after `sent`.
+    /// Holds that were granted before `sent` are lost at once. Later holds are verified, because their grants and the deletion
+    /// may have overtaken each other.
     pub(crate) fn freed_by_force(
         &mut self,
         names: &[Arc<Name>],
@@ -259,7 +263,8 @@ impl Holds {
         self.verify_all(names, now);
     }
 
-    /// As [`verify`](Self::verify), of several locks that are one on the server, and of all who share it.
+    /// Verifies several locks that are one lock on the server, as [`verify`](Self::verify) does. Includes every holder that
+    /// shares them.
     pub(crate) fn verify_all(&mut self, names: &[Arc<Name>], now: BootInstant) {
         for name in names {
             if !name.kind().is_shared() {
@@ -276,7 +281,8 @@ impl Holds {
         }
     }
 
-    /// One side of a read-write lock was granted: nobody has the `other` one, but for its own owner.
+    /// Verifies the `other` side of a read-write lock after a grant of one side. The grant proves that no other owner holds the
+    /// other side.
     pub(crate) fn verify_other_side(&mut self, granted: HoldIndex, other: &Arc<Name>, now: BootInstant) {
         let owner = |index| self.get(index).map(|hold| hold.owner);
         if self.believed_holder(other).is_some_and(|rival| owner(rival) != owner(granted)) {
@@ -291,13 +297,13 @@ impl Holds {
         }
     }
 
-    /// Whether a grant shows that the lock had vanished from under older guards (an operator's DEL, a clock jump).
+    /// Returns true if a grant shows that the lock had vanished from under older guards (an operator's DEL, a clock jump).
     pub(super) fn has_vanished(&self, index: HoldIndex, reply: GrantReply) -> bool {
         let believed = |hold: &Hold| hold.guards > 0 && hold.state == State::Held;
         reply == GrantReply::Fresh && self.get(index).is_some_and(believed)
     }
 
-    /// The older guards have lost the lock, and the new grant starts a hold of its own, which is returned.
+    /// Marks the older guards' hold as lost, and returns a new hold for the new grant.
     #[cold]
     pub(super) fn part_from_the_lost(
         &mut self,
@@ -319,7 +325,7 @@ impl Holds {
         Some(index)
     }
 
-    /// The server granted an attempt, but too few others know of it: takes it back.
+    /// Takes back a grant that too few other servers know of.
     pub(crate) fn take_back(
         &mut self,
         index: HoldIndex,
@@ -338,7 +344,7 @@ impl Holds {
         self.cancel_attempt(index, terms.share.count, terms.lease, now)
     }
 
-    /// An attempt's caller is gone before its answer: takes back what it may have done.
+    /// Takes back the effects of an attempt whose caller left before the reply.
     pub(crate) fn cancel_attempt(
         &mut self,
         index: HoldIndex,
@@ -352,7 +358,7 @@ impl Holds {
         self.reconcile(index)
     }
 
-    /// An attempt has ended. If the hold was lost meanwhile, its owner's next attempt is for another one.
+    /// Ends an attempt. If the hold was lost meanwhile, the owner's next attempt starts a new hold.
     fn end_attempt(&mut self, index: HoldIndex, count: u32) -> Option<&mut Hold> {
         let hold = self.holds.get_mut(index as usize)?;
         hold.releasing.end_attempt(count);
@@ -362,14 +368,14 @@ impl Holds {
         Some(hold)
     }
 
-    /// A question for this hold got no answer, and was repeated.
+    /// Records that an acquire request for this hold had no reply and was repeated.
     pub(crate) fn may_come_late(&mut self, index: HoldIndex) {
         if let Some(hold) = self.get_mut(index) {
             hold.may_come_late();
         }
     }
 
-    /// A caller who was refused waits no longer: takes back what it has left on the server.
+    /// Takes back the traces on the server of a caller that was refused and stops waiting.
     pub(crate) fn withdraw(
         &mut self,
         name: &Arc<Name>,
@@ -377,7 +383,7 @@ impl Holds {
         presented: bool,
         now: BootInstant,
     ) -> Option<Reconcile> {
-        // Another attempt of this owner, or its hold, says by itself what the server is to know.
+        // Another attempt of this owner, or its hold, sends the wanted count to the server itself.
         if presented
             && (self.presented.contains_key(&presented_key(owner, name)) || self.has_taken_it(name, owner))
         {
@@ -390,7 +396,8 @@ impl Holds {
 }
 
 impl Holds {
-    /// Whether this owner has taken the lock as one of another kind: what takes back that it waited would take that hold, too.
+    /// Returns true if the owner holds the same key through another kind. A withdrawal of its queue entry would release that
+    /// hold.
     fn has_taken_it(&self, name: &Name, owner: u64) -> bool {
         let is_same =
             |hold: &Hold| hold.name.kind().is_a_hash_of_holders() && hold.name.text() == name.text();
@@ -400,7 +407,7 @@ impl Holds {
     }
 }
 
-/// On what terms an attempt was made.
+/// Terms on which an attempt was made.
 #[derive(Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) lease: Lease,

@@ -1,8 +1,11 @@
-//! Releases whose callers wait for what becomes of them. What is waited for is the very request that a dropped guard would have
-//! left behind: here is only a caller's view of it, which begins, looks and leaves, and changes nothing.
+//! Callers that wait for the result of a release.
 //!
-//! A view waits until a request begins that counts without its guard, is asked until one of these is answered, and has ended
-//! then until its caller looks. Its deadline ends it from outside; the request goes on.
+//! The release request is the same that a dropped guard would leave behind. This module tracks only the caller's view of it and
+//! changes nothing else.
+//!
+//! A view first waits until a request begins that counts without its guard. It is then asked until a reply to such a request
+//! arrives. After that it has ended, until its caller reads the result. The deadline ends a view from outside, and the request
+//! continues.
 
 use std::task::Waker;
 
@@ -11,31 +14,31 @@ use slab::Slab;
 use super::HoldIndex;
 use crate::base::clock::BootInstant;
 
-/// The views of one table. Their places are used again, so a release that is waited for allocates nothing.
+/// The views of one table. Their slots are reused, so an awaited release allocates nothing.
 #[derive(Default)]
 pub(super) struct Awaited {
     views: Slab<View>,
 }
 
-/// Place of a view. Valid until its caller takes the end, or leaves.
+/// Index of a view. Valid until its caller takes the result or leaves.
 pub(crate) type ViewIndex = u32;
 
-/// The views of one hold: the place of the first, plus one.
+/// Head of the list of one hold's views: the index of the first view, plus one.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Views(u32);
 
 struct View {
     hold: HoldIndex,
-    /// The other views of the same hold.
+    /// The next view of the same hold.
     next: Views,
-    /// The lock was believed held when its guard was given back.
+    /// True if the lock was believed held when its guard was released.
     believed: bool,
-    /// A request before may have been executed without an answer.
+    /// True if an earlier request may have been executed without a reply.
     ambiguous: bool,
     until: BootInstant,
-    /// Why a request before failed.
+    /// The error of an earlier request.
     reason: Option<wheellock_client::Error>,
-    /// A request has begun that answers it.
+    /// True if a request whose reply answers this view has begun.
     asked: bool,
     stage: Stage,
 }
@@ -45,27 +48,27 @@ enum Stage {
     Ended(End),
 }
 
-/// What a caller is told: whether the lock was given back, and not lost before.
+/// The result for a caller. True if this release gave the lock back, and false if the lock was lost before.
 type End = Result<bool, Failed>;
 
-/// Why a caller that waits for the server's word does not get it.
+/// The reason why a caller does not get the server's reply.
 #[derive(Clone, Debug)]
 pub(crate) enum Failed {
-    /// No request has a chance that is made now.
+    /// No request that is made now can succeed.
     Error(wheellock_client::Error),
-    /// The server answered with something of this type, which the script never returns.
+    /// The server replied with this type, which the script never returns.
     Unexpected(&'static str),
-    /// No answer came in time.
+    /// No reply came in time.
     TimedOut {
-        /// A request without an answer may have been executed.
+        /// True if a request without a reply may have been executed.
         ambiguous: bool,
-        /// Why an earlier one failed.
+        /// The error of an earlier request.
         reason: Option<wheellock_client::Error>,
     },
 }
 
 impl Failed {
-    /// What a caller is told for whom a request before may have been executed without an answer.
+    /// Returns the error for a caller. `ambiguous` is true if an earlier request may have been executed without a reply.
     pub(super) fn for_caller(&self, ambiguous: bool) -> Self {
         match self {
             Self::Error(error) if ambiguous => Self::Error(error.after_an_unanswered_attempt()),
@@ -89,7 +92,8 @@ impl Views {
 }
 
 impl Awaited {
-    /// The release of one of the guards of `hold` is waited for, until so late; the next request for it answers.
+    /// Begins a caller's wait, until `until` at most, for the release of one guard of `hold`. The reply to the next request ends
+    /// the wait.
     pub(super) fn begin(
         &mut self,
         hold: HoldIndex,
@@ -104,48 +108,49 @@ impl Awaited {
         u32::try_from(index).unwrap_or(u32::MAX)
     }
 
-    /// A request begins.
+    /// Marks the views as waiting for the reply to the request that begins now.
     pub(super) fn asked(&mut self, views: Views) {
         self.each(views, |view| view.asked = true);
     }
 
-    /// The request under way may have been executed unheard: what the next one is told proves nothing about the time before.
+    /// Marks the request under way as possibly executed without a reply. The next reply then proves nothing about the time
+    /// before.
     pub(super) fn unheard(&mut self, views: Views) {
         self.each(views, |view| view.ambiguous |= view.asked);
     }
 
-    /// The request under way has failed, and another one follows.
+    /// Records the error of a request that is retried.
     pub(super) fn failed_once(&mut self, views: Views, reason: &wheellock_client::Error, now: BootInstant) {
         self.each(views, |view| {
-            // What ends with the wait is not what has ended it.
+            // An error at the deadline results from the timeout, so it does not explain the timeout.
             if view.asked && now < view.until {
                 view.reason = Some(reason.clone());
             }
         });
     }
 
-    /// The request under way was answered; `known` tells whether the server knew the hold. An unanswered request before may be
-    /// why it did not.
+    /// Ends the views that the reply answers. `known` is true if the server knew the hold. If it did not, an earlier request
+    /// without a reply may be the reason.
     pub(super) fn answered(&mut self, views: &mut Views, known: bool, woken: impl FnMut(Waker)) {
         self.end(views, |view| view.asked, |view| view.end_of_unknown(known), woken);
     }
 
-    /// No request follows: the hold is no longer this process' to give back.
+    /// Ends the views of a hold without a further request. The hold is no longer this process's to release.
     pub(super) fn given_up(&mut self, views: &mut Views, woken: impl FnMut(Waker)) {
         self.end(views, |_| true, |view| view.end_of_unknown(false), woken);
     }
 
-    /// Nothing that is asked for now has a chance: whatever stopped one request stops them all.
+    /// Ends all views with an error, because the cause that stopped one request stops all of them.
     pub(super) fn failed(&mut self, views: &mut Views, why: &Failed, woken: impl FnMut(Waker)) {
         self.end(views, |_| true, |view| Err(why.for_caller(view.ambiguous)), woken);
     }
 
-    /// The holds with views whose deadlines have passed.
+    /// Returns the holds with views whose deadlines have passed.
     pub(super) fn holds_overdue(&self, now: BootInstant) -> Vec<HoldIndex> {
         self.waiting().filter(|view| now >= view.until).map(|view| view.hold).collect()
     }
 
-    /// The views of one hold whose deadlines have passed end; `sent` tells whether a request is under way that may be executed.
+    /// Ends the views of one hold whose deadlines have passed. `sent` is true if a request under way may be executed.
     pub(super) fn overdue(
         &mut self,
         views: &mut Views,
@@ -160,7 +165,7 @@ impl Awaited {
         self.end(views, |view| now >= view.until, told, woken);
     }
 
-    /// The earliest deadline of those that wait.
+    /// Returns the earliest deadline of the waiting views.
     pub(super) fn earliest(&self) -> Option<BootInstant> {
         self.waiting().map(|view| view.until).min()
     }
@@ -169,7 +174,7 @@ impl Awaited {
         self.views.iter().map(|(_, view)| view).filter(|view| matches!(view.stage, Stage::Waiting(_)))
     }
 
-    /// What a caller is told; leaves its waker if there is nothing yet.
+    /// Returns a caller's result. Stores the caller's waker if the result is not there yet.
     pub(super) fn take(&mut self, index: ViewIndex, waker: &Waker) -> Option<End> {
         match &mut self.views.get_mut(index as usize)?.stage {
             Stage::Waiting(known) => {
@@ -184,13 +189,13 @@ impl Awaited {
         }
     }
 
-    /// Whose release the caller of a view does not wait for any more, and has not been told of.
+    /// Returns the hold of a view that is still waiting.
     pub(super) fn hold_of(&self, index: ViewIndex) -> Option<HoldIndex> {
         let view = self.views.get(index as usize)?;
         matches!(view.stage, Stage::Waiting(_)).then_some(view.hold)
     }
 
-    /// A caller has left. `views` are those of the hold it waited for.
+    /// Removes the view of a caller that left. `views` are the views of its hold.
     pub(super) fn leave(&mut self, index: ViewIndex, views: Option<&mut Views>) -> Option<Waker> {
         let left = Views::at(index as usize);
         if let Some(views) = views {
@@ -224,7 +229,7 @@ impl Awaited {
         }
     }
 
-    /// Ends those views that `which` names; the others stay the hold's.
+    /// Ends the views that `which` selects. The other views stay in the hold's list.
     fn end(
         &mut self,
         views: &mut Views,
@@ -251,7 +256,8 @@ impl Awaited {
 }
 
 impl View {
-    /// An unanswered request has done it, if the lock was ours when the guard was given back.
+    /// Returns the result when the server does not know the hold. An earlier request without a reply has released the lock if it
+    /// was ours when its guard was released.
     fn end_of_unknown(&self, known: bool) -> End {
         Ok(known || (self.ambiguous && self.believed))
     }

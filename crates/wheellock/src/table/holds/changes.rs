@@ -1,5 +1,7 @@
-//! What follows from a change of servers: whether the one that answers now knows of what was granted before is to be
-//! verified, and what was released lately is to be released again. Goes through both some at a time.
+//! Consequences of a failover to another server.
+//!
+//! Holds that were granted before are verified, because the new server may not know them. Recent releases are sent again. Both
+//! happen in slices.
 
 use wheellock_client::Change;
 
@@ -9,27 +11,27 @@ use super::{Due, Event, HoldIndex, Holds, State, presented_key};
 use crate::base::clock::BootInstant;
 use crate::base::lease::Lease;
 
-/// Changes whose consequences are being looked at.
+/// Failovers whose consequences are being processed.
 #[derive(Default)]
 pub(super) struct Changes {
-    /// What this pass through the table looks for; nothing if there is none.
+    /// The locks that the current pass through the table checks. Empty if no pass runs.
     pass: Concerns,
-    /// Where it goes on.
+    /// Index at which the pass continues.
     cursor: usize,
-    /// Whom the next pass looks for.
+    /// The locks that the next pass checks.
     next: Concerns,
     last: Option<BootInstant>,
 }
 
 impl Changes {
-    /// Whether a request that was sent at `sent` may have been answered by a server that has been replaced since.
+    /// Returns true if a request that was sent at `sent` may have its reply from a server that has been replaced since.
     pub(super) fn since(&self, sent: BootInstant) -> bool {
         self.last.is_some_and(|last| sent <= last)
     }
 }
 
 impl Holds {
-    /// Another server may answer for some locks now.
+    /// Records that another server may now serve some locks.
     pub(crate) fn changed(&mut self, change: &Change, now: BootInstant) {
         self.changes.last = Some(now);
         self.changes.next.add(change.clone());
@@ -38,14 +40,14 @@ impl Holds {
         }
     }
 
-    /// Whether there is something to verify, and room for it: not everything is asked at once, or whatever else is to be
-    /// sent would stand behind it.
+    /// Returns true if there are holds to verify, and room for the requests. The number is limited, because other requests would
+    /// queue behind them.
     pub(super) fn may_verify(&self) -> bool {
         let any = !self.changes.pass.is_empty() || !self.changes.next.is_empty();
         any && self.renewals.len() < SCRIPTS
     }
 
-    /// Renews or verifies some of the holds that the changes concern.
+    /// Renews or verifies a slice of the holds that the changes concern.
     pub(super) fn verify_some(&mut self, now: BootInstant, due: &mut Due<'_>) {
         if !self.may_verify() {
             return;
@@ -63,7 +65,7 @@ impl Holds {
                 continue;
             }
             if releasing {
-                // It is not known which server answers it, so another one follows.
+                // The reply may come from either server, so another release follows.
                 hold.releasing.outdate();
             }
             if held {
@@ -74,19 +76,19 @@ impl Holds {
         self.changes.cursor = end;
         if end == self.holds.capacity() {
             let concerns = std::mem::take(&mut self.changes.pass);
-            // Not earlier: releases that the server before has answered may have come in while the table was gone through.
+            // Not earlier, because releases that the old server confirmed may have arrived during the pass.
             if let Some(released) = &mut self.released {
                 released.suspect(concerns);
             }
         }
     }
 
-    /// A request of this hold was answered by the server with the number `node`. If it was a release, and the last, that
-    /// server may be replaced by one that has not heard of it.
+    /// Remembers the reply of the server with the number `node`, if it confirmed the last release of this hold. A server that
+    /// does not know the release may replace that server.
     #[inline(never)] // It is not on a single server's way.
     pub(super) fn remember_release(&mut self, index: HoldIndex, node: u32, now: BootInstant) {
         let Some(released) = &mut self.released else { return };
-        // One that was sent again, and found nothing, may still be news to whoever takes over next.
+        // A repeated release that found no hold may still be news to the next server that takes over.
         let Some(hold) = self.holds.get(index as usize).filter(|hold| hold.wanted() == 0) else { return };
         released.remember(node, &hold.name, hold.owner, now);
         if !std::mem::replace(&mut released.will_forget, true) {
@@ -109,18 +111,18 @@ impl Holds {
         }
     }
 
-    /// Whether there are releases to be sent again, and room for them.
+    /// Returns true if there are releases to send again, and room for them.
     pub(super) fn may_repeat(&self) -> bool {
         self.released.as_ref().is_some_and(|released| released.may_repeat())
     }
 
-    /// Releases once more some of what the changes concern, each as a hold of its own that has nothing but this request:
-    /// its owner waits for it as for any other, should it come back.
+    /// Repeats a slice of the releases that the changes concern. Each becomes a hold of its own that has only this request.
+    /// If its owner returns, it waits for the request like for any other.
     pub(super) fn repeat_some(&mut self, now: BootInstant, due: &mut Due<'_>) {
         let mut looks = SLICE;
         while let Some(release) = self.released.as_mut().and_then(|released| released.next(&mut looks)) {
             let Release { name, owner, .. } = release;
-            // An owner that holds it again or asks for it says by itself what the server is to know.
+            // An owner that holds the lock again, or requests it, sends the wanted count itself.
             if self.presented.contains_key(&presented_key(owner, &name)) {
                 self.end_repetition();
                 continue;
@@ -133,7 +135,7 @@ impl Holds {
         }
     }
 
-    /// A hold that was there to release once more has ended, or has become an ordinary one.
+    /// Ends a repeated release. Its hold has ended, or has become an ordinary hold.
     pub(super) fn end_repetition(&mut self) {
         if let Some(released) = &mut self.released {
             released.ended();
@@ -144,7 +146,7 @@ impl Holds {
     }
 }
 
-/// Holds looked at before others may have the table.
+/// Number of holds that a slice checks before other tasks may use the table.
 const SLICE: usize = 1000;
-/// Scripts of renewals under way beyond which no more are made for the sake of a change.
+/// Number of renewal scripts under way above which a failover adds no more.
 const SCRIPTS: usize = 64;

@@ -1,8 +1,10 @@
-//! Which locks a change of servers concerns. Pure, and bounded: beyond a few changes it is all of them.
+//! The set of locks that server changes concern. Pure.
+//!
+//! The set is bounded. After a few changes it contains all locks.
 
 use wheellock_client::Change;
 
-/// The locks that one of several changes concerns.
+/// The locks that at least one of several changes concerns.
 #[derive(Default)]
 pub(super) struct Concerns {
     changes: Vec<Change>,
@@ -32,5 +34,5 @@ impl Concerns {
     }
 }
 
-/// Changes that are told apart. Where there are more, it is less work to ask for everything.
+/// Number of changes that are kept apart. With more changes, a check of all locks is cheaper.
 const MANY: usize = 16;

@@ -1,5 +1,7 @@
-//! What follows from a change of the table of holds: requests, tasks to wake, lines for the log. Collected under the table's lock,
-//! carried out after it by `Context::transact`.
+//! Effects of a change of the table of holds.
+//!
+//! The effects are requests, tasks to wake and log lines. They are collected under the table's lock. `Context::transact` carries
+//! them out after it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,54 +16,55 @@ use crate::base::error::LostReason;
 use crate::base::server_clock::Jump;
 use crate::wait::name::Name;
 
-/// A request that brings the server's count to what is wanted.
+/// A request that sets the server's count to the wanted count.
 pub(crate) struct Reconcile {
     pub(crate) hold: HoldIndex,
     pub(crate) name: Arc<Name>,
     pub(crate) owner: u64,
     pub(crate) count: u32,
-    /// What earlier attempts have taught.
+    /// Lessons of earlier attempts for the retry.
     pub(crate) retry: Retry,
 }
 
-/// What is to be done when the table's lock is released. Small, because every grant and every release makes one, and mostly
-/// there is nothing in it, or one request.
+/// Effects to carry out after the table's lock is released. Small, because each grant and each release creates one, mostly empty
+/// or with one request.
 #[derive(Default)]
 pub(crate) struct Effects {
-    /// The first request to make.
+    /// The first request to send.
     first: Option<Reconcile>,
     /// The first task to wake.
     first_woken: Option<Waker>,
     wake: Vec<Waker>,
-    /// There may be room for requests that were postponed.
+    /// True if postponed requests may find room.
     backlog: bool,
     rest: Option<Box<Rest>>,
 }
 
-/// What is not on the way of a lock that is neither contended for nor lost.
+/// Effects that an uncontended lock that is not lost never has.
 #[derive(Default)]
 pub(crate) struct Rest {
-    /// Requests to make after the first one, in this order.
+    /// Requests to send after the first one, in this order.
     more: VecDeque<Reconcile>,
-    /// To be logged: locks that were found lost,
+    /// Locks that were found lost, for the log.
     pub(crate) lost: Vec<(Arc<Name>, LostReason)>,
-    /// an answer to renewals that have failed, and how they stand,
+    /// Reply to renewals that failed, and the state of the renewals, for the log.
     pub(crate) failed_renewals: Option<(Result<Value, Outcome>, Failing)>,
-    /// for how long renewals had failed, if none does any more,
+    /// Time for which renewals had failed, if none fails now, for the log.
     pub(crate) renewed_again: Option<Duration>,
-    /// and what servers' clocks have done.
+    /// Jumps of the servers' clocks, for the log.
     pub(crate) jumps: Vec<Jump>,
 }
 
-/// How renewals stand, for a line about them.
+/// State of the failing renewals, for a log line.
 #[cfg_attr(not(feature = "tracing"), allow(dead_code, reason = "nobody listens"))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Failing {
-    /// Locks whose last renewal failed: those held now, and those lost with a renewal under way since the last line.
+    /// Number of locks whose last renewal failed. Counts the locks held now, and the locks lost with a renewal under way since
+    /// the last line.
     pub(crate) locks: u64,
-    /// Renewals that have failed since the last line.
+    /// Number of renewals that failed since the last line.
     pub(crate) failures: u64,
-    /// For how long there have been any.
+    /// Time for which renewals have been failing.
     pub(crate) failing: Duration,
 }
 
@@ -123,17 +126,17 @@ impl Effects {
         }
     }
 
-    /// Whether there are requests but the first one.
+    /// Returns true if there are requests besides the first one.
     pub(crate) fn has_more_requests(&self) -> bool {
         self.rest.as_ref().is_some_and(|rest| !rest.more.is_empty())
     }
 
-    /// Where many may have to be woken: uses the room that was made for those before.
+    /// Reuses the room of earlier wakers, for a change that may wake many tasks.
     pub(crate) fn reuse(&mut self, room: Vec<Waker>) {
         self.wake = room;
     }
 
-    /// Wakes tasks; returns what is to be logged, and the room for the next ones.
+    /// Wakes the tasks. Returns the log lines, and the room for the next wakers.
     pub(crate) fn finish(mut self) -> (Option<Box<Rest>>, Vec<Waker>) {
         if let Some(waker) = self.first_woken {
             waker.wake();

@@ -1,4 +1,6 @@
-//! What becomes of the table when its manager is shut down: nothing is granted any more, and everything is given back.
+//! Shutdown of the table of holds.
+//!
+//! After it the table grants no lock, and releases every hold.
 
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -9,9 +11,10 @@ use crate::base::error::LostReason;
 use crate::wait::name::Name;
 
 impl Holds {
-    /// From here on nothing is granted, and the count that is wanted of every hold is none. Guards that live on have lost
-    /// theirs. Returns what takes back attempts under way, which goes behind them on the wire; everything else is in the
-    /// backlog.
+    /// Shuts the table down. The wanted count of every hold is zero from now on, and the remaining guards have lost their holds.
+    ///
+    /// Returns requests that take back the attempts under way, which follow those attempts on the wire. All other releases are in
+    /// the backlog.
     pub(crate) fn shut_down(&mut self, now: BootInstant, effects: &mut Effects) -> Vec<Reconcile> {
         if std::mem::replace(&mut self.shut, true) {
             return Vec::new();
@@ -40,8 +43,9 @@ impl Holds {
         self.shut
     }
 
-    /// Whether the server has confirmed that it knows of nothing any more; looks from `cursor` on, where it left off, and at the end
-    /// once more at all: a task that looked at its answer meanwhile has taken back once more what was taken back.
+    /// Returns ready when the server has confirmed every release. Continues at `cursor`, where the last poll stopped.
+    ///
+    /// Scans all holds once more at the end, because a task that read its reply meanwhile may have added a release.
     pub(crate) fn poll_given_back(&mut self, cursor: &mut usize, waker: &Waker) -> Poll<()> {
         for first in [*cursor, 0] {
             for place in first..self.holds.capacity() {
@@ -55,7 +59,7 @@ impl Holds {
         Poll::Ready(())
     }
 
-    /// The names of which the server may still know a hold.
+    /// Returns the names of holds that the server may still know.
     pub(crate) fn unreconciled_names(&self) -> Vec<Arc<Name>> {
         let reconcile_failed = self.holds.iter().filter(|(_, hold)| hold.is_unreconciled());
         reconcile_failed.map(|(_, hold)| Arc::clone(&hold.name)).collect()

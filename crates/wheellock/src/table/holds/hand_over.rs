@@ -1,5 +1,7 @@
-//! Hand-over: what the last guard of a hold has passes to a waiter of this process without a word to the server, and readers of this
-//! process join one who reads. Whether that may be; to whom a hold passes, the wait queue says.
+//! Hand-over of a hold within the process, without a request to the server.
+//!
+//! The last guard's share passes to a waiter of this process, and readers join a hold of another reader. This module decides
+//! whether that is allowed. The wait queue selects the waiter.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,18 +13,20 @@ use crate::wait::name::Name;
 use crate::wait::turns::Opening;
 use crate::wait::wait_queue::{Handed, Time};
 
-/// Why a hold is to be given back, and not handed over.
+/// The reason why a hold must be released and not handed over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum GiveBack {
-    /// This process has had it for so long that others come first.
+    /// This process has held the lock so long that other processes come first.
     OutOfTime,
-    /// The server knows, or is to know, more of it than that it is held once; or it is doubted; or no waiter takes it as it is.
+    /// The server's record is not exactly one share, or the hold is in doubt, or no waiter accepts the hold as it is.
     Unfit,
 }
 
 impl Holds {
-    /// The last guard of a hold that the watchdog keeps goes. Its share is a waiter's from now on, unless something is known or to
-    /// be told about the hold, or the process' time is over.
+    /// Passes the share of a hold's last guard to a waiter. The watchdog keeps the hold's lease.
+    ///
+    /// Fails if the process' time is over. Also fails if the server's record is not exactly one kept share, or a request is still
+    /// to be sent.
     pub(crate) fn hand_over(
         &mut self,
         index: HoldIndex,
@@ -38,7 +42,7 @@ impl Holds {
         }
         let since = match time.last {
             Some(last) if last.serial == hold.serial => Some(last.since),
-            // It was handed over so long ago that nobody remembers.
+            // The last hand-over of this hold was so long ago that its start is no longer recorded.
             _ if matches!(hold.known_by, KnownBy::HandedOver(_)) => None,
             _ => Some(hold.since),
         };
@@ -54,8 +58,8 @@ impl Holds {
         Ok(Handed::new(serial, since))
     }
 
-    /// A reader comes, and has what the last reader of this process has who was let in no longer than `budget` ago: the server counts
-    /// them as one. Returns that hold.
+    /// Joins a reader to the hold of this process's last reader, if that hold was granted at most `budget` ago. The server counts
+    /// both readers as one. Returns that hold.
     pub(crate) fn join(&mut self, name: &Arc<Name>, budget: Duration, now: BootInstant) -> Option<HoldIndex> {
         let index = name.last_holder().filter(|_| !self.shut)?;
         let wished = !self.wishes.is_empty() && self.wishes.most(index).is_some();
@@ -70,12 +74,13 @@ impl Holds {
         Some(index)
     }
 
-    /// Whether a guard may go without the server's hearing of it, because others have joined it.
+    /// Returns true if a guard may be dropped without a request to the server, because others have joined it.
     pub(crate) fn stays_with_others(&self, index: HoldIndex, share: Share) -> bool {
         self.get(index).is_some_and(|hold| hold.is_known_without(share))
     }
 
-    /// A guard goes, and its hold stays with those who have joined it. If there are none, nothing happens.
+    /// Drops a guard's share, and leaves the hold to the guards that joined it. Returns false and changes nothing without such
+    /// guards.
     pub(crate) fn leave_to_others(&mut self, index: HoldIndex, share: Share, now: BootInstant) -> bool {
         let is_held = |hold: &Hold| hold.state == State::Held && now < hold.valid_until;
         if self.shut || !self.stays_with_others(index, share) || !self.get(index).is_some_and(is_held) {
@@ -86,7 +91,7 @@ impl Holds {
         true
     }
 
-    /// A waiter takes what was handed over to it. Whether it is still held.
+    /// Accepts a handed-over hold for a waiter. Returns true if the hold is still held.
     pub(crate) fn take_over(&mut self, index: HoldIndex, now: BootInstant) -> bool {
         let is_held = |hold: &&Hold| hold.state == State::Held && now < hold.valid_until;
         let Some(hold) = self.holds.get(index as usize).filter(is_held) else { return false };
@@ -105,14 +110,15 @@ impl Holds {
 }
 
 impl Hold {
-    /// Whether the server knows of this hold exactly what its one guard wants: that it is held once, by an owner whom nobody else
-    /// can present, and kept. And whether it runs for long enough, with nothing that speaks against it.
+    /// Returns true if the server's record matches the one guard of this hold, so that the hold can be handed over. The record
+    /// must be one kept share, of an owner that no other code can present. The lease must last long enough, and no doubt may
+    /// exist.
     fn is_known_as_one_guards(&self, share: Share, now: BootInstant) -> bool {
         let Share { count, renew } = share;
         (count, renew, self.guards) == (1, true, 1) && self.is_known_as_one(now)
     }
 
-    /// Whether the server knows of this hold that it is held once, and kept, and nothing else is to be told of it.
+    /// Returns true if the server's record is one kept share, and no change is to be sent.
     fn is_known_as_one(&self, now: BootInstant) -> bool {
         self.state == State::Held
             && self.guards > 0

@@ -1,6 +1,8 @@
-//! Releases that were confirmed lately, for a primary confirms them before its replicas have heard: one that takes over may
-//! know the holder still, and then the lock is neither renewed nor freed. They are sent again when another server
-//! answers. Pure: remembers and chooses, and sends nothing.
+//! Recently confirmed releases, kept to repeat them after a failover. Pure.
+//!
+//! A primary confirms a release before its replicas know of it. A replica that takes over may still know the holder, and would
+//! neither renew nor free the lock. The releases are therefore sent again when another server replies. This module selects them,
+//! and does not send them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,32 +12,32 @@ use super::concerns::Concerns;
 use crate::base::clock::BootInstant;
 use crate::wait::name::Name;
 
-/// What was released lately, bounded in time, in number, and in the bytes of the names that it keeps alive.
+/// Recent releases, bounded in time, in number, and in the bytes of the names that they keep alive.
 #[derive(Default)]
 pub(super) struct Released {
-    /// One for each server that has confirmed some. A dead server confirms nothing, so what it confirmed last stays until
-    /// another one answers, however busy the others of a cluster are meanwhile.
+    /// One ring per server that confirmed releases. A dead server confirms no more releases. Its last releases stay until another
+    /// server replies, however busy the other servers of a cluster are meanwhile.
     rings: Vec<Ring>,
-    /// What was remembered when a change came, and has not been looked at.
+    /// Releases that were remembered when a change came, and are not checked yet.
     suspects: Vec<Ring>,
-    /// Whom the changes concern for which suspects are looked at.
+    /// The locks that the changes concern for which suspects are checked.
     concerns: Concerns,
-    /// How many there are in all.
+    /// Total number of releases.
     count: usize,
     name_bytes: usize,
-    /// Sent again, and not answered yet.
+    /// Number of repeated releases without a reply yet.
     under_way: usize,
-    /// An event is planned at which old ones are forgotten.
+    /// True if an event that drops old releases is scheduled.
     pub(super) will_forget: bool,
 }
 
-/// What one server has confirmed, oldest first.
+/// The releases that a single server confirmed, oldest first.
 struct Ring {
     node: u32,
     releases: VecDeque<Release>,
 }
 
-/// A hold that was given back.
+/// A hold that was released.
 pub(super) struct Release {
     pub(super) name: Arc<Name>,
     pub(super) owner: u64,
@@ -43,7 +45,7 @@ pub(super) struct Release {
 }
 
 impl Released {
-    /// The server with the number `node` has confirmed a release.
+    /// Remembers a release that the server with the number `node` confirmed.
     pub(super) fn remember(&mut self, node: u32, name: &Arc<Name>, owner: u64, now: BootInstant) {
         let release = Release { name: Arc::clone(name), owner, at: now };
         let Some(ring) = ring_of(&mut self.rings, node) else { return };
@@ -60,19 +62,19 @@ impl Released {
         }
     }
 
-    /// Other servers than before may answer: everything that is remembered is to be looked at.
+    /// Moves all remembered releases to the suspects, because other servers may reply now.
     pub(super) fn suspect(&mut self, concerns: Concerns) {
         self.concerns.join(concerns);
         self.suspects.append(&mut self.rings);
     }
 
-    /// Whether there is something to look at, and room for sending it again.
+    /// Returns true if there are suspects to check, and room to send them again.
     pub(super) fn may_repeat(&self) -> bool {
         !self.suspects.is_empty() && self.under_way < UNDER_WAY
     }
 
-    /// The next release to send again, after as many looks as are left. It is under way from now on until it has
-    /// [`ended`](Self::ended).
+    /// Returns the next release to send again. Checks at most `looks` suspects, and subtracts them from `looks`. The release is
+    /// under way from now on, until it has [`ended`](Self::ended).
     pub(super) fn next(&mut self, looks: &mut usize) -> Option<Release> {
         while *looks > 0 && self.may_repeat() {
             *looks -= 1;
@@ -95,12 +97,12 @@ impl Released {
         None
     }
 
-    /// A release that was to be sent again is answered, given up, or was not sent after all.
+    /// Ends a repeated release, which has a reply, was given up, or was not sent after all.
     pub(super) fn ended(&mut self) {
         self.under_way -= 1;
     }
 
-    /// Forgets what is old, and the room that it took. Returns when there will be something to forget again.
+    /// Drops old releases and frees their room. Returns the instant at which the next release becomes old.
     pub(super) fn forget(&mut self, now: BootInstant) -> Option<BootInstant> {
         let mut next = None;
         for Ring { releases, .. } in self.rings.iter_mut().chain(&mut self.suspects) {
@@ -115,7 +117,7 @@ impl Released {
     }
 }
 
-/// Always there; a server that has none yet gets one.
+/// Returns the ring of a server, and adds it if needed. Never `None`.
 fn ring_of(rings: &mut Vec<Ring>, node: u32) -> Option<&mut VecDeque<Release>> {
     if !rings.iter().any(|ring| ring.node == node) {
         rings.push(Ring { node, releases: VecDeque::new() });
@@ -130,19 +132,22 @@ fn take_oldest(ring: &mut VecDeque<Release>, count: &mut usize, name_bytes: &mut
     }
 }
 
-/// How far behind a replica may be that takes over: the releases of so long before the last one that its primary confirmed
-/// are remembered. Much longer than replicas that are in order lag, and short enough that repeating all of it costs the new
-/// primary no more than a part of what the old one did in that time.
+/// Lag of a replica that takes over which this process tolerates. Releases from this span before the primary's last confirmed
+/// release are remembered.
+///
+/// It is much longer than the lag of healthy replicas. It is also short enough that the repetition costs the new primary only a
+/// part of the old primary's work in that time.
 const LATELY: Duration = Duration::from_secs(5);
-/// For how long at most: a failover takes half a minute with Sentinel's defaults, and by then most leases have ended.
+/// Longest time for which a release is remembered. A failover takes half a minute with Sentinel's defaults, and most leases have
+/// ended by then.
 pub(super) const KEPT: Duration = Duration::from_secs(60);
-/// 1.5 MiB of these, which is half a second of a hundred thousand releases a second and all of [`LATELY`] up to 13 000 a
-/// second.
+/// Largest number of remembered releases, which is 1.5 MiB. That covers half a second at a hundred thousand releases a second,
+/// and all of [`LATELY`] up to 13 000 a second.
 const MOST: usize = (1 << 16) - 1;
-/// Names live as long as they are remembered here.
+/// Largest total length of the remembered names, which live as long as they are remembered here.
 const MOST_NAME_BYTES: usize = 4 << 20;
-/// Not everything is sent at once, or whatever else is to be sent would stand behind it: a server runs so many in a
-/// millisecond or two.
+/// Largest number of repeated releases under way. More would delay other requests. A server executes this number in a millisecond
+/// or two.
 const UNDER_WAY: usize = 256;
 
 #[cfg(test)]

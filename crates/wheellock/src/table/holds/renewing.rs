@@ -1,40 +1,43 @@
-//! What the server is asked of one hold while guards have it: whether it is still held, mostly by extending its lease. Pure, and knows
-//! neither whether the hold is believed nor how long its lease is; `renewals` does.
+//! Renewals and checks of one hold while guards have it. Pure.
+//!
+//! It knows neither whether the hold is believed nor its lease. `renewals` does.
 
 use wheellock_wheel::Member;
 
 use crate::base::clock::BootInstant;
 
-/// Renewals of one hold, and questions that only verify it.
+/// Renewals of one hold, and requests that only verify it.
 ///
-/// All of it can be so at once. Another renewal may be [planned](Self::plan) while one is under way, and the hold may be
-/// [doubted](Self::doubt) meanwhile, for the answer may be that of a server which has been replaced. Only two things exclude each other: what
-/// nobody [wants](Self::is_wanted) renewed is no member of the cohorts, and no failure of its renewals is told; both end when
-/// the table finds that it is not kept alive any more.
+/// Nearly all of these states can occur together.
+///
+/// - Another renewal may be [planned](Self::plan) while one is under way.
+/// - The hold may be [doubted](Self::doubt) meanwhile, because the reply may come from a server that has been replaced.
+/// - A hold that no guard [wants](Self::is_wanted) renewed is not a member of the cohorts, and no failure of its renewals is
+///   reported. Both end when the table finds that the hold is no longer kept alive.
 #[derive(Default)]
 pub(super) struct Renewing {
-    /// A renewal out of turn: after one that failed, or because the next beat comes too late.
+    /// Instant of a renewal outside of the beats: after a failure, or because the next beat comes too late.
     at: Option<BootInstant>,
-    /// Its place among those whom the watchdog renews at every beat; newcomers have none yet.
+    /// Membership in the cohorts that the watchdog renews at each beat. Newcomers are not members yet.
     member: Option<Member>,
-    /// Guards that want the lease renewed.
+    /// Number of guards that want the lease renewed.
     guards: u32,
     under_way: bool,
-    /// The server is to be asked whether it is still held: another one than before may answer, or others may shorten it.
+    /// True if the server must confirm the hold, because another server may reply now or other holders may shorten the lease.
     unverified: bool,
-    /// The last one failed.
+    /// True if the last renewal failed.
     failing: bool,
     manner: Manner,
 }
 
-/// How the next renewal is made: two answers in one byte, because a process may have a million holds.
+/// Mode of the next renewal. Two flags in one byte, because a process may have a million holds.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 struct Manner(u8);
 
 impl Manner {
-    /// It has a script of its own: a slot on its way to another node takes no two keys at once.
+    /// The renewal needs a script of its own, because a slot that migrates does not accept two keys at once.
     const ALONE: u8 = 1;
-    /// It brings the script's text along: the server may lack it.
+    /// The renewal sends the script's text, because the server may lack it.
     const WITH_SOURCE: u8 = 2;
 
     fn is(self, what: u8) -> bool {
@@ -47,64 +50,64 @@ impl Manner {
 }
 
 impl Renewing {
-    /// So many more guards want the lease renewed.
+    /// Adds `guards` guards that want the lease renewed.
     pub(super) fn want(&mut self, guards: u32) {
         self.guards += guards;
     }
 
-    /// So many of them go.
+    /// Removes `guards` guards that wanted the lease renewed.
     pub(super) fn want_no_more(&mut self, guards: u32) {
         self.guards -= guards;
     }
 
-    /// A renewal out of turn is made then, whatever was planned.
+    /// Schedules a renewal outside of the beats at `at`. Replaces an earlier schedule.
     pub(super) fn plan(&mut self, at: BootInstant) {
         self.at = Some(at);
     }
 
-    /// A renewal out of turn is made no later than then.
+    /// Schedules a renewal outside of the beats at `at` at the latest.
     pub(super) fn plan_by(&mut self, at: BootInstant) {
         self.at = Some(self.at.map_or(at, |planned| planned.min(at)));
     }
 
-    /// What was planned is made now, or is of no use any more.
+    /// Cancels the scheduled renewal, because it is made now or is no longer useful.
     pub(super) fn unplan(&mut self) {
         self.at = None;
     }
 
-    /// Whether it is still held is not certain: the next renewal asks for it though nobody wants the lease extended.
+    /// Marks the hold as unverified. The next renewal checks it even if no guard wants the lease extended.
     pub(super) fn doubt(&mut self) {
         self.unverified = true;
     }
 
-    /// As [`doubt`](Self::doubt); the server is asked then.
+    /// Marks the hold as unverified, as [`doubt`](Self::doubt) does, and schedules the check at `at`.
     pub(super) fn verify_at(&mut self, at: BootInstant) {
         (self.unverified, self.at) = (true, Some(at));
     }
 
-    /// A renewal begins. What casts a doubt from now on is not answered by it.
+    /// Begins a renewal. A doubt that arises from now on is not resolved by this renewal.
     pub(super) fn begin(&mut self) {
         (self.under_way, self.unverified) = (true, false);
     }
 
-    /// The renewal has ended, one way or another.
+    /// Ends a renewal, whatever its result.
     pub(super) fn end(&mut self) {
         self.under_way = false;
     }
 
-    /// The server has said that this is still held. If it was another one than the one that answers now, that one is asked too.
+    /// Handles the server's confirmation of the hold. If another server may reply now, schedules a check of that server.
     pub(super) fn answer(&mut self, now: BootInstant) {
         self.manner = Manner::default();
         self.at = self.unverified.then_some(now);
     }
 
-    /// Nothing is known of a renewal; another one is made then.
+    /// Schedules the retry of a renewal without a reply at `again`.
     pub(super) fn unanswered(&mut self, again: BootInstant) {
         self.at = Some(again);
         self.manner.add(Manner::WITH_SOURCE);
     }
 
-    /// A renewal was refused before it had any effect: what that teaches about the next one.
+    /// Adjusts the next renewal after the server rejected one before it had any effect.
     pub(super) fn refuse(&mut self, refused: Refused) {
         match refused {
             Refused::NoScript => self.manner.add(Manner::WITH_SOURCE),
@@ -113,37 +116,37 @@ impl Renewing {
         }
     }
 
-    /// The last renewal failed. Returns whether the one before had, too.
+    /// Records that the last renewal failed. Returns true if the one before it had failed, too.
     pub(super) fn fail(&mut self) -> bool {
         std::mem::replace(&mut self.failing, true)
     }
 
-    /// The last renewal did not fail, or nobody wants one any more. Returns whether the one before had failed.
+    /// Records that the last renewal did not fail, or that no guard wants one. Returns true if the one before had failed.
     pub(super) fn fail_no_more(&mut self) -> bool {
         std::mem::take(&mut self.failing)
     }
 
-    /// The watchdog renews it at every beat from now on.
+    /// Joins the holds that the watchdog renews at each beat.
     pub(super) fn join(&mut self, member: Member) {
         self.member = Some(member);
     }
 
-    /// The watchdog renews it no more.
+    /// Leaves the holds that the watchdog renews at each beat.
     pub(super) fn leave(&mut self) -> Option<Member> {
         self.member.take()
     }
 
-    /// Guards that want the lease renewed.
+    /// Returns the number of guards that want the lease renewed.
     pub(super) fn guards(&self) -> u32 {
         self.guards
     }
 
-    /// Whether any guard wants the lease renewed.
+    /// Returns true if a guard wants the lease renewed.
     pub(super) fn is_wanted(&self) -> bool {
         self.guards > 0
     }
 
-    /// Whether the server is to be asked, as soon as there is time for that.
+    /// Returns true if a request to the server is wanted as soon as possible.
     pub(super) fn is_to_be_asked(&self) -> bool {
         self.is_wanted() || self.unverified
     }
@@ -156,50 +159,50 @@ impl Renewing {
         self.member.is_some()
     }
 
-    /// When the next renewal out of turn is made, if one is planned.
+    /// Returns the instant of the scheduled renewal outside of the beats.
     pub(super) fn planned(&self) -> Option<BootInstant> {
         self.at
     }
 
-    /// Whether the time of what is planned has come.
+    /// Returns true if the scheduled renewal is due.
     pub(super) fn is_due(&self, now: BootInstant) -> bool {
         self.at.is_some_and(|at| now >= at)
     }
 
-    /// Whether nothing is under way or planned but what the watchdog does at its beats.
+    /// Returns true if no renewal is under way or scheduled outside of the watchdog's beats.
     pub(super) fn is_in_turn(&self) -> bool {
         !self.under_way && self.at.is_none()
     }
 
-    /// Whether, besides, nothing speaks against the hold.
+    /// Returns true if the hold is in turn and not in doubt.
     pub(super) fn is_at_rest(&self) -> bool {
         !self.unverified && !self.under_way && self.at.is_none()
     }
 
-    /// Whether the next renewal brings the script's text along.
+    /// Returns true if the next renewal sends the script's text.
     pub(super) fn is_with_source(&self) -> bool {
         self.manner.is(Manner::WITH_SOURCE)
     }
 
-    /// Whether the next renewal has a script of its own.
+    /// Returns true if the next renewal has a script of its own.
     pub(super) fn is_alone(&self) -> bool {
         self.manner.is(Manner::ALONE)
     }
 }
 
-/// How the server refused a script of renewals: before it had any effect.
+/// The way in which the server rejected a script of renewals before it had any effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refused {
-    /// Another node serves the slot, or none of it was sent.
+    /// Another node serves the slot, or no part of the script was sent.
     Elsewhere,
-    /// The slot is on its way to another node. Where several keys are asked for, neither node answers until all have
-    /// arrived, so each is asked for alone.
+    /// The slot migrates to another node. Neither node accepts a script with several keys until all keys have arrived, so each
+    /// key needs a script of its own.
     OnItsWay,
-    /// As before, and it was said which node to ask for a key that has arrived there.
+    /// As `OnItsWay`, and the reply named the node for a key that has arrived there.
     Arrived,
     /// The server lacks the script.
     NoScript,
-    /// The server does not serve now.
+    /// The server does not serve requests now.
     Unserved,
 }
 

@@ -1,5 +1,6 @@
-//! Renewals that fail: how many holds are concerned, since when, and how often that is said. The watchdog's own repetitions are
-//! planned by `renewals`.
+//! Statistics of failing renewals, for rate-limited logging.
+//!
+//! The watchdog's retries are planned by `renewals`.
 
 use std::time::Duration;
 
@@ -7,19 +8,19 @@ use super::effects::Failing;
 use super::{HoldIndex, Holds, State, Want};
 use crate::base::clock::BootInstant;
 
-/// Where the watchdog stands with what it could not renew.
+/// Statistics of failing renewals.
 #[derive(Default)]
 pub(super) struct Trouble {
-    /// Holds whose last renewal failed.
+    /// Number of holds whose last renewal failed.
     holds: u64,
-    /// Since when there are any.
+    /// Instant since which at least one hold fails.
     since: Option<BootInstant>,
-    /// Renewals that have failed since that was last said.
+    /// Number of renewals that failed since the last report.
     failures: u64,
-    /// Holds that were lost with a renewal under way since that was last said.
+    /// Number of holds lost with a renewal under way since the last report.
     lost: u64,
     told_at: Option<BootInstant>,
-    /// It was said since there are any.
+    /// True if a report was made since the first hold failed.
     is_told: bool,
 }
 
@@ -29,7 +30,8 @@ impl Trouble {
         self.since.get_or_insert(now);
     }
 
-    /// One less, for whatever reason. If there is none left, for how long there were any, if that was said.
+    /// Removes one failing hold. Returns the time for which holds had been failing, if this was the last one and a report was
+    /// made.
     fn ends(&mut self, now: BootInstant) -> Option<Duration> {
         self.holds = self.holds.saturating_sub(1);
         if self.holds > 0 {
@@ -52,22 +54,22 @@ impl Trouble {
 }
 
 impl Holds {
-    /// Locks that the watchdog keeps and could not renew last time.
+    /// Returns the number of locks that the watchdog keeps and could not renew last time.
     pub(crate) fn failing(&self) -> u64 {
         self.trouble.holds
     }
 
-    /// Renewals that have failed since that was last said.
+    /// Returns the number of renewals that failed since the last report.
     pub(crate) fn failures(&self) -> u64 {
         self.trouble.failures
     }
 
-    /// What is to be said of renewals that have just failed, if it is time to.
+    /// Returns the report about failed renewals, if one is due.
     pub(crate) fn tell_failing(&mut self, now: BootInstant) -> Option<Failing> {
         self.trouble.tell(now)
     }
 
-    /// A renewal of this hold failed.
+    /// Records a failed renewal of this hold.
     pub(super) fn fails(&mut self, index: HoldIndex, now: BootInstant) {
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
         let tally = self.tallies.of(hold.name.family());
@@ -80,7 +82,7 @@ impl Holds {
         }
     }
 
-    /// The lease of this hold has ended. A renewal that is still under way has failed, whatever is heard of it later.
+    /// Counts a renewal as failed if it is still under way when its hold's lease ends. A later reply does not change that.
     pub(super) fn fails_if_under_way(&mut self, index: HoldIndex) {
         let Some(hold) = self.holds.get(index as usize) else { return };
         let extends = hold.renewing.is_wanted() || self.wishes.most(index) == Some(Want::Extension);
@@ -89,7 +91,7 @@ impl Holds {
         }
     }
 
-    /// The renewal of this hold was under way when its lease ended: it will not be made again.
+    /// Counts the renewal that was under way at the end of the lease as failed. It is not retried.
     pub(super) fn fails_at_the_end(&mut self, index: HoldIndex) {
         let Some(hold) = self.holds.get(index as usize) else { return };
         self.tallies.of(hold.name.family()).failed_renewals += 1;
@@ -97,8 +99,8 @@ impl Holds {
         self.trouble.lost += 1;
     }
 
-    /// The last renewal of this hold did not fail, or nobody wants one any more. For how long some had failed before, if this was
-    /// the last of them.
+    /// Records that the hold's last renewal did not fail, or that no guard wants one. Returns the time for which renewals had
+    /// failed, if this was the last failing hold.
     pub(super) fn fails_no_more(&mut self, index: HoldIndex, now: BootInstant) -> Option<Duration> {
         let hold = self.holds.get_mut(index as usize)?;
         if !hold.renewing.fail_no_more() {
@@ -109,14 +111,14 @@ impl Holds {
     }
 }
 
-/// Of lines that say that renewals fail at most one in this time.
+/// Shortest time between two reports of failing renewals.
 const REMINDER: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// E1: the first failure is said at once, then one line in ten seconds, and the end of what was said.
+    /// E1: the first failure is reported at once, then one line per ten seconds, and then the end of the failures.
     #[test]
     fn failures_are_told_once_then_seldom() {
         let start = BootInstant::now();
@@ -136,7 +138,7 @@ mod tests {
         trouble.begins(after(361));
         assert_eq!(trouble.tell(after(361)), None, "the last line is not ten seconds old");
         assert_eq!(trouble.ends(after(362)), None, "nobody was told that it began");
-        // Those that are lost meanwhile are in the next line, and in no other.
+        // Holds that are lost meanwhile appear in the next line only.
         (trouble.failures, trouble.lost) = (3, 3);
         let told = trouble.tell(after(450)).unwrap();
         assert_eq!((told.locks, told.failures, told.failing), (3, 3, Duration::ZERO));

@@ -1,5 +1,7 @@
-//! What stands in for TLS and for in-memory connections where their features are off: types without values. So whoever
-//! connects, reads and writes need not ask which features are on.
+//! Placeholders for TLS and in-memory connections.
+//!
+//! They replace disabled features by types without values. The code that connects, reads and writes is therefore
+//! independent of the features.
 #![allow(dead_code, reason = "where one of the features is on, what the other needs is left")]
 
 use std::io;
@@ -11,7 +13,7 @@ use tokio::net::TcpStream;
 
 use crate::base::error::Error;
 
-/// Nothing: its feature is off.
+/// A type without values, because its feature is disabled.
 #[derive(Clone, Debug)]
 pub enum Absent {}
 
@@ -20,12 +22,12 @@ pub(crate) type Encrypted = Absent;
 pub(crate) type Connector = Absent;
 pub(crate) type Pipe = Absent;
 
-/// Opens nothing, as there is no connector.
+/// Opens nothing, because a connector cannot exist.
 pub(crate) fn open(connector: &Connector) -> io::Result<(Pipe, Pipe)> {
     match *connector {}
 }
 
-/// Finds nothing, as there are no certificates.
+/// Returns `None`, because there are no certificates.
 pub(crate) fn certificate_trouble(_error: &io::Error) -> Option<String> {
     None
 }

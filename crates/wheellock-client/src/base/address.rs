@@ -1,9 +1,11 @@
-//! Where one server is, as a value. Opens and resolves nothing.
+//! The address of one server.
+//!
+//! This module opens and resolves nothing.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// One server's address.
+/// The address of one server.
 ///
 /// ```
 /// use wheellock_client::{Address, Config};
@@ -15,14 +17,14 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Address {
-    /// A host name or IP address, and a port. Names are resolved at every connect.
+    /// A host name or IP address, and a port. The client resolves names at every connect.
     Tcp {
         /// Host name, IPv4 or IPv6 address (without brackets).
         host: String,
         /// TCP port.
         port: u16,
     },
-    /// A unix domain socket. Connecting to one fails where there are none, as on Windows.
+    /// A unix domain socket. Connecting fails on platforms without such sockets, as on Windows.
     Unix(PathBuf),
 }
 

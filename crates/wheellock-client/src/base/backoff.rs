@@ -1,11 +1,13 @@
-//! How long to wait before the next attempt to connect. Pure: the caller brings the randomness.
+//! Pauses between attempts to connect.
+//!
+//! This module draws no random numbers: the caller passes them.
 
 use std::time::Duration;
 
-/// Exponential growth, clamped, then full jitter: `random(0 ..= min(max, min * 2^failures))`.
+/// Exponential growth, then a clamp, then full jitter: `random(0 ..= min(max, min * 2^failures))`.
 ///
-/// The jitter comes after the clamp, so clients that have all reached the maximum still spread over the whole range
-/// instead of returning together.
+/// The jitter is applied after the clamp. Clients that have all reached the maximum therefore spread over the whole
+/// range instead of returning together.
 #[derive(Clone, Debug)]
 pub(crate) struct Backoff {
     min: Duration,
@@ -18,7 +20,7 @@ impl Backoff {
         Self { min, max: max.max(min), failures: 0 }
     }
 
-    /// The next pause; `random` is uniform over all of `u64`.
+    /// Returns the next pause. `random` is uniform over all of `u64`.
     pub(crate) fn next(&mut self, random: u64) -> Duration {
         let factor = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);
         let ceiling = self.min.saturating_mul(factor).min(self.max);
@@ -27,8 +29,8 @@ impl Backoff {
         Duration::from_nanos(if nanos == u64::MAX { random } else { random % (nanos + 1) })
     }
 
-    /// Forgets the failures. Called once a connection has proved itself, not as soon as it is up: a server that
-    /// accepts and then dies must not be hammered.
+    /// Resets the number of failures. Call this function when a connection has proved itself, not when it is merely
+    /// up. A server that accepts connections and then dies must not be flooded.
     pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }

@@ -1,6 +1,7 @@
-//! What tells the connections of one client apart.
+//! Identity of a client's connection.
 
-/// One connection, from its handshake to its end. What was written on another one is none of its business.
+/// The identity of one connection, from its handshake to its end. Another connection has nothing to do with its
+/// writes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ConnectionId {
     pub(crate) node: u32,
@@ -8,8 +9,9 @@ pub struct ConnectionId {
 }
 
 impl ConnectionId {
-    /// The number of the server that it leads to: the one that [`Client::node_of`](crate::Client::node_of) gives for the
-    /// keys that are served there. A server that takes another's place may have the same.
+    /// Returns the number of the server behind the connection. [`Client::node_of`](crate::Client::node_of) returns
+    /// the same number for the keys of that server. A server that replaces another server may have that server's
+    /// number.
     pub fn node(self) -> u32 {
         self.node
     }

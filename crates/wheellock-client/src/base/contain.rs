@@ -1,5 +1,7 @@
-//! Somebody else's code, and what it throws: contained, so that it does not take others with it. The panic hook has reported it. Knows
-//! nothing of connections.
+//! Containment of panics in foreign code.
+//!
+//! A panic in a user's callback must not end other calls. The panic hook has already reported it. This module knows
+//! no connection.
 
 use std::any::Any;
 use std::future::Future;
@@ -7,7 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::{Poll, Waker};
 
-/// Runs it. What it throws may panic once more when it is dropped. `None` if it panicked.
+/// Runs a function and catches its panic. Returns `None` after a panic. The payload may panic again when it is
+/// dropped, so that panic is caught, too.
 pub(crate) fn contained<T>(run: impl FnOnce() -> T) -> Option<T> {
     let drop_thrown = |thrown: Box<dyn Any + Send>| {
         if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(thrown))) {
@@ -17,13 +20,13 @@ pub(crate) fn contained<T>(run: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(run)).map_err(drop_thrown).ok()
 }
 
-/// Wakes all of them, each whatever the others do.
+/// Wakes all wakers, even if some of them panic.
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     let mut wakers = wakers.into_iter();
     while contained(|| wakers.by_ref().for_each(Waker::wake)).is_none() {}
 }
 
-/// Makes a future and waits for it. `None` if either panicked.
+/// Creates a future and waits for it. Returns `None` if the creation or the future panicked.
 pub(crate) async fn finished<F: Future>(make: impl FnOnce() -> F) -> Option<F::Output> {
     let mut future = pin!(contained(make)?);
     std::future::poll_fn(|cx| match contained(|| future.as_mut().poll(cx)) {

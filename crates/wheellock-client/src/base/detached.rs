@@ -1,20 +1,21 @@
-//! The end of a call that nobody waited for, as a value.
+//! The result of a call without a waiting caller.
 
 use wheellock_resp::Value;
 
 use crate::base::connection_id::ConnectionId;
 use crate::base::error::{Error, ErrorKind, Outcome};
 
-/// The end of a call that nobody waited for.
+/// The result of a call without a waiting caller.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Detached {
-    /// What the call was queued with.
+    /// The token with which the call was queued.
     pub token: u64,
-    /// The reply; an error reply is an `Ok` holding an error value. Otherwise, what may have become of the call.
+    /// The reply, or the outcome of a call without a reply. An error reply is an `Ok` that holds an error value.
     pub result: Result<Value, Outcome>,
-    /// The connection on which it was answered, or given up.
+    /// The connection that carried the call until its reply or its failure.
     pub connection: ConnectionId,
-    /// What ended the connection, if that is why there is no reply, and how a caller is told.
+    /// The error that ended the connection, and the kind of error that the caller receives. `None` if the connection
+    /// is not the reason.
     pub(crate) cause: Option<(ErrorKind, Error)>,
 }

@@ -1,5 +1,6 @@
-//! What can go wrong, said so that it can be acted on: what was tried, on which server, and whether it may have
-//! happened anyway. Owns the error type; knows nothing of sockets or of how a failure came about.
+//! The error type: operation, server, cause and outcome.
+//!
+//! This module does not know sockets or the ways in which calls fail.
 
 use std::fmt;
 use std::io;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 
 use crate::base::address::Address;
 
-/// Whether a failed call may have taken effect on the server.
+/// The possible effects of a failed call on the server.
 ///
 /// ```no_run
 /// use wheellock_client::{Command, Outcome};
@@ -26,12 +27,13 @@ use crate::base::address::Address;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// No byte of the call left this process. It is safe to repeat.
+    /// The call never left this process. Repeating it is safe.
     NotSent,
-    /// The server answered that it refused the call before executing it. Repeating is safe; it may be refused again.
+    /// The server refused the call before executing it. Repeating it is safe, and the server may refuse it again.
     Rejected,
-    /// The call was written, and no answer tells whether it ran, or how far: what runs other commands (`EVAL` and its kin, `FCALL`,
-    /// `MIGRATE`) may fail behind some that have taken effect. Only an idempotent call may be repeated.
+    /// The call was written, and no reply shows whether it ran, or how far. Commands that run other commands (`EVAL`
+    /// and its variants, `FCALL`, `MIGRATE`) may fail after some of them have taken effect. Repeat only idempotent
+    /// calls.
     MaybeExecuted,
 }
 
@@ -45,7 +47,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// The class of a failure; [`Error`] carries the details.
+/// The class of a failure. [`Error`] carries the details.
 ///
 /// ```
 /// use wheellock_client::{Config, ErrorKind};
@@ -56,27 +58,27 @@ impl fmt::Display for Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The configuration or URL cannot be used, or a call asks for what this client does not do.
+    /// The configuration or URL is invalid, or a call requests an unsupported feature.
     Config,
-    /// The server could not be reached: DNS, connect, or the socket failed while connecting.
+    /// The client could not reach the server: DNS or the connect failed, or the socket failed while connecting.
     Connect,
-    /// The connection broke while the call was on its way.
+    /// The connection broke while the call was in flight.
     ConnectionLost,
     /// The call's deadline passed.
     Timeout,
-    /// The bounded queue of this connection is full, or the call is larger than it may be.
+    /// The connection's bounded queue is full, or the call is larger than the queue may be.
     Overloaded,
-    /// The server refused our credentials or asked for some.
+    /// The server refused the credentials or requires some.
     Auth,
-    /// Our user may not run a command, or touch a key or channel.
+    /// The user may not run a command, or may not access a key or channel.
     Permission,
-    /// The server lacks what this client needs (RESP3: Redis 6 or later, any Valkey), or has another role.
+    /// The server lacks a required feature (RESP3: Redis 6 or later, any Valkey), or has another role.
     Unsupported,
-    /// The server is up but does not serve yet (it is loading its data, or its primary link is down).
+    /// The server is up but not serving yet: it is loading its data, or its link to the primary is down.
     NotReady,
-    /// The server answered the call with an error.
+    /// The server replied to the call with an error.
     Server,
-    /// The server's bytes were not RESP, or a reply did not belong to any call. The connection was closed.
+    /// The server's bytes were not RESP, or a reply did not belong to any call. The client closed the connection.
     Protocol,
     /// The client was closed, or its runtime was shut down.
     Closed,
@@ -84,12 +86,13 @@ pub enum ErrorKind {
 
 /// A failed call or connection.
 ///
-/// `Display` is one line, and enough by itself: what was tried, on which server, why it failed down to the last cause,
-/// and of a call the [`Outcome`]. Server-sent text is escaped and cut at 256 bytes. Cloning is cheap.
+/// `Display` prints one line that is complete in itself. The line names the operation, the server and the reason,
+/// down to the last cause. For a call it also names the [`Outcome`]. Text from the server is escaped and cut at 256
+/// bytes. Cloning is cheap.
 ///
-/// [`source`](std::error::Error::source) repeats nothing of that line. If the operating system failed us it is an
-/// [`io::Error`] of the same [`kind`](io::Error::kind) that prints the system's number for it; of anything else it is the
-/// cause of the cause, if there is one. The cause itself is [`origin`](Self::origin).
+/// [`source`](std::error::Error::source) does not repeat any of that line. For a failure of the operating system it
+/// is an [`io::Error`] of the same [`kind`](io::Error::kind) that prints the system's error number. For any other
+/// failure it is the source of the cause, if there is one. The cause itself is [`origin`](Self::origin).
 ///
 /// ```no_run
 /// use wheellock_client::{Command, Outcome};
@@ -110,21 +113,21 @@ struct Inner {
     kind: ErrorKind,
     outcome: Outcome,
     operation: String,
-    /// It was no call but a step towards a connection, as in "connect to".
+    /// True if the operation was a step towards a connection, as in "connect to", and not a call.
     is_step: bool,
-    /// Empty if none was asked.
+    /// The server's address, or an empty text if no server was involved.
     server: String,
     detail: String,
     code: Option<String>,
-    /// Where a cluster's node says the call should have gone.
+    /// The node that a cluster's node named for this call.
     redirected_to: Option<Address>,
     cause: Option<Cause>,
 }
 
-/// What `detail` tells the text of.
+/// The cause, whose text is already part of `detail`.
 #[derive(Clone)]
 enum Cause {
-    /// The error itself, and what its text in `detail` lacks.
+    /// The error itself, and an error that prints only the text missing in `detail`.
     System(Arc<io::Error>, Arc<io::Error>),
     Other(Arc<dyn std::error::Error + Send + Sync>),
 }
@@ -150,13 +153,14 @@ impl Error {
         }))
     }
 
-    /// A failure on the way to a connection: `step` reads on after "cannot". No call was on its way.
+    /// Creates a failure on the way to a connection. `step` follows the word "cannot" in the message. No call was in
+    /// flight.
     pub(crate) fn step(kind: ErrorKind, step: &str, server: &str, detail: String) -> Self {
         let error = Self::new(kind, Outcome::NotSent, step, server, detail);
         Self(Arc::new(Inner { is_step: true, ..error.copy() }))
     }
 
-    /// An error that a server sent in reply to `operation`.
+    /// Creates an error from a server's error reply to `operation`.
     pub(crate) fn server(operation: &str, server: &str, script: bool, text: &[u8]) -> Self {
         let code = error_code(text);
         Self(Arc::new(Inner {
@@ -172,7 +176,7 @@ impl Error {
         }))
     }
 
-    /// Adds the code of what a server said.
+    /// Adds the code of the server's error.
     pub(crate) fn with_code(self, code: &str) -> Self {
         Self(Arc::new(Inner { code: Some(code.to_owned()), ..self.copy() }))
     }
@@ -181,12 +185,12 @@ impl Error {
         Inner::clone(&self.0)
     }
 
-    /// Adds the cause, whose text is part of the detail: see [`said`].
+    /// Adds the cause. Its text is already part of the detail: see [`said`].
     pub(crate) fn because_of(self, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self(Arc::new(Inner { cause: Some(Cause::Other(cause.into().into())), ..self.copy() }))
     }
 
-    /// The same for an error of the system.
+    /// Does the same for an error of the operating system.
     pub(crate) fn because_of_io(self, cause: io::Error) -> Self {
         let cause = Arc::new(cause);
         let rest = io::Error::new(cause.kind(), Rest(Arc::clone(&cause)));
@@ -202,7 +206,7 @@ impl Error {
         Self(Arc::new(Inner { redirected_to: Some(to), ..self.copy() }))
     }
 
-    /// The same failure as seen by another operation: one broken connection fails many calls.
+    /// Returns the same failure for another operation: one broken connection fails many calls.
     pub(crate) fn seen_by(&self, operation: &str, kind: ErrorKind, outcome: Outcome) -> Self {
         let Inner { is_step, detail, .. } = &*self.0;
         let detail = if *is_step { format!("not connected: {detail}") } else { detail.clone() };
@@ -210,79 +214,81 @@ impl Error {
         Self(Arc::new(Inner { kind, outcome, operation, is_step: false, detail, ..self.copy() }))
     }
 
-    /// The same failure, of a call that had been made before without an answer: whatever became of this attempt, that one
-    /// may have taken effect.
+    /// Returns the same failure for a call with an earlier attempt that received no reply. That attempt may have
+    /// taken effect, regardless of this attempt's outcome.
     #[doc(hidden)]
     #[must_use]
     pub fn after_an_unanswered_attempt(&self) -> Self {
         self.seen_by(&self.0.operation, self.0.kind, Outcome::MaybeExecuted)
     }
 
-    /// The same failure, of a call that had been refused before: why it had to be made again.
+    /// Returns the same failure with the refusal that made the retry necessary.
     pub(crate) fn after(&self, refused: &Self) -> Self {
         let detail = format!("{}; before that, {}", self.0.detail, refused.0.detail);
         Self(Arc::new(Inner { detail, ..self.copy() }))
     }
 
-    /// The same failure, told otherwise: what the server said may repeat what nobody is to see.
+    /// Returns the same failure with another text. The server's own text may repeat a secret.
     pub(crate) fn in_other_words(self, detail: String) -> Self {
         Self(Arc::new(Inner { detail, ..self.copy() }))
     }
 
-    /// A call that was refused and could have been made again, had its deadline not passed.
+    /// Returns a timeout for a call that was refused and could have been repeated before its deadline.
     pub(crate) fn cut_short(&self) -> Self {
         let Inner { operation, outcome, server, detail, .. } = &*self.0;
         let detail = format!("the deadline passed before it could be made again; {detail}");
         Self::new(ErrorKind::Timeout, *outcome, operation, server, detail)
     }
 
-    /// The class of the failure.
+    /// Returns the class of the failure.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Returns true if a setting has to change before an attempt can succeed: the server refuses this client, or this client
-    /// cannot use its own settings.
+    /// Returns true if no attempt can succeed until a setting changes. Either the server refuses this client, or the
+    /// client cannot use its own settings.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self.kind(), ErrorKind::Auth | ErrorKind::Unsupported | ErrorKind::Config)
     }
 
-    /// Whether the call may have taken effect.
+    /// Returns whether the call may have taken effect.
     pub fn outcome(&self) -> Outcome {
         self.0.outcome
     }
 
-    /// What was tried: a command, or a step towards a connection such as `connect to`.
+    /// Returns the failed operation: a command, or a step towards a connection such as `connect to`.
     pub fn operation(&self) -> &str {
         &self.0.operation
     }
 
-    /// The server that was asked, as `host:port` or a socket path; of a URL that cannot be parsed, what may be shown of
-    /// it. Never contains credentials.
+    /// Returns the server's address, as `host:port` or a socket path. For a URL that cannot be parsed, it is the part
+    /// that may be shown. It never contains credentials.
     pub fn server_address(&self) -> &str {
         &self.0.server
     }
 
-    /// The first word of a server's error reply (`NOSCRIPT`, `READONLY`, `ERR`, ...), if the server sent one.
-    /// Source: the Redis protocol specification, "Simple errors". `TRYAGAIN` also if a script asked for a key that a cluster is just
-    /// moving, which its error says in words.
+    /// Returns the first word of a server's error reply (`NOSCRIPT`, `READONLY`, `ERR`, ...), if the server sent one.
+    /// Source: the Redis protocol specification, "Simple errors".
+    ///
+    /// The code is `TRYAGAIN`, too, if a script accessed a key of a slot that a cluster is moving. The server's error
+    /// says this only in words.
     pub fn code(&self) -> Option<&str> {
         self.0.code.as_deref()
     }
 
-    /// Where a cluster's node says the call should have gone.
+    /// Returns the node that a cluster's node named for this call.
     pub(crate) fn redirected_to(&self) -> Option<&Address> {
         self.0.redirected_to.as_ref()
     }
 
-    /// What went wrong, without the operation, server and outcome that `Display` adds.
+    /// Returns the reason for the failure, without the operation, server and outcome that `Display` adds.
     pub fn detail(&self) -> &str {
         &self.0.detail
     }
 
-    /// The cause, whole, if there is one beside what the server or this client said: an [`io::Error`], or what the
-    /// decoder, the TLS library or a [provider](crate::Config::credentials) said. Its text is part of `Display`, which is
-    /// why it is not the [`source`](std::error::Error::source).
+    /// Returns the complete cause, if it lies outside this client and the server's reply. The cause is an
+    /// [`io::Error`], or an error of the decoder, the TLS library or a [provider](crate::Config::credentials). Its
+    /// text is part of `Display`, so it is not the [`source`](std::error::Error::source).
     pub fn origin(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
         Some(match self.0.cause.as_ref()? {
             Cause::System(whole, _) => &**whole,
@@ -323,7 +329,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// What is left to say of an error of the system once it was [`said`]: its number, or what kind it is.
+/// The part of a system error that [`said`] leaves out: its number or its kind.
 #[derive(Debug)]
 struct Rest(Arc<io::Error>);
 
@@ -342,23 +348,23 @@ impl std::error::Error for Rest {
     }
 }
 
-/// An error of the system in words, without the number that std puts after them.
+/// Returns the text of a system error, without the number that std appends.
 pub(crate) fn said(error: &io::Error) -> String {
     let text = error.to_string();
     let number = error.raw_os_error().map(|number| format!(" (os error {number})"));
     number.and_then(|number| text.strip_suffix(&number).map(str::to_owned)).unwrap_or(text)
 }
 
-/// The step towards a connection that connects.
+/// The step that opens a connection.
 pub(crate) const CONNECT: &str = "connect to";
 
-/// A command's name fit for a log line: callers may have it from users.
+/// Returns a command's name in a form that is safe for a log line, because callers may take the name from users.
 fn named(operation: &str) -> String {
     const LIMIT: usize = 64;
     operation.chars().take(LIMIT).flat_map(char::escape_debug).collect()
 }
 
-/// The first word of an error reply; `TRYAGAIN` also where it says that of a script.
+/// Returns the first word of an error reply. Returns `TRYAGAIN` for a script that accessed a key of a moving slot.
 pub fn error_code(text: &[u8]) -> &str {
     if was_ended_by_a_move(text) {
         return "TRYAGAIN";
@@ -372,14 +378,15 @@ pub fn error_code(text: &[u8]) -> &str {
     }
 }
 
-/// Whether a script asked a cluster's node for a key of a slot that is on its way between two nodes, which may be on the other one
-/// (`scriptVerifyClusterState` in script.c of Redis 7.0, and with other words before it `luaRedisGenericCommand` in scripting.c of 6.2).
+/// Returns true if a script on a cluster's node accessed a key that may be on the other node. The key's slot is
+/// migrating between the two nodes (`scriptVerifyClusterState` in script.c of Redis 7.0, and with other words before
+/// it `luaRedisGenericCommand` in scripting.c of 6.2).
 fn was_ended_by_a_move(text: &[u8]) -> bool {
     contains(text, b"script attempted to access a non local key")
         || contains(text, b"Script attempted to access a non local key")
 }
 
-/// Returns what a server's words leave out.
+/// Returns an explanation that the server's own text lacks.
 fn explained(text: &[u8]) -> &'static str {
     if was_ended_by_a_move(text) {
         " (TRYAGAIN: the slot is being moved key by key, and a key of the script may be on the other node)"
@@ -391,7 +398,7 @@ fn explained(text: &[u8]) -> &'static str {
 fn kind_of(code: &str, text: &[u8]) -> ErrorKind {
     match code {
         "NOPERM" => ErrorKind::Permission,
-        // How NOPERM is said inside a script, by Redis up to 7.0 and by later ones.
+        // The two texts for NOPERM inside a script, of Redis up to 7.0 and of later versions.
         "ERR" if contains(text, b"The user executing the script can't") => ErrorKind::Permission,
         "ERR" if text.starts_with(b"ERR ACL failure in script") => ErrorKind::Permission,
         "NOAUTH" | "WRONGPASS" => ErrorKind::Auth,
@@ -401,12 +408,13 @@ fn kind_of(code: &str, text: &[u8]) -> ErrorKind {
     }
 }
 
-/// What servers say, and from which word on, when they refuse before they execute anything of the command; the words before that name the
-/// product or a user (sources: `createSharedObjects` and `processCommand` in server.c, `scriptPrepareForRun` in script.c,
-/// `getAclErrorMessage` in acl.c and `clusterRedirectClient` in cluster.c of Redis 6.0 to 8 and Valkey 7.2 to 9).
+/// Refusals that precede any execution of a command: the code, the number of words to skip, and the text behind them.
+/// The skipped words name the product or a user (sources: `createSharedObjects` and `processCommand` in server.c,
+/// `scriptPrepareForRun` in script.c, `getAclErrorMessage` in acl.c and `clusterRedirectClient` in cluster.c of Redis
+/// 6.0 to 8 and Valkey 7.2 to 9).
 ///
-/// The code alone proves nothing: a script may say it after it has written. A command inside a script that is refused in these words has had
-/// nothing before it that wrote, because servers look at all this only before a script's first write.
+/// The code alone proves nothing, because a script may return it after a write. A refusal with this text inside a
+/// script is reliable: servers check these conditions only before the script's first write.
 const REFUSED_BEFORE_EXECUTION: &[(&str, usize, &str)] = &[
     ("BUSY", 1, "is busy running a "),
     ("CLUSTERDOWN", 0, "The cluster is down"),
@@ -427,22 +435,23 @@ const REFUSED_BEFORE_EXECUTION: &[(&str, usize, &str)] = &[
     ("READONLY", 0, "You can't write against a read only "),
     ("READONLY", 0, "Can not run script with write flag on readonly "),
     ("TRYAGAIN", 0, "Multiple keys request"),
-    // Redis 8.4, of a slot that comes back to a node that still removes what it had of it.
+    // Redis 8.4 sends this for a slot that returns to a node which is still deleting the slot's former keys.
     ("TRYAGAIN", 0, "Slot is being trimmed"),
 ];
 
-/// Returns `code` if servers refuse with it, and otherwise `ERR`: it may be a word that was sent, and a secret.
+/// Returns `code` if servers refuse with it, and `ERR` otherwise. An unknown code may be a word of the request, and a
+/// secret.
 pub(crate) fn known_or_err(code: &str) -> &str {
     let is_known = REFUSED_BEFORE_EXECUTION.iter().any(|&(known, ..)| known == code);
     if is_known || matches!(code, "WRONGPASS" | "NOPROTO") { code } else { "ERR" }
 }
 
-/// Whether a server has refused a command before it executed anything of it, in its own words.
+/// Returns true if the text is a server's own refusal from before the execution of a command.
 pub(crate) fn is_the_servers_refusal(text: &[u8]) -> bool {
     let mut words = text.splitn(2, |&byte| byte == b' ');
     let (code, said) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     if matches!(code, b"MOVED" | b"ASK") {
-        // Of which slot, and to where.
+        // The text continues with the slot and the target address.
         let slot = said.split(|&byte| byte == b' ').next().unwrap_or_default();
         return !slot.is_empty() && slot.iter().all(u8::is_ascii_digit) && slot.len() + 1 < said.len();
     }
@@ -452,18 +461,18 @@ pub(crate) fn is_the_servers_refusal(text: &[u8]) -> bool {
     })
 }
 
-/// Commands that run others one after the other, or do several things: what they have done stays if the next one fails.
+/// Commands that run several steps. The effects of earlier steps remain if a later step fails.
 const MAY_FAIL_MIDWAY: &[&str] =
     &["EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "FCALL", "FCALL_RO", "MIGRATE"];
 
-/// Whether a command, by its name, may have taken effect although it was answered with an error.
+/// Returns true if a command of this name may have taken effect despite an error reply.
 fn may_fail_midway(command: &str) -> bool {
     MAY_FAIL_MIDWAY.iter().any(|name| name.eq_ignore_ascii_case(command))
 }
 
 fn outcome_of(text: &[u8], midway: bool) -> Outcome {
-    // A script stops at its first failing command, and what it wrote before that stays. Only a refusal that precedes
-    // the script is certain; the server kills a script only while it has not written.
+    // A script stops at its first failing command, and its earlier writes remain. Only a refusal before the script's
+    // start is certain. The server kills a script only while the script has not written.
     let killed_unwritten = contains(text, b"Script killed by user");
     if !midway || is_the_servers_refusal(text) || killed_unwritten {
         Outcome::Rejected
@@ -476,7 +485,8 @@ fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle)
 }
 
-/// Foreign bytes fit for a log line, within double quotes: escaped, but for single quotes, and cut at 256 bytes of input.
+/// Returns foreign bytes in a form that is safe for a log line, within double quotes. The text is escaped except for
+/// single quotes, and cut at 256 bytes of input.
 pub(crate) fn printable(bytes: &[u8]) -> String {
     const LIMIT: usize = 256;
     let (shown, cut) =

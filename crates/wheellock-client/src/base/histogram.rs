@@ -1,13 +1,17 @@
-//! How long things took, in buckets of bounded relative width. Pure; recording is a shift and two additions.
+//! Durations in buckets of bounded relative width.
+//!
+//! This module reads no clock. Recording takes a shift and two additions.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A histogram of durations, of fixed size: 1.2 KB, however many it counts. Each power of two of nanoseconds is split into
-/// four buckets, so a quantile is at most 25 % above the truth; the sum is exact.
+/// A histogram of durations.
 ///
-/// What exporters want is [`buckets`](Self::buckets), [`sum`](Self::sum) and [`count`](Self::count). The 148 buckets are more than
-/// most want; several neighbours are one bucket with the bound of the last:
+/// Its size is fixed at 1.2 KB. Each power of two of nanoseconds is split into four buckets, so a quantile is at most
+/// 25 % above the truth. The sum is exact.
+///
+/// Exporters need [`buckets`](Self::buckets), [`sum`](Self::sum) and [`count`](Self::count). Most of them need fewer
+/// than the 148 buckets. Adjacent buckets can be merged, and the merged bucket has the bound of the last one:
 ///
 /// ```
 /// # use std::time::Duration;
@@ -28,7 +32,7 @@ pub struct Histogram {
     sum: Duration,
 }
 
-/// One bucket of a [`Histogram`], of those that [`buckets`](Histogram::buckets) lists.
+/// One bucket of a [`Histogram`], as listed by [`buckets`](Histogram::buckets).
 ///
 /// ```
 /// # let histogram = wheellock_client::Histogram::default();
@@ -39,12 +43,12 @@ pub struct Histogram {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Bucket {
-    /// The shortest duration that it counts.
+    /// The shortest duration that this bucket counts.
     pub from: Duration,
-    /// The shortest duration that it does not count any more. Of the last one, which counts whatever is longer than four
-    /// minutes, [`Duration::MAX`].
+    /// The shortest duration beyond this bucket. The last bucket counts everything longer than four minutes, and its
+    /// bound is [`Duration::MAX`].
     pub to: Duration,
-    /// How many durations it has counted: of itself alone, not of those below it.
+    /// The number of durations in this bucket alone, without the buckets below it.
     pub count: u64,
 }
 
@@ -59,24 +63,24 @@ impl Histogram {
         }
     }
 
-    /// Counts what another one has counted.
+    /// Adds the counts of another histogram.
     #[doc(hidden)]
     pub fn add(&mut self, other: &Self) {
         self.buckets.iter_mut().zip(&other.buckets).for_each(|(mine, theirs)| *mine += theirs);
         self.sum = self.sum.saturating_add(other.sum);
     }
 
-    /// How many durations were recorded.
+    /// Returns the number of recorded durations.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// All recorded durations together.
+    /// Returns the sum of all recorded durations.
     pub fn sum(&self) -> Duration {
         self.sum
     }
 
-    /// Every bucket, from the shortest durations to the longest, the empty ones included: always as many, with the same bounds.
+    /// Returns all buckets in ascending order, including empty ones. Their number and bounds never change.
     pub fn buckets(&self) -> impl ExactSizeIterator<Item = Bucket> {
         self.buckets.iter().enumerate().map(|(bucket, count)| Bucket {
             from: bucket.checked_sub(1).map_or(Duration::ZERO, |before| Duration::from_nanos(end_of(before))),
@@ -85,13 +89,14 @@ impl Histogram {
         })
     }
 
-    /// How many durations were shorter than `bound`: exact where a bucket ends, as at every power of two of nanoseconds up to
-    /// 2^37; elsewhere the bucket in which `bound` lies is not counted.
+    /// Returns the number of durations shorter than `bound`. The number is exact if a bucket ends at `bound`, as at
+    /// every power of two of nanoseconds up to 2^37. Otherwise the bucket that contains `bound` is not counted.
     pub fn count_below(&self, bound: Duration) -> u64 {
         self.buckets().take_while(|bucket| bucket.to <= bound).map(|bucket| bucket.count).sum()
     }
 
-    /// The duration below which a share `q` (0 to 1) of all lie, rounded up to its bucket's end; zero if there are none.
+    /// Returns the duration that a share `q` (0 to 1) of all durations does not reach, rounded up to its bucket's
+    /// end. An empty histogram returns zero.
     pub fn quantile(&self, q: f64) -> Duration {
         let count = self.count();
         #[expect(
@@ -129,9 +134,9 @@ impl fmt::Debug for Histogram {
     }
 }
 
-/// The bits below the highest one that tell buckets of one power of two apart.
+/// The number of bits below the highest bit that distinguish the buckets of one power of two.
 const SPLIT_BITS: u32 = 2;
-/// Up to 2^38 ns, more than four minutes; what takes longer counts as that.
+/// The number of buckets, up to 2^38 ns, more than four minutes. The last bucket also counts longer durations.
 const BUCKETS: usize = 37 << SPLIT_BITS;
 
 fn bucket_of(nanos: u64) -> usize {
@@ -143,7 +148,7 @@ fn bucket_of(nanos: u64) -> usize {
     usize::try_from(bucket).map_or(BUCKETS - 1, |bucket| bucket.min(BUCKETS - 1))
 }
 
-/// The first duration beyond a bucket.
+/// Returns the first duration beyond a bucket, in nanoseconds.
 fn end_of(bucket: usize) -> u64 {
     let next = bucket as u64 + 1;
     let shift = (next >> SPLIT_BITS).saturating_sub(1);
@@ -179,7 +184,7 @@ mod tests {
         assert_eq!(histogram.count(), 100);
     }
 
-    /// E2: what an exporter needs adds up.
+    /// E2: an exporter's numbers add up.
     #[test]
     fn buckets_are_seamless_and_the_sum_is_exact() {
         let mut histogram = Histogram::default();

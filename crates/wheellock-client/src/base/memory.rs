@@ -1,4 +1,6 @@
-//! A connection without a socket, for tests: the other end is in the test's hands, byte by byte. Knows no protocol.
+//! In-memory connections for tests.
+//!
+//! The test holds the server's end and controls every byte. This module knows no protocol.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::BytesMut;
 use tokio::io::ReadBuf;
 
-/// Opens connections for a client under test; set as [`Config::connector`](crate::Config::connector).
+/// Opens connections for a client under test. Set it as [`Config::connector`](crate::Config::connector).
 ///
 /// ```
 /// use std::sync::Arc;
@@ -26,10 +28,10 @@ use tokio::io::ReadBuf;
 /// ```
 pub type Connector = Arc<dyn Fn() -> io::Result<Pipe> + Send + Sync>;
 
-/// The server's end of an in-memory connection. Clones are the same end.
+/// The server's end of an in-memory connection. All clones are the same end.
 ///
-/// Nothing happens by itself: the client's bytes are accepted as far as [`accept`](Self::accept) allows, and the client
-/// reads what [`send`](Self::send) has put there.
+/// The pipe does nothing by itself. It takes as many of the client's bytes as [`accept`](Self::accept) allows, and
+/// the client reads the bytes passed to [`send`](Self::send).
 ///
 /// ```
 /// use wheellock_client::memory::Pipe;
@@ -43,7 +45,7 @@ pub type Connector = Arc<dyn Fn() -> io::Result<Pipe> + Send + Sync>;
 #[derive(Clone)]
 pub struct Pipe(Arc<Mutex<Inner>>);
 
-/// Names a connection, and does not keep it.
+/// A reference to a connection that does not keep the connection alive.
 ///
 /// ```
 /// use wheellock_client::memory::Pipe;
@@ -58,7 +60,7 @@ pub struct Pipe(Arc<Mutex<Inner>>);
 pub struct WeakPipe(Weak<Mutex<Inner>>);
 
 impl WeakPipe {
-    /// The server's end, unless both have let go of it.
+    /// Returns the server's end, unless both ends have been dropped.
     #[must_use]
     pub fn upgrade(&self) -> Option<Pipe> {
         self.0.upgrade().map(Pipe)
@@ -66,16 +68,16 @@ impl WeakPipe {
 }
 
 struct Inner {
-    /// What the client has written and the test has not taken.
+    /// The bytes that the client has written and the test has not taken.
     to_server: BytesMut,
-    /// How many more bytes of the client are accepted.
+    /// The number of further bytes that the pipe accepts from the client.
     acceptable: usize,
-    /// What the client has not read yet.
+    /// The bytes that the client has not read yet.
     to_client: VecDeque<u8>,
     end: Option<End>,
     reader: Option<Waker>,
     writer: Option<Waker>,
-    /// The server's, if it wants to be told of bytes.
+    /// The server's waker, if the server wants to be notified of new bytes.
     server: Option<Waker>,
 }
 
@@ -85,14 +87,14 @@ enum End {
     Rst,
 }
 
-/// Opens a connection. Returns what reads and what writes: both are its client's end.
+/// Opens a connection. Returns the reader and the writer, both of the client's end.
 pub(crate) fn open(connector: &Connector) -> io::Result<(Pipe, Pipe)> {
     let pipe = connector()?;
     Ok((pipe.clone(), pipe))
 }
 
 impl Pipe {
-    /// A connection that accepts everything.
+    /// Creates a connection that accepts all bytes.
     #[expect(clippy::new_without_default, reason = "a connection is not a value with a default")]
     pub fn new() -> Self {
         let inner = Inner {
@@ -107,7 +109,7 @@ impl Pipe {
         Self(Arc::new(Mutex::new(inner)))
     }
 
-    /// Lets the client write so many bytes from now on; then it has to wait.
+    /// Lets the client write `bytes` further bytes. After them the client has to wait.
     pub fn accept(&self, bytes: usize) {
         let mut inner = self.lock();
         let waits = inner.acceptable == 0 && bytes > 0;
@@ -117,42 +119,42 @@ impl Pipe {
         }
     }
 
-    /// From now on `server` is woken whenever the client has written something, on the thread that has written it and under no lock of
-    /// the client's: it may serve right there.
+    /// Wakes `server` from now on whenever the client has written bytes. The wake-up happens on the writing thread,
+    /// while no lock of the client is held. The waker may therefore serve the client directly.
     pub fn wake_when_written(&self, server: Waker) {
         self.lock().server = Some(server);
     }
 
-    /// What names this connection without keeping it.
+    /// Returns a reference that does not keep the connection alive.
     #[must_use]
     pub fn downgrade(&self) -> WeakPipe {
         WeakPipe(Arc::downgrade(&self.0))
     }
 
-    /// Whether the client has gone, and nothing of what it wrote is left to [take](Self::take). The other clones of this end must be
-    /// gone, too.
+    /// Returns true if the client has dropped its end and all of its bytes have been [taken](Self::take). All other
+    /// clones of this end must have been dropped, too.
     pub fn is_abandoned(&self) -> bool {
         Arc::strong_count(&self.0) == 1 && self.lock().to_server.is_empty()
     }
 
-    /// Takes what the client has written.
+    /// Takes the bytes that the client has written.
     pub fn take(&self) -> BytesMut {
         std::mem::take(&mut self.lock().to_server)
     }
 
-    /// Gives the client something to read.
+    /// Sends bytes to the client.
     pub fn send(&self, bytes: &[u8]) {
         let mut inner = self.lock();
         inner.to_client.extend(bytes);
         inner.wake();
     }
 
-    /// Closes in good order: what was sent can still be read.
+    /// Closes the connection in order: the client can still read the bytes sent before.
     pub fn fin(&self) {
         self.end(End::Fin);
     }
 
-    /// Breaks the connection: reading and writing fail from now on.
+    /// Breaks the connection: reads and writes fail from now on.
     pub fn rst(&self) {
         self.end(End::Rst);
     }
@@ -178,7 +180,7 @@ impl Pipe {
         Poll::Ready(Ok(()))
     }
 
-    /// As a socket's: gives what there is, or says that it would block.
+    /// Reads as a socket does: returns the available bytes, or `WouldBlock`.
     pub(crate) fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
         let mut inner = self.lock();
         match inner.end {
@@ -189,7 +191,7 @@ impl Pipe {
         io::Read::read(&mut inner.to_client, bytes)
     }
 
-    /// As a socket's: takes what it can, or says that it would block.
+    /// Writes as a socket does: takes the bytes it can, or returns `WouldBlock`.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut inner = self.lock();
         if inner.end.is_some() {

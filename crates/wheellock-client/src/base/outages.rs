@@ -1,48 +1,50 @@
-//! What the operator is told of a connection that comes and goes: every change once, a reminder while it stays away, each absence that
-//! callers may have noticed, and no flood, however often it does so. Pure: instants in, decisions out; the words are `events`'.
+//! Decisions about log lines for a connection's outages.
+//!
+//! This module reads no clock and writes no log: `events` owns the texts. The operator sees every change once, a
+//! reminder during an outage, and each outage that callers may have noticed. Frequent outages do not flood the log.
 
 use std::time::{Duration, Instant};
 
 /// One connection, as its operator knows it.
 #[derive(Default)]
 pub(crate) struct Outages {
-    /// Since when there is none, if it was lost or sought before.
+    /// The start of the current outage, or `None` while connected and before the first attempt.
     down_since: Option<Instant>,
-    /// The operator knows that it is down.
+    /// True if the operator knows of the outage.
     is_told: bool,
-    /// When it was last said that there is none.
+    /// The time of the last line about an outage.
     told_at: Option<Instant>,
-    /// When it was last said that the server refuses us.
+    /// The time of the last line about a refusal by the server.
     refused_at: Option<Instant>,
     has_connected: bool,
-    /// Failed attempts to connect since it was lost or first sought.
+    /// The number of failed attempts to connect since the outage began.
     attempts: u64,
-    /// Connections lost since that was last said.
+    /// The number of lost connections since the last line about a loss.
     losses: u64,
 }
 
-/// How an outage stands, for a line about it.
+/// The state of an outage, for a log line.
 #[cfg_attr(not(feature = "tracing"), allow(dead_code, reason = "nobody listens"))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Outage {
-    /// How long there has been no connection.
+    /// The length of the outage so far.
     pub(crate) down: Duration,
-    /// Failed attempts to connect since.
+    /// The number of failed attempts to connect during the outage.
     pub(crate) attempts: u64,
-    /// Connections lost since the last line about a loss.
+    /// The number of lost connections since the last line about a loss.
     pub(crate) losses: u64,
 }
 
-/// A connection that is worth a line.
+/// A new connection that deserves a log line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Connected {
     First,
-    /// After an outage that was told, or a long one.
+    /// A connection after a reported outage or a long one.
     Again(Outage),
 }
 
 impl Outages {
-    /// There is a connection; what is to be said of it.
+    /// Records a new connection. Returns the log line that is due.
     pub(crate) fn connected(&mut self, now: Instant) -> Option<Connected> {
         let outage = self.outage(now);
         (self.down_since, self.attempts) = (None, 0);
@@ -51,19 +53,20 @@ impl Outages {
         match (is_first, was_told || outage.down >= LONG) {
             (true, _) if !was_told => Some(Connected::First),
             (_, true) => Some(Connected::Again(outage)),
-            // Nobody knows that it was away.
+            // The operator does not know of the outage, and it was short.
             (_, false) => None,
         }
     }
 
-    /// The connection has ended; what is to be said of it.
+    /// Records the end of the connection. Returns the log line that is due.
     pub(crate) fn lost(&mut self, now: Instant) -> Option<Outage> {
         self.down_since = Some(now);
         self.losses += 1;
         self.tell(now)
     }
 
-    /// An attempt to connect has failed, perhaps because the server `refuses` us; what is to be said of it.
+    /// Records a failed attempt to connect. `refuses` is true if the server refused this client. Returns the log line
+    /// that is due.
     pub(crate) fn failed(&mut self, refuses: bool, now: Instant) -> Option<Outage> {
         self.down_since.get_or_insert(now);
         self.attempts += 1;
@@ -95,11 +98,12 @@ fn is_due(last: Option<Instant>, now: Instant) -> bool {
     last.is_none_or(|last| now.saturating_duration_since(last) >= REMINDER)
 }
 
-/// Of each line that says that there is no connection at most one in this time. Long enough that an outage of a night can be read,
-/// short enough that one who looks sees that it goes on.
+/// The shortest time between two lines of the same kind during an outage. It keeps the log of a night's outage
+/// readable, and still shows that the outage continues.
 pub(crate) const REMINDER: Duration = Duration::from_secs(10);
 
-/// An outage of that length is told when it ends, even if the last one was told just before: by then calls have waited for it.
+/// The length from which the end of every outage is reported, even just after another report. Calls have waited for
+/// such an outage.
 const LONG: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

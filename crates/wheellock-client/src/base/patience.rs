@@ -1,4 +1,6 @@
-//! Time limits for what runs outside the driver: lookups, sockets, handshakes. Does not limit calls.
+//! Time limits for lookups, sockets and handshakes.
+//!
+//! This module does not limit calls.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -7,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use wheellock_wheel::{Sleep, Timer};
 
-/// A limit that counts only the time in which this process runs.
+/// A time limit that counts only the time in which this process runs.
 ///
-/// A process that stood still has not looked at its sockets meanwhile, so the clock alone proves nothing about a server. The wait is
+/// A suspended process has not read its sockets, so the clock alone proves nothing about a server. The wait is
 /// divided into short slices, and a slice that ends late does not count.
 pub(crate) struct Patience<'a> {
     timer: &'a Timer,
@@ -21,19 +23,19 @@ impl<'a> Patience<'a> {
         Self { timer, end: timer.now() + length }
     }
 
-    /// Waits for `future`. Returns `None` if the limit came first.
+    /// Waits for `future`. Returns `None` if the limit passed first.
     pub(crate) async fn wait_for<F: Future>(&mut self, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         let mut slice: Option<(Instant, Sleep)> = None;
         poll_fn(|cx| {
             if let Poll::Ready(output) = future.as_mut().poll(cx) {
-                // Or the pause would be counted against what is waited for next.
+                // Without this correction, the pause would shorten the next wait.
                 if let Some((began, sleep)) = &slice {
                     self.leave_out_pause(*began, sleep.deadline(), self.timer.now());
                 }
                 return Poll::Ready(Some(output));
             }
-            // A future that is ready at once reads no clock.
+            // The slice starts here, so that a future that is ready at once reads no clock.
             let (began, sleep) = slice.get_or_insert_with(|| {
                 let now = self.timer.now();
                 (now, self.timer.sleep_until(self.end_of_slice(now)))
@@ -55,7 +57,7 @@ impl<'a> Patience<'a> {
     /// Moves the limit if the slice that `began` ends late.
     fn leave_out_pause(&mut self, began: Instant, due: Instant, now: Instant) {
         if late(self.timer, due, now) >= STALL {
-            // The pause may have begun with the slice.
+            // The pause may have begun with the slice, so the whole slice does not count.
             self.end += now.saturating_duration_since(began);
         }
     }
@@ -65,15 +67,15 @@ impl<'a> Patience<'a> {
     }
 }
 
-/// Returns by how much a wake-up came late that was due at `due`: for so long, the process may have stood still.
+/// Returns the delay of a wake-up that was due at `due`. The process may have been suspended for that long.
 pub(crate) fn late(timer: &Timer, due: Instant, now: Instant) -> Duration {
-    // A clock that is moved by hand jumps, and its process does not stand still.
+    // A manual clock jumps without a suspended process.
     if timer.is_manual() { Duration::ZERO } else { now.saturating_duration_since(due) }
 }
 
-/// Part of a wait that ends with a look at the clock.
+/// The longest time between two checks of the clock.
 const SLICE: Duration = Duration::from_millis(250);
-/// The least lateness that is a pause. A busy machine wakes its tasks within less.
+/// The shortest delay that counts as a pause. A busy machine wakes its tasks sooner.
 const STALL: Duration = Duration::from_millis(50);
 
 #[cfg(test)]

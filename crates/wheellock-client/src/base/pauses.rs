@@ -1,18 +1,22 @@
-//! Pauses between attempts to connect, by how the last one failed. Pure: errors and instants in, durations out.
+//! Pauses between attempts to connect, by the last failure.
+//!
+//! This module reads no clock and draws no random numbers.
 
 use std::time::{Duration, Instant};
 
 use crate::base::backoff::Backoff;
 use crate::base::error::{Error, ErrorKind};
 
-/// Refused credentials do not heal within milliseconds, and servers log or punish retries.
+/// The shortest pause after refused credentials. They do not become valid within milliseconds, and servers log or
+/// punish retries.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
-/// Longest pause after a server has answered and turned the connection away, as one with `maxclients` connections does. Each
-/// attempt costs it a connection and a handshake, and it needs time, not attention.
+/// The longest pause after a server has answered and turned the connection away, for example at its `maxclients`
+/// limit. Each attempt costs the server a connection and a handshake, and the server needs time.
 const TURNED_AWAY_PAUSE: Duration = Duration::from_secs(2);
-/// Longest pause before the next look at a server that is up and not yet a primary,
+/// The longest pause before the next attempt at a server that is up and not yet a primary.
 const ALMOST_READY_PAUSE: Duration = Duration::from_millis(20);
-/// for this long. A server that takes longer needs more than our attention. As long as a cluster's trouble.
+/// The time for which `ALMOST_READY_PAUSE` applies. A server that takes longer gains nothing from frequent attempts.
+/// The time equals `pace::TROUBLE`, the phase in which a cluster is queried often.
 const ALMOST_READY: Duration = Duration::from_secs(10);
 
 pub(crate) struct Pauses {
@@ -22,7 +26,7 @@ pub(crate) struct Pauses {
 }
 
 impl Pauses {
-    /// The shortest and the longest pause after an attempt that found no server.
+    /// Creates the pauses, with the shortest and the longest pause after an attempt that found no server.
     pub(crate) fn new((min, max): (Duration, Duration)) -> Self {
         Self {
             backoff: Backoff::new(min, max),
@@ -31,22 +35,22 @@ impl Pauses {
         }
     }
 
-    /// A connection has proved itself.
+    /// Resets the pauses once a connection has proved itself.
     pub(crate) fn reset(&mut self) {
         self.backoff.reset();
         self.turned_away.reset();
     }
 
-    /// Returns the pause before the next attempt. `may_move`: another server may take this one's place. `random` is uniform
-    /// over all of `u64`.
+    /// Returns the pause before the next attempt. `may_move` is true if another server may take this server's place.
+    /// `random` is uniform over all of `u64`.
     pub(crate) fn after(&mut self, error: &Error, may_move: bool, now: Instant, random: u64) -> Duration {
-        // Another server may have room, so only a lone one is left alone for longer.
+        // Another server may have room, so only a single server gets the longer pause.
         let turned_away = error.kind() == ErrorKind::Connect && error.code().is_some() && !may_move;
         let pause = if turned_away { self.turned_away.next(random) } else { self.backoff.next(random) };
         if error.is_refusal() {
             return pause.max(REFUSED_PAUSE);
         }
-        // The server is up, and may be on its way to become the primary.
+        // The server is up, and may soon become the primary.
         if error.kind() == ErrorKind::NotReady && may_move {
             let since = *self.almost_ready_since.get_or_insert(now);
             let soon = now.saturating_duration_since(since) < ALMOST_READY;
@@ -68,13 +72,13 @@ mod tests {
         code.map_or(error.clone(), |code| error.with_code(code))
     }
 
-    /// Attempts within `time`, with pauses in the middle of their range.
+    /// Returns the number of attempts within `time`, with pauses from the middle of their range.
     fn attempts(error: &Error, may_move: bool, time: Duration) -> u32 {
         let mut pauses = Pauses::new((5 * MILLISECOND, 200 * MILLISECOND));
         let start = Instant::now();
         let (mut now, mut random, mut attempts) = (start, 7_u64, 0);
         while now - start < time {
-            // An LCG of 64 bits, uniform enough.
+            // A 64-bit LCG, which is uniform enough.
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             now += pauses.after(error, may_move, now, random >> 1) + MILLISECOND;
             attempts += 1;

@@ -1,16 +1,18 @@
-//! The bytes that a connection has read and not yet decoded. Knows no socket.
+//! Bytes that a connection has read and not yet decoded.
+//!
+//! This module knows no socket.
 
 use bytes::BytesMut;
 
-/// Spare room offered to each read. A short read tells tokio that the socket is drained, which saves a system call.
+/// The room offered to each read. A short read shows tokio that the socket is drained, which saves a system call.
 pub(crate) const READ_ROOM: usize = 64 << 10;
 
 /// A buffer that grows for a large reply and shrinks afterwards.
 pub(crate) struct ReadBuffer {
     pub(crate) bytes: BytesMut,
-    /// Its block of memory is larger than [`MOST_KEPT`].
+    /// True if the buffer's block of memory is larger than [`MOST_KEPT`].
     is_large: bool,
-    /// It was large once.
+    /// True if the buffer has ever been large.
     was_large: bool,
 }
 
@@ -19,7 +21,7 @@ impl ReadBuffer {
         Self { bytes, is_large: false, was_large: false }
     }
 
-    /// Makes room for the next read. `wanted` is what the decoder asks for.
+    /// Makes room for the next read. `wanted` is the decoder's hint.
     pub(crate) fn make_room(&mut self, wanted: usize) {
         if self.bytes.capacity() - self.bytes.len() < READ_ROOM / 4 {
             self.bytes.reserve(READ_ROOM.max(wanted));
@@ -28,8 +30,8 @@ impl ReadBuffer {
         }
     }
 
-    /// Moves what is left into a small block once a large reply is complete. Otherwise `reserve` would find the large block
-    /// free, and the connection would keep it for life.
+    /// Moves the remaining bytes into a small block once a large reply is complete. Otherwise `reserve` would reuse
+    /// the large block, and the connection would keep it for life.
     pub(crate) fn shrink(&mut self, wanted: usize) {
         if self.is_large && wanted == 0 && self.bytes.len() <= READ_ROOM {
             let mut small = BytesMut::with_capacity(READ_ROOM);
@@ -39,7 +41,7 @@ impl ReadBuffer {
         }
     }
 
-    /// Whether a large reply has come.
+    /// Returns true if a large reply has arrived.
     pub(crate) fn was_large(&self) -> bool {
         self.was_large
     }

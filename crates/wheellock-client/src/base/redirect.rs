@@ -1,30 +1,31 @@
-//! Redirections of Redis Cluster: the errors MOVED and ASK. Reads them; following them is the caller's.
+//! Redirections of Redis Cluster: the errors MOVED and ASK.
 //!
-//! `MOVED <slot> <host>:<port>`, and the same for ASK. Source: the Redis Cluster specification, "MOVED Redirection".
+//! This module parses them and does not follow them. The text is `MOVED <slot> <host>:<port>`, and the same for ASK.
+//! Source: the Redis Cluster specification, "MOVED Redirection".
 
 use crate::base::address::Address;
 use crate::base::endpoint::{Malformed, parse_host_port, parse_slot};
 
-/// What a redirection is about.
+/// The kind of a redirection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Redirect {
-    /// The slot has another owner, for good.
+    /// The slot has a new owner.
     Moved,
-    /// The slot is on its way, and this key is there already: only this call goes there, after ASKING.
+    /// The slot is migrating, and this key has already moved. Only this call goes to the other node, after ASKING.
     Ask,
 }
 
-/// Where a node sent us.
+/// The target of a redirection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Redirection {
     pub(crate) kind: Redirect,
     pub(crate) slot: u16,
-    /// Empty if the node does not say: then it means its own host.
+    /// The host, or an empty text if the node means its own host.
     pub(crate) host: String,
     pub(crate) port: u16,
 }
 
-/// Reads an error reply; `None` if it is no redirection.
+/// Parses an error reply. Returns `None` if the reply is not a redirection.
 pub(crate) fn parse(error_text: &[u8]) -> Option<Result<Redirection, Malformed>> {
     let (code, rest) = match error_text.iter().position(|&byte| byte == b' ') {
         Some(end) => error_text.split_at_checked(end)?,
@@ -38,8 +39,8 @@ pub(crate) fn parse(error_text: &[u8]) -> Option<Result<Redirection, Malformed>>
     Some(parse_target(kind, rest))
 }
 
-/// Where a redirection leads, if `error_text` is one that can be followed. `asked` is the host that said so, for a redirection
-/// that names none.
+/// Returns the target of a redirection that can be followed. `asked` returns the host that sent it, for a redirection
+/// without a host.
 pub(crate) fn target(error_text: &[u8], asked: impl FnOnce() -> Option<String>) -> Option<Address> {
     let to = parse(error_text)?.ok()?;
     let host = if to.host.is_empty() { asked()? } else { to.host };
@@ -52,8 +53,8 @@ fn parse_target(kind: Redirect, text: &[u8]) -> Result<Redirection, Malformed> {
     let (Some(slot), Some(endpoint), None) = (words.next(), words.next(), words.next()) else {
         return Err(Malformed("a redirection is not a slot and an address"));
     };
-    // A question mark stands for the host name of a node that was not given one, if the cluster prefers host names; with
-    // `unknown-endpoint` nothing stands there (`getPreferredEndpoint` in cluster.c of Redis 7.0).
+    // A cluster that prefers host names sends a question mark for a node without a host name. With `unknown-endpoint`
+    // the host is empty (`getPreferredEndpoint` in cluster.c of Redis 7.0).
     let unnamed = endpoint.strip_prefix('?').filter(|rest| rest.rfind(':') == Some(0));
     let endpoint = unnamed.unwrap_or(endpoint);
     let (host, port) = parse_host_port(endpoint)?;

@@ -1,4 +1,6 @@
-//! Whether a failed call has a chance when it is made again, and how to make it then. Pure; sends nothing.
+//! Rules for repeating failed calls.
+//!
+//! This module sends nothing.
 
 use std::time::Duration;
 
@@ -8,27 +10,27 @@ use crate::base::address::Address;
 use crate::base::error::{Error, ErrorKind, Outcome, error_code};
 use crate::base::redirect;
 
-/// How a call is to be made, after what became of its earlier attempts; the default is a first attempt.
+/// The form of a call's next attempt, after the failures of earlier attempts. The default is a first attempt.
 ///
-/// A cluster answers with redirections, a server that lacks a script asks for its text, one that loads its data wants to
-/// be asked later. None of these attempts had any effect, so whoever is told to go on may do so, whatever the call was.
+/// A cluster replies with redirections. A server without the script needs the script's text. A server that is loading
+/// its data needs time. None of these attempts had an effect, so any call may be repeated.
 #[derive(Clone, Debug, Default)]
 pub struct Retry {
     in_full: bool,
     asking: Option<Box<Address>>,
     redirected: u8,
-    /// Number of [growing pauses](Self::growing_pause) so far.
+    /// The number of [growing pauses](Self::growing_pause) so far.
     postponed: u8,
 }
 
 impl Retry {
-    /// As after an attempt that failed because the server lacked the script.
+    /// Returns the state after an attempt that failed because the server lacked the script.
     pub fn in_full() -> Self {
         Self { in_full: true, ..Self::default() }
     }
 
-    /// Learns from a failed attempt. Returns how long to wait before the next one, if the failure proves that this one
-    /// had no effect and another one has a chance.
+    /// Records a failed attempt. Returns the pause before the next attempt if the call had no effect and can still
+    /// succeed.
     pub fn after(&mut self, error: &Error) -> Option<Duration> {
         self.asking = None;
         if error.outcome() == Outcome::MaybeExecuted {
@@ -36,21 +38,21 @@ impl Retry {
         }
         match (error.kind(), error.code()) {
             (_, Some(code)) => self.after_code(code, error.redirected_to()),
-            // Was not written before its connection broke, or before another server became responsible.
+            // The call was not written before its connection broke, or before another server became responsible.
             (ErrorKind::ConnectionLost, None) => Some(Duration::ZERO),
             (ErrorKind::NotReady, None) => Some(UNSERVED_PAUSE),
             _ => None,
         }
     }
 
-    /// [`after`](Self::after) for a call that does no more if it is made twice, and whose script may have failed half-way.
+    /// Does the same as [`after`](Self::after) for an idempotent call, whose script may have failed halfway.
     pub fn after_answer(&mut self, error: &Error) -> Option<Duration> {
         self.asking = None;
         self.after_code(error.code()?, error.redirected_to())
     }
 
-    /// [`after`](Self::after) for the error reply to a [detached](crate::Detached) call.
-    /// `asked` is the [host](crate::Client::host_of) that said so: a redirection may name none, and means that one.
+    /// Does the same as [`after`](Self::after) for the error reply to a [detached](crate::Detached) call. `asked`
+    /// returns the [host](crate::Client::host_of) that sent the reply. A redirection without a host means that host.
     pub fn after_reply(&mut self, reply: &Value, asked: impl FnOnce() -> Option<String>) -> Option<Duration> {
         self.asking = None;
         let text = reply.as_error()?;
@@ -68,21 +70,21 @@ impl Retry {
                     self.asking = to.cloned().map(Box::new);
                 }
                 self.redirected = self.redirected.saturating_add(1);
-                // Two nodes that name each other must not be asked in a circle without a pause.
+                // Two nodes that redirect to each other must not cause a loop without pauses.
                 Some(if self.redirected <= QUICK_REDIRECTIONS { Duration::ZERO } else { UNSERVED_PAUSE })
             }
             "LOADING" | "BUSY" | "MASTERDOWN" | "READONLY" => Some(BUSY_PAUSE),
-            // Until a slot has moved, which many may wait for and none is to slow down.
+            // The slot is migrating. Many calls may wait for it, and their retries must not slow the migration down.
             "TRYAGAIN" => Some(self.growing_pause()),
             "CLUSTERDOWN" => Some(UNSERVED_PAUSE),
             _ => None,
         }
     }
 
-    /// Returns how long to wait before a write has a chance that the server refused with this code for want of replicas or memory. Returns
+    /// Returns the pause before a refused write can succeed, if `code` reports a lack of replicas or memory. Returns
     /// `None` for any other code.
     ///
-    /// The server serves, so [`after`](Self::after) leaves it to the caller whether to wait for that.
+    /// The server itself works, so [`after`](Self::after) leaves this decision to the caller.
     pub fn after_refused_write(&mut self, code: &str) -> Option<Duration> {
         matches!(code, "NOREPLICAS" | "OOM").then(|| self.growing_pause())
     }
@@ -93,22 +95,23 @@ impl Retry {
         pause
     }
 
-    /// Whether a script's text is to be sent instead of its hash.
+    /// Returns true if the next attempt sends the script's text instead of its hash.
     pub fn is_in_full(&self) -> bool {
         self.in_full
     }
 
-    /// The node that is to be asked once, for a slot that is on its way there.
+    /// Returns the node for a single attempt with ASKING, while a slot is migrating to that node.
     pub(crate) fn asking(&self) -> Option<&Address> {
         self.asking.as_deref()
     }
 }
 
-/// Redirections that are followed at once.
+/// The number of redirections that are followed without a pause.
 const QUICK_REDIRECTIONS: u8 = 5;
-/// A server that is busy, loads, or moves keys is done within milliseconds, or takes long.
+/// The first pause for a server that is busy, loading or moving keys. Such a server is ready within milliseconds, or
+/// much later.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
-/// As often it is doubled: to 160 ms.
+/// The number of times that the pause is doubled, up to 160 ms.
 const MOST_DOUBLINGS: u8 = 4;
-/// Nobody serves the key now: a failover takes seconds.
+/// The pause while no server serves the key: a failover takes seconds.
 const UNSERVED_PAUSE: Duration = Duration::from_millis(25);

@@ -1,5 +1,7 @@
-//! A Lua script and what is needed to call it by its hash, or by commands of the server's own that do the same. Owns the text and the
-//! encodings; knows no connection.
+//! Lua scripts and their encodings as calls.
+//!
+//! A script is called by its hash, or by native commands of the server that have the same effect. This module knows
+//! no connection.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +11,7 @@ use wheellock_resp::{Arg, Command, EvalSha, Value};
 
 /// A Lua script.
 ///
-/// The SHA-1 that `EVALSHA` names and the head of the command are computed once, here.
+/// The constructor computes the SHA-1 for `EVALSHA` and the head of the command once.
 ///
 /// ```
 /// use wheellock_client::Script;
@@ -29,42 +31,44 @@ pub struct Script {
     natives: &'static [Native],
 }
 
-/// Which part of another script a script is: that one does in one run what several calls of its parts ask for.
+/// The place of a script in another script, which does in one run the work of several such parts.
 pub(crate) struct Part {
     pub(crate) whole: Arc<Script>,
     pub(crate) number: u8,
 }
 
-/// Commands of the server's own that do what a script does, where it knows them: they cost it less than a script.
+/// Native commands with the effect of a script, for servers that know them. They cost the server less than a script.
 #[derive(Debug)]
 pub struct Native {
-    /// Which servers know them, by name, and from which version on.
+    /// The servers that know the commands, by name and first version.
     pub known_by: &'static [(&'static str, (u32, u32))],
-    /// One command, or two, of which the second is executed whatever comes of the first. Each begins with its name.
+    /// One or two commands, each with its name first. The server executes the second command regardless of the first
+    /// one's result.
     pub commands: &'static [&'static [Word]],
-    /// What they were answered with, the first of them not with an error; `None` if they never are.
+    /// Interprets the replies. The first reply is not an error. Returns `None` for replies that the commands never
+    /// send.
     pub read: fn(&Value, Option<&Value>) -> Option<NativeReply>,
 }
 
-/// One word of a command that does what a script does.
+/// One word of a native command.
 #[derive(Debug)]
 pub enum Word {
-    /// This one.
+    /// This text.
     Text(&'static str),
-    /// What the script's call has at this place of its parameters, the keys included.
+    /// The parameter of the script call at this index. Keys count as parameters.
     Param(usize),
 }
 
-/// What commands say that do what a script does.
+/// The result of native commands.
 #[derive(Debug)]
 pub enum NativeReply {
-    /// The same as the script would have returned.
+    /// The value that the script would have returned.
     Done(Value),
-    /// Nothing was done, and the script is to be asked why.
+    /// The commands had no effect, and the script must be run to find out why.
     Refused,
 }
 
-/// A script that always takes the same number of parameters has the head of its command encoded beforehand.
+/// The encoded head of the command, for a script with a fixed number of parameters.
 struct Fixed {
     keys: usize,
     params: usize,
@@ -72,7 +76,7 @@ struct Fixed {
 }
 
 impl Script {
-    /// A script whose every call passes `keys` keys and then `args` arguments.
+    /// Creates a script whose calls always pass `keys` keys and then `args` arguments.
     pub fn new(text: &'static str, keys: usize, args: usize) -> Self {
         let mut script = Self::variadic(text);
         let template = EvalSha::new(&script.sha, keys, args);
@@ -80,16 +84,18 @@ impl Script {
         script
     }
 
-    /// A script whose calls differ in how many keys and arguments they pass.
+    /// Creates a script whose calls pass a varying number of keys and arguments.
     pub fn variadic(text: &'static str) -> Self {
         let sha = sha1_smol::Sha1::from(text).digest().to_string();
         Self { text, sha, fixed: None, part: None, natives: &[] }
     }
 
-    /// This script, of one key and up to nine parts, as a part of `whole`, which does in one run what several calls of its parts ask for.
-    /// Calls that leave in the same write may then be sent as one of `whole`: its keys are theirs, its arguments are for each the number of
-    /// the part and that one's arguments, and it returns for each what the part would have returned, an error included. None of them may
-    /// keep the others from being run.
+    /// Returns this script as a part of `whole`, a script that does the work of several calls of its parts in one
+    /// run. The part has one key, and `whole` has at most nine parts.
+    ///
+    /// The client may then send calls from the same write as one call of `whole`. The keys of that call are the keys
+    /// of the parts. Its arguments are, for each part, the part's number and the part's arguments. It returns for
+    /// each part the value or error that the part would have returned. No part may prevent the others from running.
     #[doc(hidden)]
     #[must_use]
     pub fn as_part(&self, whole: &Arc<Self>, number: u8) -> Self {
@@ -100,25 +106,27 @@ impl Script {
         Self { part: Some(Part { whole: Arc::clone(whole), number }), natives: self.natives, ..script }
     }
 
-    /// This script, of one key and of up to eight parameters, with commands that do the same. A server gets the first of them that it
-    /// knows. Whenever it refuses them, or they did nothing, the script is run.
+    /// Returns this script together with native commands that have the same effect. The script has one key and at
+    /// most eight parameters. The client uses the first of `natives` that the server knows. If the server refuses the
+    /// commands, or they had no effect, the client runs the script.
     #[doc(hidden)]
     #[must_use]
     pub fn natively(self, natives: &'static [Native]) -> Self {
         Self { natives, ..self }
     }
 
-    /// The Lua text.
+    /// Returns the Lua text.
     pub fn text(&self) -> &'static str {
         self.text
     }
 
-    /// The lowercase hexadecimal SHA-1 of the text.
+    /// Returns the lowercase hexadecimal SHA-1 of the text.
     pub fn sha(&self) -> &str {
         &self.sha
     }
 
-    /// How many keys and how many parameters, keys included, a call passes; `None` if that varies.
+    /// Returns the number of keys and the number of parameters, including keys, of each call. Returns `None` if these
+    /// numbers vary.
     pub fn arity(&self) -> Option<(usize, usize)> {
         self.fixed.as_ref().map(|fixed| (fixed.keys, fixed.params))
     }
@@ -138,7 +146,7 @@ impl Script {
         }
     }
 
-    /// The beginning of a call, behind which its parameters are still to be written.
+    /// Encodes the beginning of a call. The caller appends the parameters.
     pub(crate) fn begin_evalsha(&self, keys: usize, params: usize, out: &mut BytesMut) {
         EvalSha::begin(&self.sha, keys, params, out);
     }

@@ -1,29 +1,32 @@
-//! The verdict that a server is silent. Pure: the driver brings the times.
+//! Detection of silent servers.
+//!
+//! This module reads no clock: the driver passes the times.
 
 use std::time::{Duration, Instant};
 
-/// How long the driver has watched a server that owes an answer.
+/// The time for which the driver has watched a server that owes a reply.
 ///
-/// The age of a call does not tell how long its server has been silent: the process may have stood still before it wrote the call, or
-/// before it read the answer. The verdict therefore needs a last quarter of the response timeout during which the driver was punctual.
+/// The age of a call does not show how long its server has been silent. The process may have been suspended before it
+/// wrote the call, or before it read the reply. The server therefore counts as dead only if the driver was punctual
+/// during the last quarter of the response timeout.
 #[derive(Default)]
 pub(crate) struct Silence {
-    /// The start of the silence that is watched, and since when the driver has watched it.
+    /// The start of the watched silence, and the time since which the driver has watched it.
     watched: Option<(Instant, Instant)>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The server owes no answer.
+    /// The server owes no reply.
     Quiet,
-    /// The driver has to look again at this time.
+    /// The driver has to check again at this time.
     LookAt(Instant),
     /// The server counts as dead.
     Lost,
 }
 
 impl Silence {
-    /// Judges a server that has been silent since `since`. `late` says by how much the driver has missed the time at which it had to look.
+    /// Judges a server that has been silent since `since`. `late` is the delay of the driver's check.
     pub(crate) fn judge(
         &mut self,
         since: Option<Instant>,
@@ -41,8 +44,8 @@ impl Silence {
         if now < begins {
             return Verdict::LookAt(begins);
         }
-        // A driver that is a moment late was punctual. Or the call's deadline would come just before the verdict, and the next call
-        // would go out on a connection that has lost a reply.
+        // A slight delay still counts as punctual. Otherwise the call's deadline would pass just before the verdict.
+        // The next call would then use a connection that has lost a reply.
         let watches_from = if now < begins + last_part && !stood_still(late, timeout) { begins } else { now };
         let (_, watched) = *self.watched.get_or_insert((since, watches_from));
         let ends = (since + timeout).max(watched + last_part);
@@ -50,12 +53,12 @@ impl Silence {
     }
 }
 
-/// Returns true if a driver that was `late` cannot tell how long its server was silent.
+/// Returns true if a driver that was `late` cannot know how long its server was silent.
 pub(crate) fn stood_still(late: Duration, timeout: Duration) -> bool {
     !late.is_zero() && late >= last_part(timeout)
 }
 
-/// The part of the response timeout during which the driver has to be punctual.
+/// Returns the part of the response timeout during which the driver has to be punctual.
 pub(crate) fn last_part(timeout: Duration) -> Duration {
     timeout / 4
 }
@@ -92,10 +95,11 @@ mod tests {
     fn call_written_late_has_its_time() {
         let (mut silence, start) = (Silence::default(), Instant::now());
         let queued = start;
-        // Queued, then the process stood still, then written: the driver sees it for the first time now.
+        // The call was queued, then the process was suspended, then the call was written. The driver sees the call
+        // for the first time now.
         let judged = silence.judge(Some(queued), PUNCTUAL, start + 700 * MS, TIMEOUT);
         assert_eq!(judged, Verdict::LookAt(start + 800 * MS));
-        // An answer came, and the next call waits.
+        // A reply has arrived, and the next call is waiting.
         let next = Some(start + 750 * MS);
         let judged = silence.judge(next, PUNCTUAL, start + 800 * MS, TIMEOUT);
         assert_eq!(judged, Verdict::LookAt(start + 1050 * MS));

@@ -1,15 +1,18 @@
-//! Hash slots of Redis Cluster: which slot a key is in, and sets of slots. Knows nothing of who owns one.
+//! Hash slots of Redis Cluster, and sets of them.
+//!
+//! This module does not know the owners of slots.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// How many hash slots a cluster has. Source: the Redis Cluster specification, "Key distribution model".
+/// The number of hash slots in a cluster. Source: the Redis Cluster specification, "Key distribution model".
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// The hash slot of a key in Redis Cluster, below 16 384.
+/// Returns the hash slot of a key in Redis Cluster, a number below 16 384.
 ///
-/// It is the CRC16 of the key, or of its hash tag: the bytes between the first `{` and the first `}` after it, unless there
-/// are none. Keys with equal tags are in the same slot. Source: the Redis Cluster specification, "Hash tags".
+/// The slot is the CRC16 of the key's hash tag, or of the whole key if it has no tag. The hash tag is the text
+/// between the first `{` and the first `}` behind it, unless that text is empty. Keys with equal tags are in the same
+/// slot. Source: the Redis Cluster specification, "Hash tags".
 ///
 /// ```
 /// use wheellock_client::slot_of;
@@ -29,8 +32,8 @@ fn hash_tag(key: &[u8]) -> Option<&[u8]> {
     inside.get(..close).filter(|tag| !tag.is_empty())
 }
 
-/// CRC-16/XMODEM: polynomial 0x1021, starting from zero, nothing reflected. Source: the Redis Cluster specification,
-/// appendix A.
+/// Returns the CRC-16/XMODEM of `bytes`: polynomial 0x1021, initial value zero, without reflection. Source: the Redis
+/// Cluster specification, appendix A.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc: u16, &byte| {
         let [high, low] = crc.to_be_bytes();
@@ -59,14 +62,14 @@ const fn crc16_table() -> [u16; 256] {
     table
 }
 
-/// A set of hash slots: 2 KiB, whatever is in it.
+/// A set of hash slots. It always takes 2 KiB.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct SlotSet(Box<[u64; WORDS]>);
 
 const WORDS: usize = SLOTS as usize / 64;
 
 impl SlotSet {
-    /// Adds a slot; one that no cluster has is ignored.
+    /// Adds a slot, and ignores a number that is not a slot.
     pub(crate) fn insert(&mut self, slot: u16) {
         let (word, bit) = place(slot);
         if let Some(word) = self.0.get_mut(word) {
@@ -74,18 +77,18 @@ impl SlotSet {
         }
     }
 
-    /// Whether the slot is in the set.
+    /// Returns true if the slot is in the set.
     pub(crate) fn contains(&self, slot: u16) -> bool {
         let (word, bit) = place(slot);
         self.0.get(word).is_some_and(|word| word & bit != 0)
     }
 
-    /// Whether no slot is in the set.
+    /// Returns true if the set is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.iter().all(|&word| word == 0)
     }
 
-    /// The slots in ascending order.
+    /// Returns the slots in ascending order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u16> {
         (0..SLOTS).filter(|&slot| self.contains(slot))
     }
@@ -101,7 +104,7 @@ impl Default for SlotSet {
     }
 }
 
-/// As ranges: `{0..=5460, 9000..=9000}`.
+/// Prints ranges: `{0..=5460, 9000..=9000}`.
 impl fmt::Debug for SlotSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut ranges: Vec<RangeInclusive<u16>> = Vec::new();

@@ -1,8 +1,10 @@
-//! Who waits for one thing, each once, and for no longer than it does. Knows nothing of what is waited for.
+//! Wakers of the callers that wait for one event.
+//!
+//! Each caller has at most one waker here. This module does not know the event.
 
 use std::task::Waker;
 
-/// Who is to be woken, by its number. Nearly always it is one.
+/// The wakers by their waiters' numbers. There is nearly always only one.
 #[derive(Default)]
 pub(crate) enum Waiting {
     #[default]
@@ -12,7 +14,7 @@ pub(crate) enum Waiting {
 }
 
 impl Waiting {
-    /// Replaces the waker that `waiter` left before, if it did.
+    /// Stores a waker. It replaces the previous waker of `waiter`.
     pub(crate) fn add(&mut self, waiter: u64, waker: &Waker) {
         match self {
             Self::Nobody => *self = Self::One(waiter, waker.clone()),
@@ -29,7 +31,7 @@ impl Waiting {
         }
     }
 
-    /// Takes out the waker that `waiter` left, if it is still there.
+    /// Removes the waker of `waiter` and returns it, if it is still stored.
     pub(crate) fn forget(&mut self, waiter: u64) -> Option<Waker> {
         match self {
             Self::One(known, _) if *known == waiter => {
@@ -44,7 +46,7 @@ impl Waiting {
         }
     }
 
-    /// Nobody waits any more; who did goes to `wakers`.
+    /// Moves all wakers to `wakers`.
     pub(crate) fn wake(&mut self, wakers: &mut Vec<Waker>) {
         match std::mem::take(self) {
             Self::Nobody => {}
@@ -54,8 +56,8 @@ impl Waiting {
     }
 }
 
-/// Forgets who waited when the future is dropped that has waited, whatever has become of it. Gives back the waker, which is dropped here and
-/// under no lock.
+/// Removes a caller's waker when its future is dropped, for whatever reason. The closure returns the waker, which is
+/// dropped here without holding a lock.
 pub(crate) struct OnLeave<F: FnMut() -> Option<Waker>>(pub(crate) F);
 
 impl<F: FnMut() -> Option<Waker>> Drop for OnLeave<F> {

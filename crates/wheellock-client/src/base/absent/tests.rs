@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 
-/// Who depends on `wheellock` alone learns what to write into its `Cargo.toml`.
+/// A user that depends on `wheellock` alone learns which feature to enable in `Cargo.toml`.
 #[test]
 fn tls_that_is_not_there_is_a_feature_to_switch_on() {
     for url in ["rediss://h", "valkeys+cluster://h", "rediss+sentinel://h/s"] {

@@ -15,7 +15,7 @@ fn one_line_says_what_where_why_and_whether() {
 
 #[test]
 fn a_key_that_is_on_its_way_is_no_other_error_of_a_script() {
-    // Redis 7.0, raised and returned; Redis 6.2, raised and returned.
+    // Redis 7.0, raised and returned, then Redis 6.2, raised and returned.
     for text in [
         "ERR Script attempted to access a non local key in a cluster node script: 1a2b, on @user_script:3.",
         "ERR Script attempted to access a non local key in a cluster node",
@@ -35,7 +35,7 @@ fn a_key_that_is_on_its_way_is_no_other_error_of_a_script() {
     }
 }
 
-/// What a server says can be searched for as it is.
+/// The text keeps a server's single quotes, so that users can search for it.
 #[test]
 fn single_quotes_of_servers_are_shown_as_they_are() {
     let shown = |text: &[u8]| Error::server("FOO", "s", false, text).detail().to_owned();
@@ -52,7 +52,7 @@ fn foreign_text_cannot_forge_log_lines_or_flood_them() {
     assert!(shown.chars().all(|c| (' '..='~').contains(&c)), "{shown}");
 }
 
-/// C2: what a user may not do is told alike by all servers (seen on 6.0.16, 7.0.15 and 7.4.1 to Valkey 9.1.2).
+/// C2: all servers report a missing permission alike (seen on 6.0.16, 7.0.15 and 7.4.1 to Valkey 9.1.2).
 #[test]
 fn a_permission_that_a_script_lacks_is_known_from_every_server() {
     for text in [
@@ -77,7 +77,7 @@ fn a_script_that_fails_midway_may_have_written() {
     assert_eq!(failing(b"", true), Outcome::MaybeExecuted);
 }
 
-/// `redis.call('incr', 'n') return redis.error_reply('BUSY later')` has counted.
+/// The script `redis.call('incr', 'n') return redis.error_reply('BUSY later')` has incremented the counter.
 #[test]
 fn a_code_that_a_script_says_proves_nothing() {
     let outcome = |text: &[u8]| Error::server("EVALSHA", "s", true, text).outcome();
@@ -109,7 +109,7 @@ fn a_code_that_a_script_says_proves_nothing() {
     }
 }
 
-/// As Redis 6.0 to 8 and Valkey 7.2 to 9 say it.
+/// The texts of Redis 6.0 to 8 and Valkey 7.2 to 9.
 #[test]
 fn a_script_that_a_server_refuses_has_done_nothing() {
     for text in [

@@ -4,7 +4,7 @@ use super::*;
 
 const TENTH: Duration = Duration::from_millis(100);
 
-/// E1: a change is said at once, then a line in ten seconds.
+/// E1: a change is reported at once, then one line every ten seconds.
 #[test]
 fn an_outage_is_told_once_then_seldom_and_its_end_says_how_long_it_was() {
     let (start, mut outages) = (Instant::now(), Outages::default());
@@ -19,7 +19,7 @@ fn an_outage_is_told_once_then_seldom_and_its_end_says_how_long_it_was() {
     assert!(outages.lost(lost + TENTH * 800).is_some(), "the next one is told at once");
 }
 
-/// Found by a trial: after the first of several restarts nothing was said of the others.
+/// Regression test: after the first of several restarts, the others were not reported.
 #[test]
 fn a_long_outage_is_told_when_it_ends_even_if_the_last_one_was_told_just_before() {
     let (start, mut outages) = (Instant::now(), Outages::default());

@@ -18,7 +18,7 @@ fn what_servers_say() {
         read("MOVED 12182 node21003.example.org:21003"),
         moved(12_182, "node21003.example.org", 21003)
     );
-    // redis-server 7.0.15 with `cluster-preferred-endpoint-type` hostname, but no name, and unknown-endpoint.
+    // redis-server 7.0.15 with `cluster-preferred-endpoint-type`: hostname without a name, and unknown-endpoint.
     assert_eq!(read("MOVED 12182 ?:21002"), moved(12_182, "", 21002));
     assert_eq!(read("MOVED 12182 :21002"), moved(12_182, "", 21002));
     assert_eq!(read("MOVED 1 ::1:7000"), moved(1, "::1", 7000));

@@ -8,7 +8,7 @@ use super::*;
 
 #[test]
 fn published_vectors() {
-    // The check value of CRC-16/XMODEM, which the Cluster specification quotes too.
+    // The check value of CRC-16/XMODEM, which the Cluster specification also quotes.
     assert_eq!(crc16(b"123456789"), 0x31C3);
     assert_eq!(slot_of(b"123456789"), 12_739);
     assert_eq!(slot_of(b""), 0);

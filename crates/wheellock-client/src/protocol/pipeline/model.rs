@@ -638,8 +638,8 @@ fn push(kind: &str, channel: &str) -> Frame {
     Frame::Push(Push::new(words.into()).unwrap())
 }
 
-/// Returns a pipeline with a push that ended a sharded subscription while its UNSUBSCRIBE is in flight, and a call
-/// behind it.
+/// Returns a pipeline with an UNSUBSCRIBE in flight and a call behind it. A push has already ended that sharded
+/// subscription.
 fn ended_while_its_end_is_under_way() -> (Pipeline, u32, String) {
     let (mut pipeline, _) = connected(100);
     pipeline.sharded = true;

@@ -1,5 +1,8 @@
-//! The loop over the attempts at one request: makes it, and makes it again as long as that can help and there is time. Serves the calls of
-//! this crate's users and what a layer above repeats; which failures a repetition may heal, each of the two says for itself.
+//! The loop over the attempts at one request.
+//!
+//! The loop repeats a request while a repetition can help and time is left. It serves calls of this crate's users and
+//! the requests of the lock layer. It does not decide which failures a repetition may heal; each user of the loop
+//! does.
 
 use std::fmt;
 use std::future::Future;
@@ -15,29 +18,30 @@ use crate::base::error::{Error, ErrorKind};
 use crate::base::retry::Retry;
 use crate::connection::started::{Start, Started};
 
-/// Whether, and until when, a request is made again.
+/// The rule by which a request is repeated.
 pub trait Repeat {
-    /// What its caller is told at the end.
+    /// The result for the caller.
     type End;
 
-    /// An attempt begins. Returns when and how it is made.
+    /// Begins an attempt. Returns its instant and options.
     fn begin(&mut self) -> Start;
 
-    /// How long to wait before the next attempt has a chance; `None` if none has, or none may be made.
+    /// Returns the pause before the next attempt may succeed. Returns `None` if no attempt can succeed, or none may
+    /// be made.
     fn pause_after(&mut self, retry: &mut Retry, error: &Error) -> Option<Duration>;
 
-    /// By when the last attempt has to end. Asked only after an attempt has failed.
+    /// Returns the deadline of the last attempt. Called only after an attempt has failed.
     fn deadline(&mut self) -> Instant;
 
-    /// What measures the pauses.
+    /// Returns the timer of the pauses.
     fn timer(&self) -> &Timer;
 
-    /// It was answered, on this connection, or has failed for good.
+    /// Converts the end of the request, which is a reply with its connection or a final failure.
     fn end(&mut self, end: Result<(Value, Option<ConnectionId>), Failed>) -> Self::End;
 }
 
-/// All attempts at one request, as a future; `ask` makes one of them, as what became of the earlier ones has taught. Hand-written and
-/// without the parameters: every waiter's future contains one.
+/// A future of all attempts at one request. `ask` makes one attempt with the results of earlier ones. It is
+/// hand-written and does not keep the parameters, because every waiter's future contains it.
 #[must_use = "nothing is sent before its first poll"]
 pub struct Attempts<'a, F, R> {
     ask: F,
@@ -45,18 +49,18 @@ pub struct Attempts<'a, F, R> {
     under_way: Option<Started<'a>>,
     retry: Retry,
     pause: Option<Pin<Box<Sleep>>>,
-    /// Why an earlier attempt failed: what to tell if the deadline cuts a later one short.
+    /// The error of an earlier attempt. It is reported if the deadline cuts a later attempt short.
     reason: Option<Error>,
-    /// The last failure, if no other attempt has a chance before the deadline.
+    /// The last error, if no further attempt can succeed before the deadline.
     last: Option<Error>,
 }
 
-/// The end of a request that was not answered, or with an error.
+/// The failure of a request without a reply, or with an error reply.
 #[derive(Debug)]
 pub struct Failed {
-    /// How the last attempt failed.
+    /// The error of the last attempt.
     pub error: Error,
-    /// How the one before it did, if the deadline cut the last one short.
+    /// The error of the attempt before it, if the deadline cut the last attempt short.
     pub reason: Option<Error>,
 }
 
@@ -65,16 +69,16 @@ where
     F: FnMut(&Retry, Start, &Waker) -> Started<'a>,
     R: Repeat,
 {
-    /// The first attempt is made at the first poll.
+    /// Returns a future that makes its first attempt at its first poll.
     pub fn new(ask: F, repeat: R) -> Self {
         let retry = Retry::default();
         Self { ask, repeat, under_way: None, retry, pause: None, reason: None, last: None }
     }
 
-    /// Waits as long as it was said. Returns the last failure if no attempt follows.
+    /// Waits for the pause. Returns the last error if no attempt follows.
     ///
-    /// A deadline that has passed meanwhile is the end: another attempt could only be given up, and then its caller would not know what
-    /// had become of it.
+    /// A deadline that has passed meanwhile ends the request. A further attempt would be given up at once, and its
+    /// caller would not know whether it ran.
     fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<Option<Error>> {
         if let Some(pause) = &mut self.pause {
             ready!(pause.as_mut().poll(cx));
@@ -88,7 +92,7 @@ where
         Poll::Ready(None)
     }
 
-    /// Learns from a failed attempt. Returns the failure if it is the end.
+    /// Updates the retry state after a failed attempt. Returns the failure if it is final.
     fn failed(&mut self, error: Error) -> Option<Failed> {
         let pause = self.repeat.pause_after(&mut self.retry, &error);
         let left = self.repeat.deadline().saturating_duration_since(self.repeat.timer().now());
@@ -99,13 +103,14 @@ where
                 }
                 pause
             }
-            // Not a moment less than the caller gave, so that the clock tells what has ended it.
+            // Wait until the deadline itself, so that the elapsed time shows which limit ended the call.
             Some(_) if !left.is_zero() => {
                 self.last = Some(error);
                 left
             }
             _ => {
-                // One that goes on without end is made to pause, and is the trouble.
+                // A redirection without a pause was cut short by the deadline. An endless chain of redirections gets
+                // pauses, and its last redirection is the error to report.
                 let may_go_on = pause.is_some_and(|pause| pause.is_zero());
                 let error = if may_go_on && is_direction(&error) { error.cut_short() } else { error };
                 let reason = self.reason.take().filter(|_| error.kind() == ErrorKind::Timeout);
@@ -124,7 +129,8 @@ where
     }
 }
 
-/// Whether a server said how it is to be asked, or whom to ask: that is no trouble, and never why there was no answer in time.
+/// Returns true if the server only stated where or how to send the request. This is not a fault, and never the reason
+/// for a timeout.
 fn is_direction(error: &Error) -> bool {
     matches!(error.code(), Some("NOSCRIPT" | "MOVED" | "ASK"))
 }

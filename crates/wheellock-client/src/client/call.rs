@@ -1,5 +1,7 @@
-//! One call of a user. Owns what may be repeated of it: an attempt that certainly had no effect. The loop is `attempts`', one attempt
-//! is `started`'s, and where it goes is `route`'s.
+//! One call of a user, and the rule for repeating it.
+//!
+//! A call repeats an attempt only if the attempt certainly had no effect. This module does not own the loop
+//! (`attempts` does), one attempt (`started` does) or the choice of the server (`route` does).
 
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -16,8 +18,9 @@ use crate::connection::options::CallOptions;
 use crate::connection::started::{Start, Started};
 use crate::protocol::request::Request;
 
-/// A call that is submitted at its first poll, and again as long as an attempt certainly had no effect and the next one
-/// has a chance: a script whose text is needed, and in a cluster a redirection. One to which there is an objection is not made.
+/// Submits a call at its first poll. Repeats the call while the last attempt certainly had no effect and the next
+/// attempt may succeed. That applies to a script whose text the server lacks, and in a cluster to a redirection.
+/// Refuses a request that `Request::objection` or `Request::excess` rejects.
 pub(crate) fn call<'a>(
     route: &'a Route,
     request: Request<'a>,
@@ -37,11 +40,11 @@ pub(crate) fn call<'a>(
     Attempts::new(ask, IfRefused { route, is_script: request.is_script(), options })
 }
 
-/// Repeats a call that was refused before it had any effect.
+/// The rule that repeats a call only if it was refused before it had any effect.
 struct IfRefused<'a> {
     route: &'a Route,
     is_script: bool,
-    /// As the caller wants; from the first attempt on with a deadline.
+    /// The caller's options. From the first attempt on, they contain a deadline.
     options: CallOptions,
 }
 

@@ -1,6 +1,7 @@
-//! What a layer that is built on connections asks of them, and no ordinary user does: calls without a future or with one that
-//! is written by hand, the order of effects on the wire, which connection a reply came from. Hidden from the documentation: it
-//! may change with every release.
+//! The internal API for lock-layer crates.
+//!
+//! Ordinary users do not need it. It offers calls without a future or with a hand-written one, the order of effects
+//! on the wire, and the connection of a reply. It is hidden from the documentation and may change with every release.
 
 use std::fmt;
 use std::task::Waker;
@@ -28,9 +29,9 @@ use crate::protocol::request::{Eval, Request};
 
 #[doc(hidden)]
 impl Client {
-    /// Queues a run of `script` now, and wakes `waker` when its result is there: for hand-written futures that do not want
-    /// to keep the parameters. The first `keys` of `params` are its keys. `retry` is what earlier attempts have taught; only
-    /// one attempt is made here, and its failure is for [`Retry::after`].
+    /// Queues a run of `script` now, and wakes `waker` when the result is there. This suits hand-written futures that
+    /// do not keep the parameters. The first `keys` of `params` are the script's keys. `retry` holds the results of
+    /// earlier attempts. This makes only one attempt; pass its failure to [`Retry::after`].
     ///
     /// # Cancel safety
     ///
@@ -47,7 +48,7 @@ impl Client {
     ) -> Started<'a> {
         let request = Request::EvalSha(Eval { script, keys, params }).retried(retry);
         let name = if retry.is_in_full() { "EVAL" } else { "EVALSHA" };
-        // How many parameters others have is known, and whoever builds on this bounds each of them.
+        // Other scripts have a known number of parameters, and the layer above bounds each parameter.
         if script.arity().is_none()
             && let Some(excess) = request.excess(self.route.config().max_queued_bytes)
         {
@@ -57,14 +58,14 @@ impl Client {
         Started::new(server, name, &request, start, waker)
     }
 
-    /// Queues `script` without waiting for its reply; the result goes to [`Hooks::on_detached`] with `token`. The
-    /// first `keys` of `params` are its keys. `retry` is what earlier attempts have taught.
+    /// Queues `script` without waiting for its reply. The result goes to [`Hooks::on_detached`] with `token`. The
+    /// first `keys` of `params` are the script's keys. `retry` holds the results of earlier attempts.
     ///
-    /// Only appends to a buffer: it may be called under a caller's own lock, which is how the order of effects and the
-    /// order on the wire are made one. Bytes leave when the returned [`Flush`] is dropped. Uses reserved room, never
-    /// blocks, needs no runtime.
+    /// This only appends to a buffer, so the caller may hold its own lock. The order of effects then equals the order
+    /// on the wire. The bytes leave when the returned [`Flush`] is dropped. This uses reserved room, never blocks and
+    /// needs no runtime.
     ///
-    /// Returns `None` if nothing was queued: the client is closed or refused, or its queue is full.
+    /// Returns `None` if the script was not queued, because the client is closed or refused, or its queue is full.
     pub fn queue_eval(
         &self,
         script: &Script,
@@ -93,15 +94,15 @@ impl Client {
         Some(Flush { server, is_answered })
     }
 
-    /// The tokens of [queued](Self::queue_eval) scripts of which no byte has left, because there is no connection. What was queued before
-    /// and is not among them may have been executed, whether or not its result has been handed out yet.
+    /// Returns the tokens of [queued](Self::queue_eval) scripts that were not sent at all, because there is no
+    /// connection. All other queued scripts may have been executed, even if their results were not handed out yet.
     pub fn unsent(&self) -> Vec<u64> {
         let mut unsent = Vec::new();
         self.route.servers().iter().for_each(|server| unsent.extend(server.lock().pipeline.unsent()));
         unsent
     }
 
-    /// Why a call about `key` would fail at once, if it would.
+    /// Returns the error with which a call about `key` would fail at once, if any.
     pub fn refusal(&self, key: &[u8], operation: &str) -> Option<Error> {
         match self.route.server_for(key) {
             Ok(server) => match &server.lock().phase {
@@ -114,25 +115,28 @@ impl Client {
         }
     }
 
-    /// The error that the caller of a [detached](Self::queue_eval) call would be told; `None` if it was answered without one.
+    /// Returns the error of a [detached](Self::queue_eval) call, as its caller would see it. Returns `None` if the
+    /// server replied without an error.
     pub fn error_of(&self, detached: &Detached, operation: &str) -> Option<Error> {
         error_of_detached(&self.route.server_that_was(detached.connection), operation, detached)
     }
 
-    /// The host to which `connection` leads, if it is still used and is no unix socket.
+    /// Returns the host of `connection`, if the connection is still used and is not a unix socket.
     pub fn host_of(&self, connection: ConnectionId) -> Option<String> {
         self.route.server_of(connection)?.host()
     }
 
-    /// Waits until everything that was written on `connection` so far is acknowledged as `acks` says, or `timeout` has passed
-    /// on the server; the reply says how many have ([`Acks::heard`]). `connection` is that of a call that was answered
-    /// ([`Started::connection`], [`Detached::connection`](crate::Detached::connection)): on another one the server would
-    /// count what was written there, and say yes without having waited. If that connection has ended, or ends meanwhile, the
-    /// wait fails.
+    /// Waits until all writes on `connection` so far are acknowledged according to `acks`, or until `timeout` has
+    /// passed on the server. The reply contains the number of acknowledgements ([`Acks::heard`]).
     ///
-    /// The server answers nothing else on this connection before it has answered this, so `timeout` must be well below the
-    /// response timeout. A caller who comes while such a wait is queued and not yet on its way shares it. `deadline` only ends the
-    /// caller's own waiting.
+    /// `connection` is the connection of an answered call ([`Started::connection`],
+    /// [`Detached::connection`](crate::Detached::connection)). On a different connection, the server would count that
+    /// connection's writes, and confirm without having waited. The wait fails if the connection has ended or ends
+    /// meanwhile.
+    ///
+    /// The server does not reply to other requests on this connection before it has replied to this one. So `timeout`
+    /// must be well below the response timeout. Callers share a wait that is queued and not yet sent. `deadline` ends
+    /// only this caller's wait.
     ///
     /// # Cancel safety
     ///
@@ -155,9 +159,9 @@ impl Client {
         }
     }
 
-    /// As [`start_wait`](Self::start_wait) for a result that goes to [`Hooks::on_detached`] with `token`; like
-    /// [`queue_eval`](Self::queue_eval) it only appends to a buffer. Returns `None` if that connection has ended, or its
-    /// queue is full.
+    /// Waits like [`start_wait`](Self::start_wait), with a result that goes to [`Hooks::on_detached`] with `token`.
+    /// Only appends to a buffer, like [`queue_eval`](Self::queue_eval). Returns `None` if the connection has ended or
+    /// its queue is full.
     pub fn queue_wait(
         &self,
         connection: ConnectionId,
@@ -176,28 +180,29 @@ impl Client {
         Some(Flush { server, is_answered: true })
     }
 
-    /// Whether `connection` was the last one to its server: this client was closed, or its runtime has ended. What was
-    /// written there and not answered never will be, and what is queued there from now on neither.
+    /// Returns true if `connection` was the last connection to its server, because this client was closed or its
+    /// runtime has ended. Requests without a reply on that connection never get one, and later requests do not
+    /// either.
     pub fn has_ended(&self, connection: ConnectionId) -> bool {
         self.route.server_of(connection).is_some_and(|server| closed_for_good(&server.lock().phase))
     }
 
-    /// A number that keys have in common if one server serves them now; for telling the clocks of servers apart.
+    /// Returns a number that is equal for keys of the same server. It tells apart the clocks of servers.
     pub fn node_of(&self, key: &[u8]) -> u32 {
         self.route.node_of(key)
     }
 
-    /// Ends the connection that serves `key`, because a reply on it was not what its call can return: replies may have been
-    /// shifted, and then none can be trusted. Calls under way fail with [`Outcome::MaybeExecuted`]; a new connection is
-    /// made.
+    /// Ends the connection that serves `key`, after a reply that its call can never return. Replies may have been
+    /// shifted, and then no reply on this connection can be trusted. Calls under way fail with
+    /// [`Outcome::MaybeExecuted`]. The client opens a new connection.
     pub fn condemn(&self, key: &[u8], why: &str) {
         if let Ok(server) = self.route.server_for(key) {
             server.condemn(ErrorKind::Protocol, why);
         }
     }
 
-    /// The error of a caller whose deadline has passed while it waited for its turn to make a call on `key`: nothing was
-    /// sent.
+    /// Returns the error of a caller whose deadline passed while it waited for its turn to call about `key`. The call
+    /// was not sent.
     pub fn timed_out(&self, key: &[u8], operation: &str) -> Error {
         match self.route.server_for(key) {
             Ok(server) => server.timed_out(operation, Outcome::NotSent),
@@ -205,7 +210,7 @@ impl Client {
         }
     }
 
-    /// For how long a server that is used now has owed an answer; `None` if none does.
+    /// Returns the longest time for which a server in use has owed a reply. Returns `None` if no server owes a reply.
     pub fn owed_for(&self) -> Option<Duration> {
         let owed = self.route.servers().into_iter().filter_map(|server| {
             let since = server.lock().pipeline.waiting_since()?;
@@ -214,14 +219,14 @@ impl Client {
         owed.max()
     }
 
-    /// Whether the server that is responsible for `key` is connected.
+    /// Returns true if the server that serves `key` is connected.
     pub fn is_ready_for(&self, key: &[u8]) -> bool {
         self.route.server_for(key).is_ok_and(|server| server.is_ready())
     }
 }
 
-/// Sends what [`Client::queue_eval`] queued when it is dropped: writes it right here if the connection is idle, and leaves it
-/// to the connection's task otherwise.
+/// Sends the requests that [`Client::queue_eval`] queued, when dropped. Writes at once if the connection is idle.
+/// Otherwise the connection's task writes.
 #[must_use = "drop it outside of your own locks: it may make a system call"]
 pub struct Flush<'a> {
     server: Server<'a>,
@@ -229,8 +234,8 @@ pub struct Flush<'a> {
 }
 
 impl Flush<'_> {
-    /// Whether what became of the call will be heard. If not, the client's runtime has ended, and what it has left open takes
-    /// bytes and gives none.
+    /// Returns true if the call's result will be reported. If not, the client's runtime has ended, and the socket it
+    /// left open only takes bytes.
     pub fn is_answered(&self) -> bool {
         self.is_answered
     }

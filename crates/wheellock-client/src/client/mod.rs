@@ -1,4 +1,6 @@
-//! The handle that users hold: calls, scripts, subscriptions. Does no I/O of its own unless the connection is idle.
+//! The handle for users: calls, scripts and subscriptions.
+//!
+//! The handle does not write to the socket unless the connection is idle.
 
 pub(crate) mod attempts;
 pub(crate) mod call;
@@ -28,7 +30,8 @@ use crate::connection::{ConnectionState, Stats};
 use crate::protocol::handshake::ServerInfo;
 use crate::protocol::request::{Eval, Request};
 
-/// A handle to one server. Cheap to clone; all clones share one pipelined connection, which reconnects by itself.
+/// A handle to one server. It is cheap to clone. All clones share one pipelined connection, which reconnects by
+/// itself.
 ///
 /// ```no_run
 /// use wheellock_client::{Client, Command};
@@ -48,16 +51,18 @@ use crate::protocol::request::{Eval, Request};
 ///
 /// # Cancel safety
 ///
-/// Dropping the future of a call before its first poll sends nothing. After that the call is on its way: it may run,
-/// its reply is discarded, and no other caller is affected.
+/// If the future of a call is dropped before its first poll, the call is not sent. After that, the call may still
+/// run. Its reply is discarded, and other callers are not affected.
 pub struct Client {
     pub(crate) route: Route,
 }
 
 impl Client {
-    /// Connects to the server and waits until it serves. One refused attempt is an error; a server that is still
-    /// loading its data is waited for, up to `connect_timeout`; so are several servers, unless each of those to be asked refuses
-    /// the credentials. Later disconnects are healed in the background.
+    /// Connects to the server and waits until the server is ready.
+    ///
+    /// One refused attempt is an error, with two exceptions. While a server loads its data, this waits for up to
+    /// `connect_timeout`. With several servers, this also waits, unless each server to query refuses the credentials.
+    /// After a later disconnect, the client reconnects in the background.
     ///
     /// # Cancel safety
     ///
@@ -65,8 +70,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Connect`], [`ErrorKind::Auth`], [`ErrorKind::Unsupported`], [`ErrorKind::NotReady`],
-    /// [`ErrorKind::Protocol`]: always with [`Outcome::NotSent`](crate::Outcome::NotSent).
+    /// [`ErrorKind::Connect`], [`ErrorKind::Auth`], [`ErrorKind::Unsupported`], [`ErrorKind::NotReady`] or
+    /// [`ErrorKind::Protocol`]. The outcome is always [`Outcome::NotSent`](crate::Outcome::NotSent).
     ///
     /// # Panics
     ///
@@ -77,7 +82,7 @@ impl Client {
         Ok(client)
     }
 
-    /// A client that connects in the background. Calls queue, up to their deadlines, until it has.
+    /// Returns a client that connects in the background. Until it is connected, calls queue up to their deadlines.
     ///
     /// # Panics
     ///
@@ -92,16 +97,23 @@ impl Client {
 
     /// Sends `command` and returns the server's reply. An error reply is an `Err`.
     ///
-    /// All callers share one connection, so what would change it for the others, end it, or keep them waiting is refused and not sent:
-    /// `SELECT`, `HELLO`, `RESET`, `QUIT`, `REPLCONF`; subcommands of `CLIENT` and `SCRIPT` other than the known ones that leave it as it
-    /// is, so `CLIENT SETNAME` and `SCRIPT DEBUG`; transactions (`MULTI`, `EXEC`, `DISCARD`, `WATCH`,
-    /// `UNWATCH`), in place of which there is [`eval`](Self::eval); subscriptions of all sorts, in place of which there is
-    /// [`subscribe`](Self::subscribe); `MONITOR`, `SYNC`, `PSYNC`; `READONLY`, `READWRITE`, `ASKING`; and what blocks: `BLPOP` and its kin,
-    /// `XREAD` and `XREADGROUP` with `BLOCK`.
+    /// All callers share one connection. The client therefore refuses commands that would change the connection for
+    /// the other callers, end it, or block it:
     ///
-    /// `AUTH` is sent, but to one server only, and what the server says of it is shown: for a token that has to be renewed before it ends
-    /// there is [`reauthenticate`](Self::reauthenticate). `WAIT` and `WAITAOF` are sent, too, and keep all others from their answers
-    /// meanwhile: give them a timeout well below [`Config::response_timeout`].
+    /// - `SELECT`, `HELLO`, `RESET`, `QUIT`, `REPLCONF`
+    /// - subcommands of `CLIENT` and `SCRIPT` that may change the connection, such as `CLIENT SETNAME` and
+    ///   `SCRIPT DEBUG`; only the subcommands known to be harmless are sent
+    /// - transactions (`MULTI`, `EXEC`, `DISCARD`, `WATCH`, `UNWATCH`); use [`eval`](Self::eval) instead
+    /// - subscriptions of all kinds; use [`subscribe`](Self::subscribe) instead
+    /// - `MONITOR`, `SYNC`, `PSYNC`
+    /// - `READONLY`, `READWRITE`, `ASKING`
+    /// - blocking commands: `BLPOP` and similar commands, and `XREAD` and `XREADGROUP` with `BLOCK`
+    ///
+    /// `AUTH` is sent, but only to one server, and its error may show the server's reply. To renew a token before it
+    /// expires, use [`reauthenticate`](Self::reauthenticate).
+    ///
+    /// `WAIT` and `WAITAOF` are sent too. They delay the replies of all other callers, so give them a timeout well
+    /// below [`Config::response_timeout`].
     ///
     /// # Cancel safety
     ///
@@ -109,8 +121,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Every [`ErrorKind`]; [`Error::outcome`] says whether the call may have run. [`ErrorKind::Config`] if the command is one of those that
-    /// are not sent.
+    /// Every [`ErrorKind`]. [`Error::outcome`] states whether the call may have run. A refused command is an
+    /// [`ErrorKind::Config`].
     pub fn call<'a>(
         &'a self,
         command: &'a Command<'a>,
@@ -118,7 +130,7 @@ impl Client {
         self.call_with(command, CallOptions::default())
     }
 
-    /// [`call`](Self::call) with options.
+    /// Sends a command like [`call`](Self::call), with options.
     ///
     /// # Cancel safety
     ///
@@ -135,12 +147,16 @@ impl Client {
         call(&self.route, Request::Command(command), options)
     }
 
-    /// Asks [`Config::credentials`] once more, and says what it provides (`AUTH`) on every connection that is up: in a cluster on those to all
-    /// of its primaries. For tokens that end while a connection lives, as those of clouds do: call it in good time before that. Whatever is
-    /// called afterwards is done as the user that was named, who should be the same as before: another one may have other permissions.
+    /// Gets credentials from [`Config::credentials`] and sends them (`AUTH`) on every open connection. In a cluster,
+    /// these are the connections to all primaries.
     ///
-    /// A connection that is not up, or ends meanwhile, is no error: the next one asks by itself. Those to Sentinels have credentials of their
-    /// own, which do not change. Without a provider the [`Config::username`] and [`Config::password`] are said once more.
+    /// Use this for tokens that expire while a connection lives, such as those of cloud providers. Call it in good
+    /// time before they expire. Later calls run as the user in the new credentials. That user should be the same as
+    /// before, because another user may have other permissions.
+    ///
+    /// A connection that is down, or ends meanwhile, is not an error: the next connection gets the credentials
+    /// itself. Connections to Sentinels have their own credentials, which do not change. Without a provider,
+    /// [`Config::username`] and [`Config::password`] are sent again.
     ///
     /// ```no_run
     /// # async fn example(client: wheellock_client::Client) {
@@ -155,20 +171,29 @@ impl Client {
     ///
     /// # Cancel safety
     ///
-    /// Some servers may have been told and others not, which does no harm. It may be called again at any time.
+    /// Safe. Some servers may have the new credentials and others the old ones, which does no harm. Call this again
+    /// at any time.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Connect`] if the provider fails, panics, or takes longer than [`Config::connect_timeout`]: nothing was sent.
-    /// [`ErrorKind::Auth`] if a server refuses the credentials: its connection goes on as who it was. [`ErrorKind::Timeout`] if it does not
-    /// answer within [`Config::response_timeout`], [`ErrorKind::Overloaded`], [`ErrorKind::Server`] for any other refusal, and
-    /// [`ErrorKind::Closed`]. If it fails on one server the others have been told all the same; the error names each on which it did.
+    ///
+    ///
+    /// - [`ErrorKind::Connect`]: the provider failed, panicked or took longer than [`Config::connect_timeout`]. The
+    ///   credentials were not sent.
+    /// - [`ErrorKind::Auth`]: a server refuses the credentials. Its connection keeps the former user.
+    /// - [`ErrorKind::Timeout`]: a server did not reply within [`Config::response_timeout`].
+    /// - [`ErrorKind::Server`]: a server refused for any other reason.
+    /// - [`ErrorKind::Overloaded`] and [`ErrorKind::Closed`].
+    ///
+    /// If one server fails, the other servers still get the credentials. The error names every server that failed.
     pub async fn reauthenticate(&self) -> Result<(), Error> {
         reauthentication::reauthenticate(&self.route).await
     }
 
-    /// Runs `script`; `params` are its keys, then its arguments. Sends EVALSHA, and EVAL once if the server has lost
-    /// the script (`NOSCRIPT` proves that nothing ran, so this repeats nothing).
+    /// Runs `script`. `params` holds its keys, then its arguments.
+    ///
+    /// Sends EVALSHA, and EVAL once if the server has lost the script. The reply `NOSCRIPT` proves that the script
+    /// did not run, so the script never runs twice.
     ///
     /// # Cancel safety
     ///
@@ -176,7 +201,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As [`call`](Self::call); and [`ErrorKind::Config`] if the script was made for another number of parameters.
+    /// As [`call`](Self::call). Also [`ErrorKind::Config`] if the script expects a different number of parameters.
     pub fn eval<'a>(
         &'a self,
         script: &'a Script,
@@ -185,7 +210,7 @@ impl Client {
         self.eval_with(script, params, CallOptions::default())
     }
 
-    /// [`eval`](Self::eval) with options.
+    /// Runs a script like [`eval`](Self::eval), with options.
     ///
     /// # Cancel safety
     ///
@@ -206,85 +231,87 @@ impl Client {
 
     /// Subscribes to `channel`, on the connection that serves the keys of the channel's hash slot.
     ///
-    /// The SUBSCRIBE is queued before this returns, so a call made afterwards reaches the server after it: what is
-    /// checked then cannot miss a message.
+    /// The SUBSCRIBE is queued before this returns, so a later call reaches the server after it. A check by such a
+    /// call cannot miss a message.
     ///
-    /// A server bounds what a connection with subscriptions leaves unread, replies included: by default it ends the connection beyond 32 MiB,
-    /// or beyond 8 MiB for a minute (`client-output-buffer-limit pubsub`). Use another client for replies of megabytes. Payloads of messages
-    /// may be of any length: they are dropped as they arrive.
+    /// A server limits the unread output of a connection with subscriptions, including replies. By default, it ends
+    /// the connection above 32 MiB, or above 8 MiB for a minute (`client-output-buffer-limit pubsub`). Use a separate
+    /// client for replies of megabytes. Messages may have payloads of any length, because the client drops payloads
+    /// as they arrive.
     pub fn subscribe(&self, channel: &[u8]) -> Subscription {
         self.route.subscribe(channel)
     }
 
-    /// `PUBLISH` or `SPUBLISH`: how to send what [`subscribe`](Self::subscribe) is to hear.
+    /// Returns the command that publishes to subscribers of [`subscribe`](Self::subscribe): `PUBLISH` or `SPUBLISH`.
     pub fn publish_verb(&self) -> &'static str {
         if self.route.is_sharded() { "SPUBLISH" } else { "PUBLISH" }
     }
 
-    /// A number that keys have in common if they may be parameters of one command: in a cluster their hash slot, otherwise
-    /// always 0.
+    /// Returns a number that is equal for keys that may be parameters of one command. In a cluster it is their hash
+    /// slot, otherwise always 0.
     pub fn slot_of(&self, key: &[u8]) -> u16 {
         self.route.slot_of(key)
     }
 
-    /// A client for each server that this one uses now: each of a cluster's primaries, otherwise only this one.
+    /// Returns a client for each server in use: for each primary of a cluster, otherwise only this one.
     ///
-    /// Each is a handle to the connection that this client uses itself, and [`close`](Self::close) ends that: calls for keys of such a node
-    /// fail with [`ErrorKind::Closed`] until the cluster has connected it anew, which it does by itself. To give up no more than the handle,
-    /// drop it.
+    /// Each client is a handle to a connection that this client uses too, and [`close`](Self::close) ends that
+    /// connection. Calls for keys of a closed node fail with [`ErrorKind::Closed`] until the cluster has reconnected
+    /// it, which happens automatically. To release only the handle, drop it.
     pub fn nodes(&self) -> Vec<Self> {
         self.route.servers().iter().map(|server| Self { route: Route::One(Link::to(server)) }).collect()
     }
 
-    /// What the server said about itself when it was last connected; in a cluster, what any node did.
+    /// Returns the server's description of itself from the last connection. In a cluster, it comes from any node.
     pub fn server_info(&self) -> Option<ServerInfo> {
         self.route.server_info()
     }
 
-    /// Where the server is, for messages; contains no credentials.
+    /// Returns the server's address for messages. It contains no credentials.
     pub fn server_address(&self) -> Arc<str> {
         self.route.address()
     }
 
-    /// The configuration this client was made with.
+    /// Returns the configuration of this client.
     pub fn config(&self) -> &Config {
         self.route.config()
     }
 
-    /// Whether a connection is up and has passed its handshake; in a cluster, whether any is.
+    /// Returns true if a connection is up and has passed its handshake. In a cluster, one such connection suffices.
     pub fn is_ready(&self) -> bool {
         self.route.is_ready()
     }
 
-    /// Where this client stands with its server. A cluster is ready if every slot has a node that is.
+    /// Returns the state of the connection. A cluster is ready if every slot has a ready node.
     pub fn state(&self) -> ConnectionState {
         self.route.state()
     }
 
-    /// Connection events: the state after each change that follows this call, the latest one if several came together.
+    /// Watches the connection's state. Reports each change after this call, and only the latest state if several
+    /// changes came together.
     pub fn watch(&self) -> Watch {
         self.route.watch()
     }
 
-    /// Counters since the client was made; in a cluster, of all its present nodes together.
+    /// Returns the counters since the client was created. In a cluster, they add up all present nodes.
     pub fn stats(&self) -> Stats {
         self.route.stats()
     }
 
-    /// [`close`](Self::close) without waiting for the end.
+    /// Begins to [`close`](Self::close) without waiting for the end.
     pub fn begin_closing(&self) {
         self.route.begin_closing();
     }
 
-    /// Closes the connection for all clones: what was queued before is sent and may still be answered within a second, then
-    /// every call fails with [`ErrorKind::Closed`].
+    /// Closes the connection for all clones. Calls that are already queued are sent, and may still get their replies
+    /// within a second. After that, every call fails with [`ErrorKind::Closed`].
     ///
-    /// A runtime that is dropped after this waits for no lookup of a name, because lookups run on threads of the process. With 200 clients
-    /// and a silent name server its end took 1.5 ms.
+    /// A runtime that is dropped after this does not wait for DNS lookups, because lookups run on threads of the
+    /// process. With 200 clients and a silent name server, dropping the runtime took 1.5 ms.
     ///
     /// # Cancel safety
     ///
-    /// The client closes all the same.
+    /// The client also closes if the future is dropped.
     pub async fn close(&self) {
         self.begin_closing();
         for server in self.route.servers() {

@@ -1,5 +1,7 @@
-//! New credentials for connections that live on: asks for them once, and tells every server. What a connection says when it is made is
-//! `handshake`'s.
+//! New credentials for connections that are already open.
+//!
+//! This module gets the credentials once and sends them to every server. It does not authenticate new connections;
+//! `handshake` does.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -15,8 +17,8 @@ use crate::config::credentials::{self, SILENT};
 use crate::connection::ConnectionState;
 use crate::connection::link::Link;
 
-/// Asks who we are to be, and has every connection that is up be that. One that is not asks by itself when it is made, and one that is being
-/// made asks again.
+/// Gets the credentials and sends them on every open connection. A connection that is down gets them itself when it
+/// opens. A connection that is being opened gets them again.
 pub(crate) async fn reauthenticate(route: &Route) -> Result<(), Error> {
     let config = route.config();
     if let ConnectionState::Closed(cause) = route.state() {
@@ -47,13 +49,13 @@ pub(crate) async fn reauthenticate(route: &Route) -> Result<(), Error> {
     together(errors)
 }
 
-/// Tells one server.
+/// Sends the credentials to one server.
 async fn tell(link: &Link, credentials: &Credentials, by: Instant) -> Result<(), Error> {
-    // Nobody was named, and so nobody was at the handshake.
+    // The credentials name no user. The handshake did not authenticate either.
     let Some((user, password)) = credentials.to_say() else { return Ok(()) };
     match link.call(&Command::new(AUTH).arg(user).arg(password), by).await {
         Ok(_) => Ok(()),
-        // The connection has ended. The next one asks the provider itself.
+        // The connection has ended. The next connection gets the credentials from the provider itself.
         Err(error) if matches!(error.kind(), ErrorKind::ConnectionLost | ErrorKind::Protocol) => Ok(()),
         Err(error) => Err(match error.code() {
             Some(code) => {
@@ -68,7 +70,7 @@ async fn tell(link: &Link, credentials: &Credentials, by: Instant) -> Result<(),
     }
 }
 
-/// The first error, with the servers of the others.
+/// Returns the first error, with the servers of the other errors.
 fn together(errors: Vec<Error>) -> Result<(), Error> {
     let mut errors = errors.into_iter();
     let Some(first) = errors.next() else { return Ok(()) };

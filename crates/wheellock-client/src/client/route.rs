@@ -1,5 +1,6 @@
-//! From a key to the connection that serves it, whether there is one server or a cluster of them. Owns every decision between
-//! the two; knows no protocol.
+//! The way from a key to the connection that serves it.
+//!
+//! This module hides whether there is one server or a cluster. It does not know a protocol.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -23,16 +24,16 @@ use crate::protocol::request::Request;
 use crate::topology::cluster::Cluster;
 use crate::topology::scouts;
 
-/// What a client's calls go to.
+/// The target of a client's calls.
 pub(crate) enum Route {
-    /// Every call to one and the same server, which may be found anew at every connect.
+    /// One server for every call. It may be found anew at every connect.
     One(Link),
-    /// Each call to the node that serves its key.
+    /// A cluster. Each call goes to the node that serves its key.
     Cluster(Arc<Cluster>),
 }
 
 impl Route {
-    /// Starts to connect. Call within a runtime.
+    /// Starts to connect. Must be called within a runtime.
     pub(crate) fn open(config: Config) -> Self {
         let config = config.within_reach();
         let locator = match &config.servers {
@@ -53,7 +54,7 @@ impl Route {
         Self::One(Link::start(shared, locator))
     }
 
-    /// Waits until it serves.
+    /// Waits until the server or the cluster is ready.
     pub(crate) async fn ready(&self) -> Result<(), Error> {
         match self {
             Self::One(link) => link.ready().await,
@@ -61,7 +62,7 @@ impl Route {
         }
     }
 
-    /// The server to which a request goes, and whether it has to be told that it is asked out of turn.
+    /// Returns the server for a request. The boolean says whether ASKING must precede the request.
     #[inline]
     pub(crate) fn server(&self, request: &Request<'_>, retry: &Retry) -> Result<(Server<'_>, bool), Error> {
         match self {
@@ -86,7 +87,7 @@ impl Route {
         cluster.node_for(key.as_deref()).map(|node| (Server::Node(node), false))
     }
 
-    /// The server that serves `key` now.
+    /// Returns the server that serves `key` now.
     pub(crate) fn server_for(&self, key: &[u8]) -> Result<Server<'_>, Error> {
         match self {
             Self::One(link) => Ok(Server::Only(link)),
@@ -94,7 +95,7 @@ impl Route {
         }
     }
 
-    /// The server to which `connection` leads, if it is still used.
+    /// Returns the server of `connection`, if it is still used.
     pub(crate) fn server_of(&self, connection: ConnectionId) -> Option<Server<'_>> {
         match self {
             Self::One(link) => (link.node == connection.node).then_some(Server::Only(link)),
@@ -105,7 +106,7 @@ impl Route {
         }
     }
 
-    /// The server to which `connection` led; if it is not used any more, one that stands for all of them in messages.
+    /// Returns the server of `connection`. If that server is not used any more, returns a substitute for messages.
     pub(crate) fn server_that_was(&self, connection: ConnectionId) -> Server<'_> {
         self.server_of(connection).unwrap_or_else(|| match self {
             Self::One(link) => Server::Only(link),
@@ -113,7 +114,7 @@ impl Route {
         })
     }
 
-    /// Every server that is used now.
+    /// Returns every server in use.
     pub(crate) fn servers(&self) -> Vec<Arc<Shared>> {
         match self {
             Self::One(link) => vec![Arc::clone(link)],
@@ -125,14 +126,14 @@ impl Route {
         match self {
             Self::One(link) => Subscription::new(link, channel),
             Self::Cluster(cluster) => {
-                // Without a node for the slot any will do for now: the subscription follows when there is one.
+                // Without a node for the slot, wait at `nowhere`. The subscription moves when a node serves the slot.
                 let node = cluster.node_for(Some(channel)).unwrap_or_else(|_| cluster.nowhere());
                 Subscription::in_cluster(cluster, &node, channel)
             }
         }
     }
 
-    /// Whether messages go by sharded pub/sub.
+    /// Returns true if messages use sharded pub/sub.
     pub(crate) fn is_sharded(&self) -> bool {
         match self {
             Self::One(_) => false,
@@ -144,7 +145,7 @@ impl Route {
         matches!(self, Self::Cluster(_))
     }
 
-    /// The hash slot of a key; 0 where keys of different slots may be parameters of one command.
+    /// Returns the hash slot of a key. Returns 0 if keys of different slots may be parameters of one command.
     pub(crate) fn slot_of(&self, key: &[u8]) -> u16 {
         match self {
             Self::One(_) => 0,
@@ -152,7 +153,7 @@ impl Route {
         }
     }
 
-    /// The number of the node that serves `key` now; 0 where there is only one.
+    /// Returns the number of the node that serves `key` now. Returns 0 if there is only one server.
     pub(crate) fn node_of(&self, key: &[u8]) -> u32 {
         match self {
             Self::One(_) => 0,
@@ -160,18 +161,18 @@ impl Route {
         }
     }
 
-    /// What a server said about itself when it was last connected.
+    /// Returns a server's description of itself from its last connection.
     pub(crate) fn server_info(&self) -> Option<ServerInfo> {
         self.servers().iter().find_map(|server| server.lock().info.clone())
     }
 
-    /// The error of a call that was not made.
+    /// Returns the error of a call that was not made.
     #[cold]
     pub(crate) fn error(&self, kind: ErrorKind, operation: &str, detail: &str) -> Error {
         Error::new(kind, Outcome::NotSent, operation, &self.address(), detail.to_owned())
     }
 
-    /// Where the servers are, for messages.
+    /// Returns the servers' addresses for messages.
     pub(crate) fn address(&self) -> Arc<str> {
         match self {
             Self::One(link) => link.server(),
@@ -186,7 +187,7 @@ impl Route {
         }
     }
 
-    /// Whether any connection is up.
+    /// Returns true if at least one connection is up.
     pub(crate) fn is_ready(&self) -> bool {
         match self {
             Self::One(link) => link.is_ready(),
@@ -208,12 +209,12 @@ impl Route {
         }
     }
 
-    /// The counters of all servers together.
+    /// Returns the counters of all servers together.
     pub(crate) fn stats(&self) -> Stats {
         self.servers().iter().map(|server| server.stats()).fold(Stats::default(), Stats::together)
     }
 
-    /// Closes every connection; what is queued is still sent.
+    /// Closes every connection. Queued calls are still sent.
     pub(crate) fn begin_closing(&self) {
         match self {
             Self::One(link) => link.begin_closing(),

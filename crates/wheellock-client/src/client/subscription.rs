@@ -1,4 +1,6 @@
-//! Interest in a channel, wherever it is served. Owns following a channel's slot; what one server says is `listening`'s.
+//! Interest in a channel, on the server that serves it.
+//!
+//! A subscription follows its channel's slot. It does not interpret the messages of one server; `listening` does.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,12 +10,14 @@ use crate::connection::Shared;
 use crate::connection::listening::Listening;
 use crate::topology::cluster::Cluster;
 
-/// Interest in a channel; ends when dropped.
+/// Interest in a channel. The interest ends when the subscription is dropped.
 ///
-/// A subscription is a coalesced wake-up, not a queue: it tells that there was a reason to look, however many
-/// messages there were (how many, [`poll_changes`](Self::poll_changes) says). Reasons are messages, and everything
-/// that may have hidden one: a lost connection, a refusal.
-/// So a user who looks once after subscribing, and again whenever [`changed`](Self::changed) resolves, misses nothing.
+/// A subscription is a coalesced wake-up, not a queue. It reports that there was a reason to check, regardless of the
+/// number of messages. [`poll_changes`](Self::poll_changes) returns that number. A reason to check is a message, or
+/// an event that may have hidden a message: a lost connection or a refusal.
+///
+/// A user that checks once after subscribing, and again whenever [`changed`](Self::changed) resolves, does not miss
+/// any message.
 ///
 /// ```no_run
 /// use wheellock_client::Command;
@@ -30,11 +34,11 @@ use crate::topology::cluster::Cluster;
 /// ```
 pub struct Subscription {
     at: Listening,
-    /// Boxed, because every waiter of a fair lock has a subscription, and most are in no cluster.
+    /// Boxed, because every waiter of a fair lock has a subscription, and most subscriptions are not in a cluster.
     home: Option<Box<Home>>,
 }
 
-/// In a cluster: where the subscription belongs.
+/// The cluster to which a subscription belongs.
 struct Home {
     cluster: Arc<Cluster>,
     channel: Box<[u8]>,
@@ -45,15 +49,17 @@ impl Subscription {
         Self { at: Listening::new(shared, channel), home: None }
     }
 
-    /// In a cluster the subscription follows the channel's slot; `shared` serves it now.
+    /// Subscribes to `channel` at `shared`, which serves the channel's slot now. In a cluster, the subscription
+    /// follows the slot.
     pub(crate) fn in_cluster(cluster: &Arc<Cluster>, shared: &Arc<Shared>, channel: &[u8]) -> Self {
         cluster.handle_cloned();
         let home = Home { cluster: Arc::clone(cluster), channel: channel.into() };
         Self { at: Listening::new(shared, channel), home: Some(Box::new(home)) }
     }
 
-    /// Goes where the channel's slot has gone. That is a reason to look: a message may have been missed on the way. The
-    /// SUBSCRIBE is queued there when this returns, so a user who looks now looks after it.
+    /// Follows the channel's slot to another node. This counts as a reason to check, because a message may have been
+    /// missed meanwhile. The SUBSCRIBE is queued at the new node before this returns, so a user that checks after
+    /// that does not miss a message.
     fn follow(&mut self) -> bool {
         let gone_to = self.gone_to();
         if let Some((node, channel)) = &gone_to {
@@ -63,8 +69,9 @@ impl Subscription {
         gone_to.is_some()
     }
 
-    /// The node that serves the channel's slot now, if that is another one. While nobody does, who listens at a node that has ended
-    /// listens nowhere: an ended connection tells nobody of a successor, nor of the client's end.
+    /// Returns the node that serves the channel's slot now, if it is a different node. If no node serves the slot and
+    /// the present node has ended, the subscription waits at `nowhere`. An ended connection does not report a new
+    /// owner or the client's end.
     fn gone_to(&self) -> Option<(Arc<Shared>, Box<[u8]>)> {
         let Home { cluster, channel } = self.home.as_deref()?;
         let here = self.at.server();
@@ -76,34 +83,36 @@ impl Subscription {
         (!Arc::ptr_eq(&node, here)).then(|| (node, channel.clone()))
     }
 
-    /// Resolves when there was a reason to look since the last time.
+    /// Waits until there is a reason to check since the last call.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost: the next call resolves at once.
+    /// Safe. No change is lost: the next call resolves at once.
     pub async fn changed(&mut self) {
         std::future::poll_fn(|cx| self.poll_changed(cx)).await;
     }
 
-    /// [`changed`](Self::changed) for hand-written futures.
+    /// Polls [`changed`](Self::changed), for hand-written futures.
     pub fn poll_changed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.poll_changes(cx).map(drop)
     }
 
-    /// [`poll_changed`](Self::poll_changed), with how many reasons there were since the last time: for who counts messages, of which
-    /// several may have come before it could look.
+    /// Polls like [`poll_changed`](Self::poll_changed), and returns the number of reasons since the last call. This
+    /// suits a user that counts messages, because several messages may arrive before it polls.
     pub fn poll_changes(&mut self, cx: &mut Context<'_>) -> Poll<u64> {
         self.follow();
         self.at.poll_changes(cx)
     }
 
-    /// Resolves when the server has confirmed the subscription, or refused it: see [`refusal`](Self::refusal). In a cluster that is the
-    /// node that serves the channel's slot by then; where nobody does, it waits. Once the client is closed, or its runtime has
-    /// ended, it resolves, too: [`is_confirmed`](Self::is_confirmed) says that nothing is confirmed, and nothing will be.
+    /// Waits until the server has confirmed or refused the subscription; see [`refusal`](Self::refusal).
+    ///
+    /// In a cluster, this waits for the node that serves the channel's slot. While no node serves the slot, this
+    /// keeps waiting. It also resolves when the client is closed or its runtime ends. Then
+    /// [`is_confirmed`](Self::is_confirmed) returns false, and the subscription will not be confirmed any more.
     ///
     /// # Cancel safety
     ///
-    /// Safe: it only waits. What there was a reason to look for meanwhile, [`changed`](Self::changed) still tells.
+    /// Safe: this only waits. [`changed`](Self::changed) still reports the changes that happened meanwhile.
     pub async fn settled(&mut self) {
         std::future::poll_fn(|cx| self.poll_settled(cx)).await;
     }
@@ -111,36 +120,36 @@ impl Subscription {
     fn poll_settled(&mut self, cx: &Context<'_>) -> Poll<()> {
         loop {
             let settled = self.at.poll_settled(cx);
-            // Asked with the waker in place, so a slot that leaves after this is told of.
+            // Check after the waker is registered, so that a later move of the slot wakes this task.
             if !self.follow() {
                 return settled;
             }
         }
     }
 
-    /// Whether there was a reason to look since the last time.
+    /// Returns true if there was a reason to check since the last call.
     pub fn has_changed(&self) -> bool {
         self.gone_to().is_some() || self.at.has_changed()
     }
 
-    /// Whether there was a reason to look since the last time; forgets it.
+    /// Returns true if there was a reason to check since the last call, and resets the count.
     pub fn take_changed(&mut self) -> bool {
         self.take_changes() > 0
     }
 
-    /// How many reasons to look there were since the last time; forgets them.
+    /// Returns the number of reasons to check since the last call, and resets the count.
     pub fn take_changes(&mut self) -> u64 {
         self.follow();
         self.at.take_changes()
     }
 
-    /// Whether the server has confirmed the subscription on the present connection.
+    /// Returns true if the server has confirmed the subscription on the present connection.
     pub fn is_confirmed(&self) -> bool {
         self.at.is_confirmed()
     }
 
-    /// Why the server refused, if it did (an ACL without the channel, for instance). It is asked again on the next
-    /// connection; until then this subscription sees no messages.
+    /// Returns the reason of the server's refusal, if it refused, for example because of an ACL without the channel.
+    /// The client subscribes again on the next connection. Until then, this subscription does not receive messages.
     pub fn refusal(&self) -> Option<String> {
         self.at.refusal()
     }

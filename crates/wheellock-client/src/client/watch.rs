@@ -1,4 +1,4 @@
-//! Changes of where a client stands with its server, told one after the other.
+//! Changes of a client's connection state, one after the other.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::connection::{ConnectionState, Shared};
 use crate::topology::cluster::Cluster;
 
-/// Reports changes of a client's [`ConnectionState`]; made by [`Client::watch`](crate::Client::watch). Does not keep the client
-/// alive.
+/// Reports changes of a client's [`ConnectionState`]. Created by [`Client::watch`](crate::Client::watch). It does not
+/// keep the client alive.
 ///
 /// ```no_run
 /// use wheellock_client::ConnectionState;
@@ -26,7 +26,8 @@ use crate::topology::cluster::Cluster;
 pub struct Watch {
     on: Watched,
     seen: u64,
-    /// It has told that the client is closed. In a cluster the nodes' connections end after that, and each end is a change.
+    /// True after the watch has reported the client's close. In a cluster, the nodes' connections end later, and each
+    /// end is a change.
     is_over: bool,
 }
 
@@ -44,11 +45,12 @@ impl Watch {
         Self { seen: cluster.changes(), on: Watched::Cluster(Arc::clone(cluster)), is_over: false }
     }
 
-    /// The next state. After [`ConnectionState::Closed`] there is none, and this never resolves.
+    /// Waits for the next state and returns it. Never resolves after [`ConnectionState::Closed`], because no state
+    /// follows.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost: the next call resolves at once.
+    /// Safe. No change is lost: the next call resolves at once.
     pub async fn changed(&mut self) -> ConnectionState {
         if self.is_over {
             return std::future::pending().await;

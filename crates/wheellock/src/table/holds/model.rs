@@ -1,4 +1,6 @@
-//! The table of holds in a model world: every order of events, against what must never happen.
+//! Model tests of the table of holds.
+//!
+//! They try every order of events, and check that no order breaks an invariant.
 
 mod doubts;
 mod hand_over;
@@ -18,44 +20,44 @@ use crate::kind;
 use crate::wait::turns::Opening;
 use crate::wait::wait_queue::{Handed, Time};
 
-/// A guard's share, with the watchdog and without.
+/// A guard's share, with the watchdog and without it.
 const GUARD: Share = Share { count: 1, renew: true };
 const FIXED: Share = Share { renew: false, ..GUARD };
 const LEASE: Duration = Duration::from_millis(600);
-/// For how long after a grant a hold may be handed over.
+/// Time after a grant during which a hold may be handed over.
 const BUDGET: Duration = Duration::from_millis(500);
-/// How long a caller waits for its release.
+/// Time for which a caller waits for its release.
 const WAIT: Duration = Duration::from_millis(300);
 
 impl Holds {
-    /// What was counted in no family.
+    /// Returns the counters of the locks without a family.
     fn counted(&self) -> crate::Metrics {
         self.tallies.snapshots(0, &crate::table::metrics::Waiting::new(false)).swap_remove(0)
     }
 }
 
-/// A table, a clock, and a server that may or may not answer.
+/// A table, a clock, and a server that may or may not reply.
 struct World {
     holds: Holds,
     start: BootInstant,
     now: BootInstant,
     name: Arc<Name>,
-    /// The hold of each guard; a lost hold's guards live on.
+    /// The hold of each guard. A lost hold's guards live on.
     guards: Vec<HoldIndex>,
     renewals: Vec<u32>,
     settles: Vec<Reconcile>,
-    /// Releases that are waited for, and until when.
+    /// Awaited releases, with their deadlines.
     views: Vec<(ViewIndex, BootInstant)>,
-    /// Guards that wait for a renewal, by their holds, and until when.
+    /// Guards that wait for a renewal, as hold, wish and deadline.
     wishes: Vec<(HoldIndex, u64, BootInstant)>,
-    /// How many of these are older than the shutdown.
+    /// Number of `settles` that are older than the shutdown.
     older: usize,
-    /// Something was held at the shutdown, and has not been given back.
+    /// True if a hold existed at the shutdown and has not been released.
     owed: bool,
     renewals_after_release: usize,
-    /// Whether all attempts are one owner's, which others know.
+    /// True if one owner, which other code knows, makes all attempts.
     presented: bool,
-    /// What was handed over last.
+    /// The last hand-over.
     handed: Option<Handed>,
     hand_overs: usize,
 }
@@ -67,32 +69,32 @@ enum Event {
     Refused,
     Cancel,
     Release,
-    /// For a caller who waits for what becomes of it.
+    /// A release with a caller that waits for the result.
     ReleaseAwaited,
-    /// The caller that began to wait last is gone.
+    /// The caller of the latest awaited release leaves.
     Leave,
-    /// The last guard goes, and a waiter has what it had.
+    /// The last guard hands its hold over to a waiter.
     HandOver,
-    /// A reader has the hold of another one.
+    /// A reader joins the hold of another reader.
     Join,
     /// The last guard waits for an extension.
     Wish,
-    /// Time passes, and the watchdog does what is due.
+    /// Time passes, and the watchdog does its due work.
     Tick,
     Renewed(Renewed),
     Reconciled(bool),
     ReconcileFailed,
-    /// With its connection.
+    /// The connection breaks.
     ReconcileUnanswered,
     RenewalRefused(Refused),
-    /// After this pause, in milliseconds.
+    /// The pause in milliseconds.
     ReconcileRefused(u64),
-    /// Another server answers.
+    /// Another server takes over.
     Changed,
-    /// There was no room for it.
+    /// The request finds no room in the outgoing queue.
     Postponed,
     ShutDown,
-    /// While an attempt is under way, which is granted after it.
+    /// A shutdown while an attempt is under way. The grant arrives after the shutdown.
     ShutDownAsked,
 }
 
@@ -149,7 +151,7 @@ impl World {
         }
     }
 
-    /// In which every attempt is another owner's, whom nobody else knows.
+    /// Creates a world in which every attempt has an owner of its own, which no other code knows.
     fn of_strangers() -> Self {
         Self { presented: false, ..Self::new() }
     }
@@ -179,7 +181,7 @@ impl World {
         self.now.saturating_duration_since(self.start)
     }
 
-    /// Takes a lock of its own, at this moment.
+    /// Takes a lock of its own for `owner`, at this instant.
     fn take(&mut self, owner: u64, renew: bool) -> HoldIndex {
         let name = Arc::new(Name::new(&format!("n{owner}"), &kind::REENTRANT, false));
         let hold = self.ask_for(&name, owner);
@@ -187,7 +189,7 @@ impl World {
         hold
     }
 
-    /// An attempt of a new owner.
+    /// Begins an attempt of a new owner.
     fn ask_for(&mut self, name: &Arc<Name>, owner: u64) -> HoldIndex {
         let lease = Lease::new(LEASE).unwrap();
         let began = self.holds.begin_attempt((name, owner), false, (lease, 1), self.now, Waker::noop());
@@ -200,13 +202,13 @@ impl World {
         assert!(matches!(granted, Some(Granted::Held(_, None))));
     }
 
-    /// What the watchdog would renew now.
+    /// Returns the renewals that the watchdog would send now.
     fn due(&mut self) -> Vec<Renewal> {
         let (renew, _) = self.due_and_requests();
         renew
     }
 
-    /// Whose releases the watchdog would send again now.
+    /// Returns the releases that the watchdog would repeat now.
     fn repeated(&mut self) -> Vec<Reconcile> {
         let (_, requests) = self.due_and_requests();
         requests
@@ -220,7 +222,7 @@ impl World {
         (renew, std::iter::from_fn(|| effects.next_request()).collect())
     }
 
-    /// Takes locks of new owners and releases them; the server with this number confirms.
+    /// Takes locks of new owners and releases them. The server with the number `node` confirms the releases.
     fn release(&mut self, owners: impl IntoIterator<Item = u64>, node: u32) {
         for owner in owners {
             let hold = self.take(owner, true);
@@ -235,7 +237,7 @@ impl World {
         assert!(next.is_none(), "once is enough");
     }
 
-    /// A script is answered; `locks` has one word for each of its locks.
+    /// Replies to a script. `locks` has one number for each of its locks.
     fn answer(&mut self, script: u32, locks: &[i64]) {
         let read = |(number, renewal): (&i64, &Renewal)| match (*number, renewal.extend) {
             (0, _) => Renewed::NotOwner,
@@ -256,7 +258,7 @@ impl World {
         self.holds.get(hold).map_or(0, |hold| hold.guards)
     }
 
-    /// Breaks if the event cannot happen now.
+    /// Applies an event. Breaks if the event cannot happen now.
     fn step(&mut self, event: Event) -> ControlFlow<()> {
         let mut effects = Effects::default();
         match event {
@@ -299,7 +301,7 @@ impl World {
             Event::ReleaseAwaited => {
                 let Some(hold) = self.pop_guard() else { return ControlFlow::Break(()) };
                 let until = self.now + WAIT;
-                // The caller of a lost hold's release has its answer already, as in `guard.rs`.
+                // The caller of a lost hold's release has its result already, as in `guard.rs`.
                 let (view, settle) = if self.holds.lost(hold).is_some() {
                     (None, self.holds.release(hold, GUARD, self.now))
                 } else {
@@ -441,14 +443,14 @@ impl World {
         ControlFlow::Continue(())
     }
 
-    /// The last request is answered.
+    /// Removes the last request, which gets its reply.
     fn pop_settle(&mut self) -> Option<Reconcile> {
         let settle = self.settles.pop();
         self.older = self.older.min(self.settles.len());
         settle
     }
 
-    /// The watchdog does what is due.
+    /// Runs the watchdog.
     fn keep(&mut self) {
         let (renew, requests) = self.due_and_requests();
         self.settles.extend(requests);
@@ -467,7 +469,7 @@ impl World {
         }
     }
 
-    /// A server tells its time at this moment. Every lock is on server 0.
+    /// Delivers a server's time at this instant. Every lock is on server 0.
     fn hear(&mut self, node: u32, server: Duration) -> Option<Jump> {
         let sample = Sample { server, sent: self.now, received: self.now };
         self.holds.heard_server_time(node, sample, None, |_| 0)
@@ -481,7 +483,7 @@ impl World {
         }
         assert_eq!(self.renewals_after_release, 0, "renewed what was released");
         self.look();
-        // A shutdown takes back an attempt at once, and again when it turns out to be granted.
+        // A shutdown takes back an attempt at once, and again when its grant arrives.
         let most = if self.holds.is_shut() { 4 } else { 2 };
         let of_hold = |hold: HoldIndex| self.settles.iter().filter(|settle| settle.hold == hold).count();
         assert!(self.settles.iter().all(|settle| of_hold(settle.hold) <= most), "requests pile up");
@@ -498,7 +500,7 @@ impl World {
         }
     }
 
-    /// Callers look at what has become of their releases: each waits for something that is to come.
+    /// Reads the callers' results. Each waiting caller must have an event to come.
     fn look(&mut self) {
         let holds = &mut self.holds;
         self.views.retain(|(view, _)| {
@@ -519,7 +521,7 @@ impl World {
         });
     }
 
-    /// A guard is about to be released: nobody who has borrowed it waits any more.
+    /// Takes a guard that is about to be released. No task that borrowed the guard waits for it any more.
     fn pop_guard(&mut self) -> Option<HoldIndex> {
         let hold = self.guards.pop()?;
         for (index, wish, _) in self.wishes.extract_if(.., |(index, ..)| *index == hold) {
@@ -528,7 +530,7 @@ impl World {
         Some(hold)
     }
 
-    /// Everything is released and answered: nothing may be left, after a lease at the latest.
+    /// Releases every guard and answers every request. After one lease at the latest the table must be empty.
     fn settle_down(mut self, path: &[Event]) {
         while !self.guards.is_empty() {
             let _step = self.step(Event::ReleaseAwaited);
@@ -556,7 +558,7 @@ impl World {
             "a caller was left behind by {path:?}"
         );
         assert!(self.holds.wishes.is_empty(), "a wish was left behind by {path:?}");
-        // What was released is forgotten, unless nothing is remembered.
+        // Released holds are forgotten in time.
         self.now = self.now + 2 * KEPT;
         self.keep();
         assert!(self.settles.is_empty(), "released once more without a reason by {path:?}");
@@ -575,14 +577,15 @@ fn no_order_of_events_renews_after_release_or_leaves_anything() {
     explore(World::new, &mut Vec::new(), 6);
 }
 
-/// The same where a hold passes from guard to guard: nothing that the server is told of passes, nor what is doubted.
+/// The same events, with a hold that passes from guard to guard. A hold that is in doubt, or has a request under way, must not
+/// pass.
 #[test]
 fn no_order_of_events_hands_over_what_may_be_lost() {
     let handed_over = explore(World::of_strangers, &mut Vec::new(), 5);
     assert!(handed_over > 5_000, "{handed_over}");
 }
 
-/// A watchdog that comes late has not renewed it: who gets it now would soon lose it.
+/// A late watchdog has not renewed such a hold, so its next guard would soon lose it.
 #[test]
 fn what_has_less_than_half_its_lease_left_is_not_handed_over() {
     for (late, passes) in [(LEASE * 2 / 5, true), (LEASE * 3 / 5, false), (LEASE * 6 / 5, false)] {
@@ -607,7 +610,7 @@ fn expired_hand_over_is_not_taken() {
     }
 }
 
-/// Returns how often a hold passed from guard to guard.
+/// Returns the number of hand-overs.
 fn explore(begin: fn() -> World, path: &mut Vec<Event>, depth: usize) -> usize {
     let mut handed_over = 0;
     for event in EVENTS {
@@ -653,13 +656,13 @@ fn a_jump_of_the_servers_clock_shortens_what_was_not_extended_since() {
     assert_eq!(world.holds.counted().server_clock_jumps, 1);
 }
 
-/// A process may hold a million locks; docs/benchmarks.md says what that costs.
+/// A process may hold a million locks. docs/benchmarks.md states the memory that this costs.
 #[test]
 fn a_hold_is_small() {
     assert!(size_of::<Hold>() <= 128 && size_of::<Name>() <= 64);
 }
 
-/// A6: a grant to one owner of this process tells another one, who was believed to hold the lock, that it is lost.
+/// A6: a grant to one owner of this process shows that another owner's hold of the lock is lost.
 #[test]
 fn of_two_owners_to_whom_a_lock_was_granted_the_later_one_holds_it() {
     for answers_in_order in [true, false] {

@@ -1,4 +1,6 @@
-//! Who is renewed when, and what a renewal changes. The watchdog's judgement; it sends nothing itself.
+//! Renewals, and the changes that their replies make.
+//!
+//! This is the watchdog's schedule. It does not send requests itself.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -25,18 +27,18 @@ pub(crate) struct Renewal {
     pub(crate) name: Arc<Name>,
     pub(crate) owner: u64,
     pub(crate) lease: Lease,
-    /// Whether the lease is extended; otherwise the server only says how long it still runs.
+    /// True if the lease is extended. Otherwise the server only reports how long the lease still runs.
     pub(crate) extend: bool,
-    /// Brings the script's text along.
+    /// True if the request contains the script's text.
     pub(crate) with_source: bool,
-    /// Has a script of its own.
+    /// True if the renewal has a script of its own.
     pub(crate) alone: bool,
-    /// What it has in common with others that may share its script; filled in by the watchdog.
+    /// Slot of the lock, which the renewals of one script have in common. The watchdog fills it in.
     pub(crate) slot: u16,
 }
 
 impl Renewal {
-    /// The lease for the script, in milliseconds: 0 leaves it as it is.
+    /// Returns the lease for the script, in milliseconds. 0 leaves the server's lease unchanged.
     pub(crate) fn lease_to_set(&self) -> i64 {
         if self.extend { self.lease.millis() } else { 0 }
     }
@@ -45,33 +47,33 @@ impl Renewal {
 /// Renewals under way in one script.
 pub(super) struct Script {
     group: Vec<Renewal>,
-    /// The server to which it was sent, if that is certain.
+    /// The server that the script was sent to, if that is certain.
     node: Option<u32>,
-    /// No earlier than the instant before.
+    /// Instant no later than the send.
     sent: BootInstant,
 }
 
-/// How a renewal of one hold ended.
+/// Result of the renewal of one hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Renewed {
     Extended,
-    /// Not extended, for that was not asked for.
+    /// The lease was not extended, because only a check was requested.
     StillHeld {
-        /// How long the lease still runs by the server's clock.
+        /// Time for which the lease still runs by the server's clock.
         left: Duration,
     },
     NotOwner,
-    /// Extended on the server, but too few others know of it.
+    /// The server extended the lease, but too few other servers know of it.
     NotAcknowledged,
-    /// Refused, or nothing is known.
+    /// The server rejected the renewal, or no reply came.
     Failed,
 }
 
-/// What a server says of several locks that it was asked to renew.
+/// The server's reply to a renewal of several locks.
 pub(crate) struct RenewalReply {
-    /// The server's clock, since the Unix epoch.
+    /// The server's clock, as time since the Unix epoch.
     pub(crate) server: Duration,
-    /// What became of each, in the order in which they were asked for.
+    /// The result for each lock, in the order of the request.
     pub(crate) locks: Vec<Renewed>,
 }
 
@@ -82,7 +84,7 @@ impl RenewalReply {
 }
 
 impl Holds {
-    /// Everything that is due at `now`.
+    /// Collects the work that is due at `now`.
     pub(crate) fn due(&mut self, now: BootInstant, due: &mut Due<'_>) {
         let tick = self.since_start(now) / TICK_NANOS;
         let mut fired = Vec::new();
@@ -135,7 +137,7 @@ impl Holds {
         self.schedule(index);
     }
 
-    /// Renews a hold that the watchdog keeps; one that it does not keep is only verified, if there is a reason to.
+    /// Starts the renewal of a hold that the watchdog keeps. Starts a check of another hold if there is a reason for it.
     pub(super) fn ask(&mut self, index: HoldIndex, now: BootInstant, due: &mut Due<'_>) {
         let wished = self.wishes.most(index);
         let Some(hold) = self.get_mut(index) else { return };
@@ -149,7 +151,7 @@ impl Holds {
         due.renew.extend(self.start_renewal(index, wished));
     }
 
-    /// The server is to be asked now, whatever is planned.
+    /// Starts a request to the server now, whatever is scheduled.
     fn start_renewal(&mut self, index: HoldIndex, wished: Option<Want>) -> Option<Renewal> {
         let hold = self.get_mut(index)?;
         hold.renewing.begin();
@@ -174,9 +176,10 @@ impl Holds {
         })
     }
 
-    /// A guard wants the server to be asked now, and waits until `until` at most for what it says; `None` if its hold is lost.
-    /// Returns the wish's number, and what is to be asked at once: nothing if a renewal is under way, which another one
-    /// follows.
+    /// Begins a guard's wait, until `until` at most, for the reply to a request that is made now.
+    ///
+    /// Returns the wish's number, and the renewal to send at once. If a renewal is under way, returns no renewal, because another
+    /// renewal follows it. Returns `None` if the hold is lost.
     pub(crate) fn wish(
         &mut self,
         index: HoldIndex,
@@ -191,17 +194,17 @@ impl Holds {
         Some((number, renewal))
     }
 
-    /// What became of a wish, told once; leaves a waker if there is nothing yet.
+    /// Returns the result of a wish once. Stores the waker if the result is not there yet.
     pub(crate) fn fulfilled(&mut self, index: HoldIndex, wish: u64, waker: &Waker) -> Option<Fulfilled> {
         self.wishes.take(index, wish, waker)
     }
 
-    /// Nobody waits for a wish any more. The returned waker is to be dropped outside the table's lock.
+    /// Removes a wish that no guard waits for. Drop the returned waker outside the table's lock.
     pub(crate) fn forget_wish(&mut self, index: HoldIndex, wish: u64) -> Option<Waker> {
         self.wishes.forget(index, wish)
     }
 
-    /// The holds of a renewal under way, if any guard waits for what the server says.
+    /// Returns the holds of a renewal under way for which a guard waits.
     pub(crate) fn wishing(&self, renewal: u32) -> Vec<HoldIndex> {
         let group = if self.wishes.is_empty() { &[] } else { self.batch(renewal) };
         let is_same =
@@ -210,13 +213,13 @@ impl Holds {
         group.iter().filter(wished).map(|renewal| renewal.hold).collect()
     }
 
-    /// Guards that wait are told that it failed.
+    /// Reports a failure to the guards that wait.
     pub(crate) fn tell_wishes(&mut self, index: HoldIndex, why: &Failed, effects: &mut Effects) {
         self.wishes.failed(index, why, |waker| effects.wake_one(waker));
     }
 
-    /// Why a renewal failed that is made again: what guards are told that do not hear of the next one in time. `executed` if it
-    /// may have been.
+    /// Records the error to report if the retry does not finish before a guard's deadline. `executed` is true if the server may
+    /// have executed the failed renewal.
     pub(crate) fn remember_failed_wish(
         &mut self,
         index: HoldIndex,
@@ -227,12 +230,13 @@ impl Holds {
         self.wishes.failed_once(index, why, executed, now);
     }
 
-    /// Too few servers know of an extension for which guards wait.
+    /// Reports to waiting guards that too few servers know of their extension.
     pub(crate) fn wishes_fell_short(&mut self, index: HoldIndex, by: Shortfall, effects: &mut Effects) {
         self.wishes.fell_short(index, by, |waker| effects.wake_one(waker));
     }
 
-    /// A renewal has ended. If a guard waits for another one, it is made at `at`, or when it is planned if that is earlier.
+    /// Schedules the next renewal after one has ended, if a guard waits for it. It is made at `at`, or earlier if it is scheduled
+    /// earlier.
     pub(crate) fn renew_for_wishes(&mut self, index: HoldIndex, at: BootInstant) {
         if self.wishes.most(index).is_none() {
             return;
@@ -243,17 +247,17 @@ impl Holds {
         }
     }
 
-    /// Remembers renewals that are about to be sent, to `node` if that is certain; returns their number.
+    /// Remembers renewals that are about to be sent, and returns their number. `node` is the server, if that is certain.
     pub(crate) fn begin_renewal(&mut self, group: Vec<Renewal>, node: Option<u32>, sent: BootInstant) -> u32 {
         u32::try_from(self.renewals.insert(Script { group, node, sent })).unwrap_or(u32::MAX)
     }
 
-    /// The locks of a renewal that is under way.
+    /// Returns the locks of a renewal that is under way.
     pub(crate) fn batch(&self, renewal: u32) -> &[Renewal] {
         self.renewals.get(renewal as usize).map_or(&[], |script| &script.group)
     }
 
-    /// A renewal has ended; `reply` is missing if nothing is known. `node_of` says which server serves a lock.
+    /// Ends a renewal. `reply` is missing if no reply came. `node_of` returns the server that serves a lock.
     pub(crate) fn end_renewal(
         &mut self,
         renewal: u32,
@@ -276,8 +280,8 @@ impl Holds {
         self.heard_server_time(node?, Sample { server: reply.server, sent, received: now }, extended, node_of)
     }
 
-    /// A script of renewals was answered, and what it has extended is to be acknowledged by other servers before it counts.
-    /// Everything else is reconciled. Returns whether there is anything to wait for.
+    /// Handles the reply to a script of renewals whose extensions count only after other servers have acknowledged them. Handles
+    /// all other results at once. Returns true if there are extensions to wait for.
     pub(crate) fn await_acks(
         &mut self,
         renewal: u32,
@@ -308,12 +312,12 @@ impl Holds {
             _ => _ = self.renewals.try_remove(renewal as usize),
         }
         let sample = Sample { server: reply.server, sent, received: now };
-        // What it has extended counts from its acknowledgement on.
+        // The extensions count only from their acknowledgement on, so the jump applies to their old leases as well.
         let jump = node.and_then(|node| self.heard_server_time(node, sample, None, node_of));
         (any, jump)
     }
 
-    /// What was extended has been acknowledged as wanted, or not.
+    /// Ends the wait for acknowledgements. `kept` is true if enough servers acknowledged the extensions.
     pub(crate) fn end_wait(&mut self, renewal: u32, kept: bool, now: BootInstant, effects: &mut Effects) {
         let Some(Script { group, sent, .. }) = self.renewals.try_remove(renewal as usize) else { return };
         let how = if kept { Renewed::Extended } else { Renewed::NotAcknowledged };
@@ -348,8 +352,10 @@ impl Holds {
         self.renewed(renewal, how, sent, now, effects);
     }
 
-    /// A renewal was refused before it had any effect, and has a chance after `pause`. Returns what is to be made again at
-    /// once, each alone, where the reply said; the watchdog will make the rest.
+    /// Handles a renewal that was rejected before it had any effect and may succeed after `pause`.
+    ///
+    /// Returns the renewals to send again at once, each in a script of its own, to the node that the reply named. The watchdog
+    /// sends the others.
     pub(crate) fn renewal_refused(
         &mut self,
         renewal: u32,
@@ -373,7 +379,8 @@ impl Holds {
             if !hold.is_to_be_asked_for(wished) {
                 continue;
             }
-            // A redirection that is followed is no failure, and neither is each of many questions whether the server serves.
+            // A redirection that is followed is not a failure. The repeated polls of a server that does not serve count as one
+            // failure.
             let failed = refused == Refused::Unserved && hold.refusals == 0 && renewal.extend;
             hold.renewing.refuse(refused);
             let pause = hold.pause_after_refusal(pause);
@@ -398,7 +405,7 @@ impl Holds {
         self.get_mut(renewal.hold).filter(|hold| hold.serial == renewal.serial)
     }
 
-    /// The end of a renewal that was sent no earlier than `sent`. One that is too late changes nothing: what was lost
+    /// Handles the result of a renewal that was sent no earlier than `sent`. A late result changes nothing, because a lost hold
     /// stays lost.
     pub(super) fn renewed(
         &mut self,
@@ -417,7 +424,7 @@ impl Holds {
         if hold.state != State::Held {
             return;
         }
-        // Its guards may have said so already, before the watchdog could.
+        // The hold's guards may have reported the expiry already, before the watchdog could.
         if how != Renewed::NotOwner && hold.guards > 0 && now >= hold.valid_until {
             if renewal.extend {
                 self.fails_at_the_end(renewal.hold);
@@ -426,9 +433,9 @@ impl Holds {
         }
         match how {
             Renewed::Extended => {
-                // The one before was sent a lease's validity before what was believed until now.
+                // Derives the planned instant from the previous lease, whose request was sent one validity before its expiry.
                 let planned = renewal.lease.renewal_before(hold.valid_until);
-                // What was asked for in addition is believed when it is heard of.
+                // The longer lease of an attempt under way is believed only when its grant is processed.
                 hold.extended_until(renewal.lease.min(hold.lease).valid_until(sent));
                 hold.answered(now);
                 if clock_may_have_jumped {
@@ -446,7 +453,7 @@ impl Holds {
                 hold.ask_again_if_its_turn_comes_late(now, period);
                 effects.renewed_again(self.fails_no_more(renewal.hold, now));
             }
-            // Its release finds the same, and tells of it.
+            // The release under way finds the same and reports the loss.
             Renewed::NotOwner if hold.guards == 0 && hold.releasing.is_under_way() => {}
             Renewed::NotOwner => return self.lose(renewal.hold, LostReason::NotOwner, now, effects),
             Renewed::NotAcknowledged => {
@@ -465,8 +472,10 @@ impl Holds {
         self.schedule(renewal.hold);
     }
 
-    /// A server told its time, in a script which has extended the leases of holds with these serials. If its clock has jumped ahead,
-    /// every other lease there ends that much earlier than was thought.
+    /// Handles the server's time from the reply to a script. `extended` are the serials of the holds whose leases the script
+    /// extended.
+    ///
+    /// If the server's clock has jumped forward, every other lease on that server ends that much earlier.
     pub(super) fn heard_server_time(
         &mut self,
         node: u32,
@@ -492,8 +501,8 @@ impl Holds {
         Some(jump)
     }
 
-    /// A hold whose lease may end `by` earlier than was thought, unless it was extended by a request that was sent after `sent`: one that was
-    /// sent at the same instant may have been executed before.
+    /// Shortens a hold whose lease may end `by` earlier than believed. Skips a hold that a request sent after `sent` extended. A
+    /// request that was sent at `sent` may have been executed before the jump.
     fn doubt(&mut self, index: HoldIndex, by: Duration, sent: BootInstant, now: BootInstant) {
         let Some(hold) = self.get_mut(index) else { return };
         if hold.was_extended_after(sent) {
@@ -502,14 +511,15 @@ impl Holds {
         let believed = hold.valid_until;
         hold.shortened(by);
         if hold.renewing.is_wanted() {
-            // The server is asked at once, and is to have the time to answer; but not beyond what was believed before.
+            // The server must have time to reply to the immediate renewal. The hold must not outlast its earlier expiry, though.
             hold.valid_until = hold.valid_until.max(now + hold.lease.duration() / 5).min(believed);
             hold.renewing.plan(now);
         }
         self.schedule(index);
     }
 
-    /// A hold is in the watchdog's care as long as it is held and one of its guards wants that.
+    /// Adds a hold to the watchdog's beats, or removes it. The watchdog keeps a hold alive while it is held and one of its guards
+    /// wants that.
     pub(super) fn join_or_leave_the_beat(&mut self, index: HoldIndex, now: BootInstant) {
         let wished = !self.wishes.is_empty() && self.wishes.most(index).is_some();
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
@@ -520,14 +530,14 @@ impl Holds {
             if let Some(member) = hold.renewing.leave() {
                 self.beats.leave(member);
             }
-            // That it is given back, or lost, is no good news.
+            // Discards the duration, because a release or a loss is not a recovery to report.
             let _told_of_the_loss = self.fails_no_more(index, now);
         } else if !hold.renewing.is_member() {
             self.came(index, self.beat_at(now));
         }
     }
 
-    /// The watchdog is to renew a hold for the first time one period after this beat.
+    /// Plans the first renewal of a hold, one period after `beat`.
     fn came(&mut self, index: HoldIndex, beat: u64) {
         if beat != self.newcomers.beat || self.newcomers.holds.len() == MOST_NEWCOMERS {
             self.let_newcomers_join();
@@ -537,10 +547,10 @@ impl Holds {
         self.plan(self.start_of_beat(beat + self.beats.period()));
     }
 
-    /// Of those that came in the latest beat, those that are still held join it.
+    /// Adds the newcomers of the latest beat that are still held to that beat.
     pub(super) fn let_newcomers_join(&mut self) {
         for index in self.newcomers.holds.drain(..) {
-            // It may have gone, and another may have its index.
+            // The hold may be gone, and a new hold may have its index.
             let hold = self.holds.get_mut(index as usize);
             if let Some(hold) = hold.filter(|hold| hold.is_kept_alive() && !hold.renewing.is_member()) {
                 hold.renewing.join(self.beats.join(index, self.newcomers.beat));
@@ -549,26 +559,26 @@ impl Holds {
     }
 }
 
-/// Holds that have come in one beat, and are not among those that the watchdog visits yet: most are given back before it ends, and
-/// to come and go costs them nothing this way.
+/// Holds that were granted in one beat and are not members of the cohorts yet. Most holds are released before the beat ends, so
+/// they never pay for joining and leaving.
 #[derive(Default)]
 pub(super) struct Newcomers {
     beat: u64,
     pub(super) holds: Vec<HoldIndex>,
 }
 
-/// So many wait for the end of their beat, so that little memory does.
+/// Largest number of newcomers that wait for the end of their beat, to bound their memory.
 const MOST_NEWCOMERS: usize = 1024;
 
-/// How long a lease that is not renewed may wait for its verification once more, however long it is.
+/// Longest pause before the check of a fixed lease is retried, however long the lease is.
 const VERIFY_AGAIN: Duration = Duration::from_secs(1);
 
-/// Shortens the hold's lease to what the server has left of it. That may be less than by the clock of the server before.
+/// Shortens the hold's lease to the time that the server has left for it. That may be less than by the old server's clock.
 fn still_held(hold: &mut Hold, left: Duration, sent: BootInstant, now: BootInstant) {
     let until = sent.plus_nanos(less_drift(nanos(left)));
     if !hold.was_extended_since(sent) && until < hold.valid_until {
-        // The question was on its way, or waited for a connection, for longer than what is left. If the present deadline fits what is
-        // left from now on, the answer does not contradict it. The watchdog asks once more.
+        // The request was on its way, or waited for a connection, for longer than `left`. If the present deadline fits `left`
+        // from now on, the reply does not contradict it. The watchdog then checks once more.
         if until <= now && hold.valid_until <= now + left {
             hold.renewing.doubt();
         } else {

@@ -38,7 +38,7 @@ fn told(end: End) -> String {
     format!("{end:?}")
 }
 
-/// What a caller is told that began to wait just before `later` happened.
+/// Returns the result for a caller that began to wait just before the events of `later`.
 fn expected(believed: bool, later: &[Event]) -> Option<String> {
     let (mut asked, mut ambiguous) = (false, false);
     for event in later {
@@ -60,12 +60,12 @@ fn expected(believed: bool, later: &[Event]) -> Option<String> {
     None
 }
 
-/// One path from the beginning. False if its last event cannot happen.
+/// Follows one path from the beginning. Returns false if its last event cannot happen.
 fn follow(path: &[Event]) -> bool {
     let (mut awaited, mut views, mut woken) = (Awaited::default(), Views::default(), 0);
     let start = BootInstant::now();
     let until = start + Duration::from_secs(1);
-    // Each caller's place, what it believed, and when it began; those that have left are gone.
+    // View, belief and begin of each caller that has not left.
     let mut callers: Vec<(ViewIndex, bool, usize)> = Vec::new();
     for (at, event) in path.iter().enumerate() {
         let wake = |_waker| woken += 1;
@@ -106,7 +106,7 @@ fn follow(path: &[Event]) -> bool {
     true
 }
 
-/// Every order of up to five events, against a reading of the same order backwards.
+/// Every order of up to five events, compared with a backward reading of the same order.
 #[test]
 fn every_caller_is_told_once_what_became_of_its_own_release() {
     fn explore(path: &mut Vec<Event>, depth: usize) {

@@ -1,4 +1,6 @@
-//! What speaks against a hold in the model world: clocks that jump, servers that change, and what is heard of others.
+//! Model tests of doubts about a hold.
+//!
+//! Doubts come from clock jumps, from failovers, and from grants to other owners.
 
 use super::*;
 
@@ -8,7 +10,8 @@ fn a_jump_of_the_servers_clock_lengthens_no_lease() {
     let start = world.now;
     let unrenewed = world.take(1, true);
     let before = world.valid_until(unrenewed);
-    // Its renewals failed; those of a younger one do not, and tell of the jump in its last moments.
+    // The old hold's renewals failed. The renewals of a younger hold succeed and report the jump shortly before the old hold
+    // expires.
     assert_eq!(world.hear(0, Duration::ZERO), None);
     let late = start + LEASE * 9 / 10;
     world.now = late;
@@ -18,7 +21,7 @@ fn a_jump_of_the_servers_clock_lengthens_no_lease() {
     assert_eq!(world.valid_until(unrenewed), before, "nobody has extended it");
 }
 
-/// It may have been executed before the jump, and then ends earlier than its answer says.
+/// The server may have executed the request before the jump. The lease then ends earlier than the reply says.
 #[test]
 fn what_was_asked_for_before_a_jump_and_is_heard_of_after_it_is_asked_for_once_more() {
     let mut world = World::new();
@@ -26,7 +29,7 @@ fn what_was_asked_for_before_a_jump_and_is_heard_of_after_it_is_asked_for_once_m
     let terms = Terms { share: FIXED, ..world.terms() };
     assert_eq!(world.hear(0, Duration::ZERO), None);
     world.now = world.now + LEASE / 10;
-    // An extension that others are to acknowledge.
+    // An extension that other servers must acknowledge.
     let (_, renewal) = world.holds.wish(renewed, Want::Extension, world.now + WAIT, Waker::noop()).unwrap();
     let script = world.holds.begin_renewal(vec![renewal.unwrap()], Some(0), world.now);
     let reply = RenewalReply { server: world.server_time(), locks: vec![Renewed::Extended] };
@@ -47,13 +50,13 @@ fn what_was_asked_for_before_a_jump_and_is_heard_of_after_it_is_asked_for_once_m
     let jump = world.holds.end_renewal(script, Some(&reply), world.now, |_| 0, &mut Effects::default());
     assert_eq!(jump, None);
     assert!(world.valid_until(fixed) < world.now + left);
-    // What was asked for after it is what its answer says.
+    // A request after the jump needs no check.
     world.take(3, false);
     world.now = world.now + TICK;
     assert!(world.due().is_empty());
 }
 
-/// Both were sent at the same instant, and the clock jumped before the second one was executed.
+/// Both scripts were sent at the same instant, and the clock jumped before the second script was executed.
 #[test]
 fn of_two_scripts_the_second_of_which_tells_of_a_jump_the_first_has_extended_less() {
     let mut world = World::new();
@@ -109,7 +112,7 @@ fn after_a_change_of_servers_every_hold_is_asked_for_at_once_and_extended_only_w
     assert_eq!(seen, [(kept, i64::try_from(LEASE.as_millis()).unwrap()), (fixed, 0)]);
     assert!(world.due().is_empty(), "once");
 
-    // The new server's clock is ahead: it ends what was promised earlier.
+    // The new server's clock is ahead, so leases end there earlier than promised.
     let (sent, believed) = (world.now, world.valid_until(fixed));
     let script = world.holds.begin_renewal(asked, Some(0), sent);
     world.answer(script, &[1, 200]);
@@ -167,7 +170,7 @@ fn whoever_was_not_answered_after_a_change_is_asked_for_again() {
     world.now = world.now + pause + TICK;
     let asked = world.due();
     assert_eq!((asked.len(), asked[0].extend), (1, false), "it was refused");
-    // Another change while the answer is under way: it may be the old server's.
+    // Another failover while the reply is under way. The reply may come from the old server.
     let script = world.holds.begin_renewal(asked, Some(0), world.now);
     world.holds.changed(&Change::everywhere(), world.now);
     assert!(world.due().is_empty(), "one after the other");
@@ -199,7 +202,7 @@ fn a_table_of_many_holds_is_verified_in_slices_and_no_more_is_asked_than_is_answ
     world.holds.changed(&Change::everywhere(), world.now);
     let first = world.due();
     assert_eq!(first.len(), SLICE);
-    // One script for each, as in a cluster: the next slice waits until most of them have been answered.
+    // One script for each renewal, as in a cluster. The next slice waits until most scripts have their replies.
     let scripts: Vec<_> = first
         .into_iter()
         .map(|renewal| {
@@ -227,7 +230,7 @@ fn a_table_of_many_holds_is_verified_in_slices_and_no_more_is_asked_than_is_answ
     assert!(asked[SLICE..].iter().all(|times| *times == 2), "once for either change");
 }
 
-/// A6: whatever speaks against a hold makes the watchdog ask for it at once, and only for one that is believed.
+/// A6: a doubt makes the watchdog check a hold at once, if the hold is believed.
 #[test]
 fn a_doubtful_hold_is_asked_for_at_once() {
     let mut world = World::new();

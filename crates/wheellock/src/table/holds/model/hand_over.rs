@@ -1,4 +1,4 @@
-//! A hold that passes from guard to guard of one process, and readers that join one.
+//! Model tests of hand-over between guards, and of joining readers.
 
 use super::*;
 
@@ -119,7 +119,7 @@ fn unfit_hold_passes_to_no_guard() {
     let hold = world.guards[0];
     assert_eq!(world.holds.join(&world.name, SHARE, world.now), None);
     assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit));
-    // The watchdog does not keep it.
+    // The watchdog does not keep the hold.
     let mut world = World::of_strangers();
     let name = Arc::clone(&world.name);
     let hold = world.ask_for(&name, 1);

@@ -1,5 +1,7 @@
-//! An owner who takes a lock several times, and what is left when it gives some of it back: each hold of a reader has a lease of its own
-//! on the server, and all holds of a plain lock have one.
+//! Model tests of an owner that takes a lock several times.
+//!
+//! A release of one share must leave the right lease. Each share of a reader has a lease of its own on the server. All shares of
+//! a plain lock have a common lease.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Wake;
@@ -9,15 +11,15 @@ use crate::kind::Kind;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// It asks for one more, with a lease of so many milliseconds, which the watchdog keeps or not. If it does so already, another of
-    /// its tasks waits until that has its answer.
+    /// The owner requests one more share, with a lease in milliseconds, which the watchdog keeps if the flag is true. If a
+    /// request is under way, another task of the owner waits for its reply.
     Ask(u64, bool),
-    /// The server grants that, and the answer arrives.
+    /// The server grants the request, and the reply arrives.
     Granted,
     ReleaseOldest,
     ReleaseLatest,
     ExtendByHand,
-    /// Time passes, and the watchdog does what is due.
+    /// Time passes, and the watchdog does its due work.
     Pass,
     /// The server forgets the lock.
     Forget,
@@ -37,17 +39,17 @@ const STEPS: [Step; 9] = [
 
 struct Owner {
     world: World,
-    /// Whether each hold has a lease of its own.
+    /// True if each share has a lease of its own.
     has_many: bool,
     asked: Option<(HoldIndex, Terms, u32)>,
     guards: VecDeque<(HoldIndex, Share)>,
-    /// Holds of which the server knows nothing any more.
+    /// Holds that the server no longer knows.
     forgotten: Vec<HoldIndex>,
-    /// The holds of those that have been told of a loss.
+    /// Holds of guards that were told of a loss.
     lost: Vec<HoldIndex>,
     waits: bool,
     woken: Arc<Woken>,
-    /// When the lease of each hold that the server counts ends.
+    /// End of the lease of each share that the server counts.
     server: Vec<BootInstant>,
 }
 
@@ -125,7 +127,7 @@ impl Owner {
         let Some((hold, terms, count)) = self.asked.take() else { return };
         let reply = if self.lock_ends() > terms.sent { GrantReply::Again } else { GrantReply::Fresh };
         let before = self.lock_ends();
-        // Of a lock that is gone no hold is counted any more.
+        // The server counts no share of a lock that is gone.
         let others = if reply == GrantReply::Again { count as usize - 1 } else { 0 };
         self.server.resize(others, self.world.start);
         self.server.push(terms.sent + terms.lease.duration());
@@ -181,7 +183,7 @@ impl Owner {
         self.server.iter().max().copied().unwrap_or(self.world.start)
     }
 
-    /// What it believes is so on the server, and what was lost stays lost.
+    /// Checks that the server confirms the owner's belief, and that lost holds stay lost.
     fn check(&mut self, path: &[Step]) {
         let is_held = |hold: HoldIndex| self.world.holds.get(hold).unwrap().state == State::Held;
         self.forgotten.retain(|hold| self.guards.iter().any(|(known, _)| known == hold));
@@ -212,7 +214,7 @@ fn no_order_of_events_has_an_owner_believe_in_a_lease_that_is_over() {
         let path: Vec<_> =
             (0..LENGTH).map(|place| STEPS[number / STEPS.len().pow(place) % STEPS.len()]).collect();
         let mut owner = Owner::new(kind);
-        // Without them nothing that matters begins.
+        // The first two steps give the owner a guard, because the other steps need one.
         for step in [STEPS[0], Step::Granted].into_iter().chain(path.iter().copied()) {
             owner.step(step);
             owner.check(&path);

@@ -1,8 +1,8 @@
-//! Releases that are sent again in the model world, because another server answers.
+//! Model tests of releases that are repeated after a failover.
 
 use super::*;
 
-/// B2: releases that were confirmed before another server took over are sent again to it, each once.
+/// B2: releases that were confirmed before a failover are sent to the new server, each once.
 #[test]
 fn what_was_released_lately_is_released_again_when_another_server_answers() {
     let mut world = World::new();
@@ -13,7 +13,7 @@ fn what_was_released_lately_is_released_again_when_another_server_answers() {
     let again = world.repeated();
     let seen: Vec<_> = again.iter().map(|settle| (settle.owner, settle.count)).collect();
     assert_eq!(seen, [(1, 0), (2, 0), (3, 0)]);
-    // The first was lost; of the others the new server says that it had heard. Its own replicas may have heard of none.
+    // The new server had missed the first release and received the other two. Its own replicas may have missed all three.
     for (settle, known) in again.iter().zip([true, false, false]) {
         world.reconciled(settle, known, 0);
     }
@@ -24,7 +24,7 @@ fn what_was_released_lately_is_released_again_when_another_server_answers() {
     assert_eq!((metrics.lost_not_owner, metrics.lost_expired, metrics.hold.count()), (0, 0, 3), "no loss");
 }
 
-/// B2: what a cancelled attempt gave back is given back again, too.
+/// B2: the release of a cancelled attempt is repeated, too.
 #[test]
 fn what_was_taken_back_lately_is_taken_back_again() {
     let mut world = World::new();
@@ -35,7 +35,7 @@ fn what_was_taken_back_lately_is_taken_back_again() {
     assert_eq!(world.repeated().iter().map(|settle| settle.count).collect::<Vec<_>>(), [0]);
 }
 
-/// B2: a release that is under way while servers change may have been confirmed by the one before: another one follows.
+/// B2: the old server may have confirmed a release that is under way during a failover, so another release follows.
 #[test]
 fn a_release_that_nobody_knows_who_confirmed_is_followed_by_another() {
     let mut world = World::new();
@@ -49,7 +49,7 @@ fn a_release_that_nobody_knows_who_confirmed_is_followed_by_another() {
     assert!(world.holds.holds.is_empty());
 }
 
-/// B2: an owner that holds the lock again, or asks for it, is left alone.
+/// B2: an owner that holds the lock again, or requests it, is not released.
 #[test]
 fn nobody_is_released_who_has_come_back() {
     for holds_again in [false, true] {
@@ -66,7 +66,7 @@ fn nobody_is_released_who_has_come_back() {
     }
 }
 
-/// B2: who comes back while its release is sent again waits for the answer, so that no release can overtake a grant.
+/// B2: an owner that returns while its release is repeated waits for the reply, so that no release can overtake a grant.
 #[test]
 fn whoever_comes_back_meanwhile_waits_for_its_release() {
     let mut world = World::new();
@@ -75,7 +75,7 @@ fn whoever_comes_back_meanwhile_waits_for_its_release() {
     world.holds.changed(&Change::everywhere(), world.now);
     let [settle] = &world.repeated()[..] else { panic!("one release") };
     assert!(world.begin().is_none());
-    // Refused there and sent elsewhere, it is still that one release.
+    // After a redirection it is still the same release.
     let elsewhere =
         world.holds.reconcile_refused(settle.hold, Duration::ZERO, world.now, &mut Effects::default());
     assert!(world.begin().is_none());
@@ -83,7 +83,7 @@ fn whoever_comes_back_meanwhile_waits_for_its_release() {
     assert!(world.begin().is_some());
 }
 
-/// B2: after a failover the releases of a busy process go out some at a time, each once.
+/// B2: after a failover the releases of a busy process are sent in slices, each once.
 #[test]
 fn thousands_of_releases_are_sent_again_some_at_a_time() {
     let mut world = World::new();
@@ -108,7 +108,7 @@ fn thousands_of_releases_are_sent_again_some_at_a_time() {
     assert!(world.holds.holds.is_empty());
 }
 
-/// B2: a server that fails is not asked for more and more releases, and not for ever.
+/// B2: the number of releases sent to a failing server is bounded, and so is the time for which they are retried.
 #[test]
 fn releases_that_fail_again_and_again_are_given_up_in_time() {
     let mut world = World::new();
@@ -124,7 +124,7 @@ fn releases_that_fail_again_and_again_are_given_up_in_time() {
     assert!(world.holds.holds.is_empty() && world.holds.wheel.is_empty());
 }
 
-/// A release that is to follow another one is of no use once the lock is somebody else's: a shutdown does not wait for it.
+/// A release that is to follow another release is useless once another owner has the lock, so a shutdown does not wait for it.
 #[test]
 fn a_shutdown_waits_for_no_release_of_a_lock_that_is_lost() {
     let mut world = World::new();
@@ -152,7 +152,7 @@ fn a_shutdown_waits_for_no_release_of_a_lock_that_is_lost() {
     assert!(world.holds.unreconciled_names().is_empty());
 }
 
-/// A task may look at the answer to its attempt when the shutdown has taken that back already, and then takes it back once more.
+/// A task may read the reply to its attempt after the shutdown has taken the attempt back. The task then takes it back once more.
 #[test]
 fn a_shutdown_waits_for_what_a_task_takes_back_behind_its_back() {
     let mut world = World::new();
@@ -173,7 +173,7 @@ fn a_shutdown_waits_for_what_a_task_takes_back_behind_its_back() {
     assert!(world.holds.unreconciled_names().is_empty());
 }
 
-/// Of an owner whom others know it would not be given back once more: the server would keep the lock for another lease.
+/// Other code knows this owner, so without the retry the server would keep the lock for another lease.
 #[test]
 fn a_release_that_may_be_lost_is_repeated_though_a_renewal_before_it_was_in_vain() {
     for awaited in [true, false] {
@@ -191,7 +191,7 @@ fn a_release_that_may_be_lost_is_repeated_though_a_renewal_before_it_was_in_vain
             (None, world.holds.release(hold, GUARD, world.now))
         };
         assert!(request.is_some());
-        // Their connection breaks; the server has executed the renewal.
+        // Their connection breaks, and the server has executed the renewal.
         world.now = world.now + 2 * TICK;
         let mut effects = Effects::default();
         let _none = world.holds.end_renewal(script, None, world.now, |_| 0, &mut effects);
@@ -204,7 +204,7 @@ fn a_release_that_may_be_lost_is_repeated_though_a_renewal_before_it_was_in_vain
     }
 }
 
-/// It was asked for when the guard went: whichever answer comes first, the loss is counted, and told of once.
+/// A check was under way when the guard was dropped. The loss is counted and reported once, in either order of the replies.
 #[test]
 fn a_loss_is_counted_though_it_is_heard_of_while_the_release_is_under_way() {
     for heard_before in [true, false] {

@@ -1,4 +1,4 @@
-//! What the watchdog renews in the model world, and when.
+//! Model tests of renewals and their schedule.
 
 use super::*;
 
@@ -84,7 +84,7 @@ fn what_is_extended_by_hand_follows_a_verification_under_way() {
     let asked = world.due();
     let script = world.holds.begin_renewal(asked, Some(0), world.now);
     world.now = world.now + LEASE / 10;
-    // The wish waits for an answer to a question of its own.
+    // The wish waits for the reply to a request of its own.
     let until = world.now + WAIT;
     let (wish, at_once) = world.holds.wish(hold, Want::Extension, until, Waker::noop()).unwrap();
     assert!(at_once.is_none());
@@ -114,7 +114,7 @@ fn a_late_renewal_does_not_bring_a_lost_lock_back() {
     world.settle_down(&[]);
 }
 
-/// The server may have granted the longer one already.
+/// The server may have granted the longer lease already.
 #[test]
 fn a_renewal_takes_nothing_from_what_the_same_owner_asks_for_meanwhile() {
     let long = Lease::new(10 * LEASE).unwrap();
@@ -141,12 +141,12 @@ fn a_renewal_takes_nothing_from_what_the_same_owner_asks_for_meanwhile() {
         let granted = world.holds.granted(hold, terms, GrantReply::Again, world.now, &mut effects);
         assert!(matches!(granted, Some(Granted::Held(..))));
         assert_eq!(world.valid_until(hold), long.valid_until(terms.sent));
-        // Which of the two came first is for the server to say.
+        // The server decides which of the two requests came first.
         assert_eq!(world.due().len(), usize::from(renewal_is_first));
     }
 }
 
-/// Who dies meanwhile would leave the lock for so long.
+/// A longer lease would keep the lock for longer if its owner died meanwhile.
 #[test]
 fn a_renewal_does_not_carry_what_an_earlier_attempt_asked_for() {
     let (short, long) = (Lease::new(LEASE).unwrap(), Lease::new(10 * LEASE).unwrap());
@@ -164,7 +164,7 @@ fn a_renewal_does_not_carry_what_an_earlier_attempt_asked_for() {
     assert_eq!(world.due()[0].lease, short);
 }
 
-/// Its guards may have said that they are lost before the watchdog did, which has not run since.
+/// The guards may have reported the loss before the watchdog, which has not run since.
 #[test]
 fn what_is_heard_after_the_end_mends_nothing() {
     for answer in [1, 0] {
@@ -193,7 +193,7 @@ fn what_is_heard_after_the_end_mends_nothing() {
     assert_eq!(world.holds.lost(hold), Some(LostReason::Expired));
 }
 
-/// Nothing was said of it before the loss: a short lease ends before the time is up in which an answer may come.
+/// A short lease can end before the deadline for the reply, so the failure would go unreported before the loss.
 #[test]
 fn a_renewal_under_way_when_its_lease_ends_has_failed_and_only_once() {
     for answer in [Some(1), Some(0), None] {
@@ -216,7 +216,7 @@ fn a_renewal_under_way_when_its_lease_ends_has_failed_and_only_once() {
         }
         assert_eq!(world.holds.counted().failed_renewals, 1, "{answer:?}: it was counted");
     }
-    // The same where the answer is there before the watchdog, and after the end.
+    // The same if the reply arrives after the end of the lease, but before the watchdog runs.
     for answer in [Some(1), None] {
         let mut world = World::new();
         let (start, hold) = (world.now, world.take(1, true));
@@ -232,7 +232,7 @@ fn a_renewal_under_way_when_its_lease_ends_has_failed_and_only_once() {
         assert_eq!(world.holds.lost(hold), Some(LostReason::Expired));
         assert_eq!(world.holds.counted().failed_renewals, 1, "{answer:?}");
     }
-    // A question under way has not failed by the end of what it asks for.
+    // A check under way when its lease ends is not a failed renewal.
     let mut world = World::new();
     let fixed = world.take(1, false);
     world.holds.changed(&Change::everywhere(), world.now);
@@ -245,7 +245,7 @@ fn a_renewal_under_way_when_its_lease_ends_has_failed_and_only_once() {
     assert_eq!(world.holds.counted().failed_renewals, 0, "nothing was to be renewed");
 }
 
-/// Between two turns of the watchdog its lease would have ended, unasked for and untold.
+/// The lease would end between two beats of the watchdog, without a renewal or a report.
 #[test]
 fn a_renewal_that_is_answered_late_is_followed_by_another_at_once() {
     let mut world = World::new();
@@ -265,8 +265,8 @@ fn a_renewal_that_is_answered_late_is_followed_by_another_at_once() {
     assert_eq!(world.holds.lost(hold), None);
 }
 
-/// What has waited for a connection all the time has not left. Anything else may have been executed, also where its connection has
-/// broken and nobody has been told yet.
+/// A request that waited for a connection all the time was not sent. Any other request may have been executed, even if its
+/// connection broke and the table does not know that yet.
 #[test]
 fn who_has_waited_too_long_is_told_whether_the_request_may_have_been_executed() {
     for sent in [true, false] {

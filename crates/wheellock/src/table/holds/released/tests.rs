@@ -15,7 +15,7 @@ fn everybody() -> Concerns {
     concerns
 }
 
-/// The owners of all that is to be sent again; each ends at once.
+/// Returns the owners of all releases to repeat. Each release ends at once.
 fn repeated(released: &mut Released) -> Vec<u64> {
     let mut owners = Vec::new();
     while let Some(release) = released.next(&mut usize::MAX.clone()) {
@@ -26,14 +26,14 @@ fn repeated(released: &mut Released) -> Vec<u64> {
     owners
 }
 
-/// B2: what is remembered of releases is bounded in time, each server's by its own last one.
+/// B2: the record of releases is bounded in time. Each server's bound is its own last release.
 #[test]
 fn a_server_is_trusted_to_have_passed_on_what_it_confirmed_long_before_its_last() {
     let (mut released, start, name) = (Released::default(), BootInstant::now(), name("n"));
     for second in 0..=20 {
         released.remember(0, &name, second, start + Duration::from_secs(second));
         if second == 7 {
-            // The last word of this server.
+            // The last release that this server confirms.
             released.remember(1, &name, 107, start + Duration::from_secs(second));
         }
     }
@@ -44,7 +44,7 @@ fn a_server_is_trusted_to_have_passed_on_what_it_confirmed_long_before_its_last(
     assert_eq!(repeated(&mut released), [0; 0], "each is sent again once");
 }
 
-/// B2: what is remembered of releases is bounded in number, whoever confirmed them, and the latest are kept.
+/// B2: the record of releases is bounded in number over all servers, and keeps the latest releases.
 #[test]
 fn of_too_many_the_oldest_are_forgotten() {
     let (mut released, start, name) = (Released::default(), BootInstant::now(), name("n"));
@@ -74,7 +74,7 @@ fn names_are_kept_alive_up_to_so_many_bytes() {
     assert_eq!(released.name_bytes, alive * 4096);
 }
 
-/// B2: an idle process keeps nothing of what it once released.
+/// B2: an idle process keeps no record of old releases.
 #[test]
 fn what_is_old_is_forgotten_with_the_room_that_it_took() {
     let (mut released, start) = (Released::default(), BootInstant::now());
@@ -90,7 +90,7 @@ fn what_is_old_is_forgotten_with_the_room_that_it_took() {
     assert_eq!(repeated(&mut released), [0; 0]);
 }
 
-/// B2: after a failover a new primary is asked for so many releases at once, and no more.
+/// B2: after a failover the number of releases under way to a new primary is bounded.
 #[test]
 fn no_more_are_under_way_than_a_server_does_in_a_moment() {
     let (mut released, now, name) = (Released::default(), BootInstant::now(), name("n"));
@@ -101,7 +101,7 @@ fn no_more_are_under_way_than_a_server_does_in_a_moment() {
     assert_eq!((first.len(), looks), (UNDER_WAY, 1000 - UNDER_WAY));
     assert!(!released.may_repeat() && released.next(&mut looks).is_none());
     (0..10).for_each(|_| released.ended());
-    // Those who come meanwhile are not suspected.
+    // Releases that arrive meanwhile are not suspects.
     released.remember(0, &name, 5000, now);
     assert_eq!(std::iter::from_fn(|| released.next(&mut looks)).count(), 10);
     (0..UNDER_WAY).for_each(|_| released.ended());

@@ -50,7 +50,7 @@ fn is_end(event: &Event) -> bool {
     matches!(event, End | Answer | RepeatAt)
 }
 
-/// So many more have begun than ended.
+/// Returns how many more `begins` than `ends` the path contains.
 fn left(path: &[Event], begins: Event, ends: impl Fn(&Event) -> bool) -> Option<usize> {
     let began = path.iter().filter(|event| **event == begins).count();
     began.checked_sub(path.iter().filter(|event| ends(event)).count())
@@ -60,7 +60,7 @@ fn busy(path: &[Event]) -> bool {
     left(path, Attempt, |event| *event == EndAttempt) != Some(0) || left(path, Begin, is_end) != Some(0)
 }
 
-/// What the last of those events was that decide something, and what came before it.
+/// Returns the last event that decides a state, and the events before it.
 fn last(path: &[Event], decides: impl Fn(&Event) -> bool) -> Option<(Event, &[Event])> {
     let at = path.iter().rposition(decides)?;
     Some((path[at], &path[..at]))
@@ -71,7 +71,7 @@ fn outdated(path: &[Event]) -> bool {
         last(path, |event| matches!(event, Change | LeaveTheBacklog | Outdate | Begin | TakeOutdated));
     match decided {
         Some((Outdate, _)) => true,
-        // Where nothing is under way, that changes nothing.
+        // With no request under way, a change leaves no mark.
         Some((Change | LeaveTheBacklog, before)) => busy(before) || outdated(before),
         _ => false,
     }
@@ -82,7 +82,7 @@ fn postponed(path: &[Event]) -> bool {
     decided.is_some_and(|(event, _)| event == JoinTheBacklog)
 }
 
-/// Which event has planned what is planned.
+/// Returns the event that planned the next request.
 fn planned(path: &[Event]) -> Option<Event> {
     let decided = last(path, |event| matches!(event, RepeatAt | PutOff | Begin | GiveUp));
     decided.map(|(event, _)| event).filter(|event| matches!(event, RepeatAt | PutOff))
@@ -95,7 +95,7 @@ fn untold(path: &[Event]) -> Untold {
     }
 }
 
-/// One path from the beginning. False if its last event cannot happen.
+/// Follows one path from the beginning. Returns false if its last event cannot happen.
 fn follow(path: &[Event], start: BootInstant) -> bool {
     let (soon, later) = (start + Duration::from_secs(1), start + Duration::from_secs(2));
     let mut releasing = Releasing::default();
@@ -140,7 +140,7 @@ fn follow(path: &[Event], start: BootInstant) -> bool {
     true
 }
 
-/// Every order of up to five events, against a reading of the same order backwards.
+/// Every order of up to five events, compared with a backward reading of the same order.
 #[test]
 fn nothing_is_taken_for_told_that_is_under_way_or_to_come() {
     fn explore(path: &mut Vec<Event>, depth: usize, start: BootInstant) {

@@ -10,7 +10,7 @@ use super::*;
 enum Event {
     Want,
     WantNoMore,
-    /// After so many seconds.
+    /// Number of seconds after the start.
     Plan(u64),
     PlanBy(u64),
     Unplan,
@@ -52,12 +52,12 @@ const EVENTS: [Event; 20] = [
     Leave,
 ];
 
-/// When the test asks, answers, and has what failed made again.
+/// Instants of a reply and of a retry, in seconds after the start.
 const NOW: u64 = 1;
 const AGAIN: u64 = 6;
 const GUARDS: u32 = 2;
 
-/// Whether the last of those events that decide something was one of those that make it so.
+/// Returns true if the last deciding event of the path is one that `so` accepts.
 fn is(path: &[Event], so: impl Fn(&Event) -> bool, not_so: impl Fn(&Event) -> bool) -> bool {
     path.iter().rfind(|event| so(event) || not_so(event)).is_some_and(so)
 }
@@ -104,7 +104,7 @@ fn guards(path: &[Event]) -> Option<u32> {
     Some(u32::try_from(count(Want).checked_sub(count(WantNoMore))?).unwrap() * GUARDS)
 }
 
-/// One path from the beginning. False if its last event cannot happen.
+/// Follows one path from the beginning. Returns false if its last event cannot happen.
 fn follow(path: &[Event], start: BootInstant) -> bool {
     let after = |seconds: u64| start + Duration::from_secs(seconds);
     let mut cohorts = Cohorts::new(1, 0);
@@ -153,7 +153,7 @@ fn follow(path: &[Event], start: BootInstant) -> bool {
     true
 }
 
-/// Every order of up to four events, against a reading of the same order backwards.
+/// Every order of up to four events, compared with a backward reading of the same order.
 #[test]
 fn what_was_learnt_last_is_what_is_done_next() {
     fn explore(path: &mut Vec<Event>, depth: usize, start: BootInstant) {

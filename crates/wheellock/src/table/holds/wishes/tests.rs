@@ -7,7 +7,7 @@ use super::*;
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Event {
     Begin(Want),
-    /// A renewal that asks for this much.
+    /// A renewal begins that can fulfil this wish.
     Asked(Want),
     Done(Want),
     FellShort,
@@ -40,7 +40,7 @@ fn told(end: Fulfilled) -> String {
     format!("{end:?}")
 }
 
-/// What a caller is told that began to wait just before `later` happened.
+/// Returns the result for a caller that began to wait just before the events of `later`.
 fn expected(want: Want, later: &[Event]) -> Option<String> {
     let mut asked = false;
     for event in later {
@@ -59,7 +59,7 @@ fn expected(want: Want, later: &[Event]) -> Option<String> {
     None
 }
 
-/// One path from the beginning. False if its last event cannot happen.
+/// Follows one path from the beginning. Returns false if its last event cannot happen.
 fn follow(path: &[Event]) -> bool {
     const HOLD: HoldIndex = 7;
     let (mut wishes, mut woken) = (Wishes::default(), 0);
@@ -99,7 +99,7 @@ fn follow(path: &[Event]) -> bool {
     true
 }
 
-/// Every order of up to five events, against a reading of the same order backwards.
+/// Every order of up to five events, compared with a backward reading of the same order.
 #[test]
 fn every_caller_is_told_once_what_became_of_its_own_wish() {
     fn explore(path: &mut Vec<Event>, depth: usize) {

@@ -1,5 +1,7 @@
-//! Whether locks can be had now, as far as is known without asking anybody. Owns the judgement of one manager and of a quorum; where a
-//! connection stands, and what the watchdog could not renew, is told by those who know.
+//! Whether locks can be acquired now, judged without I/O.
+//!
+//! This module owns the judgement of one manager and of a quorum. It reads the connection's state and the failing
+//! renewals.
 
 use std::fmt;
 
@@ -8,8 +10,8 @@ use wheellock_client::ConnectionState;
 use crate::request::acquire::SILENT_PART;
 use crate::request::context::Context;
 
-/// Whether a lock can be acquired now, as far as is known: see [`LockManager::health`](crate::LockManager::health). `Display` is one line
-/// for the body of an answer.
+/// Whether a lock can be acquired now, as far as is known: see [`LockManager::health`](crate::LockManager::health).
+/// `Display` writes one line for the body of a response.
 ///
 /// ```no_run
 /// # fn answer(_: u16, _: String) {}
@@ -21,33 +23,34 @@ use crate::request::context::Context;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Health {
-    /// The server is connected and answers, and every lease that the watchdog keeps was renewed when it was tried last.
+    /// The server is connected and replies. The last renewal of every lease by the watchdog succeeded.
     Healthy,
-    /// The server, or of a cluster's primaries one, is not connected, or refuses us. It is tried again in the background.
+    /// The server, or one of a cluster's primaries, is not connected or refuses the connection. The client retries in
+    /// the background.
     NotConnected {
-        /// Why, if an attempt has failed or a connection was lost.
+        /// The reason, if an attempt has failed or a connection was lost.
         last_error: Option<wheellock_client::Error>,
     },
-    /// The server is connected and has owed an answer for more than a third of the response timeout.
+    /// The server is connected, and a reply has been missing for more than a third of the response timeout.
     Silent,
-    /// The watchdog could not renew locks that are held; it tries again until their leases end.
+    /// The watchdog could not renew held locks. It retries until their leases end.
     RenewalsFail {
-        /// How many.
+        /// Number of these locks.
         locks: u64,
     },
-    /// The manager was shut down, or its client closed: for good.
+    /// The manager was shut down, or its client was closed. This state is final.
     Ended,
-    /// Of the servers of a [`RedLockManager`](crate::RedLockManager), fewer are healthy than have to grant.
+    /// Too few servers of a [`RedLockManager`](crate::RedLockManager) are healthy for a grant.
     NoQuorum {
-        /// How many are.
+        /// Number of healthy servers.
         healthy: usize,
-        /// How many have to be.
+        /// Number of servers that have to be healthy.
         needed: usize,
     },
 }
 
 impl Health {
-    /// Whether it is [`Healthy`](Self::Healthy).
+    /// Returns true if the state is [`Healthy`](Self::Healthy).
     pub fn is_healthy(&self) -> bool {
         matches!(self, Self::Healthy)
     }
@@ -72,7 +75,7 @@ impl fmt::Display for Health {
     }
 }
 
-/// How one manager is: see [`LockManager::health`](crate::LockManager::health).
+/// Returns the health of one manager: see [`LockManager::health`](crate::LockManager::health).
 pub(crate) fn health_of(context: &Context) -> Health {
     let (shut, failing) = {
         let holds = context.holds();
@@ -85,7 +88,7 @@ pub(crate) fn health_of(context: &Context) -> Health {
         ConnectionState::Ready { .. } => {}
         ConnectionState::Connecting { last_error } => return Health::NotConnected { last_error },
         ConnectionState::Refused(error) => return Health::NotConnected { last_error: Some(error) },
-        // Closed, which is for good.
+        // The client is closed, which is final.
         _ => return Health::Ended,
     }
     let patience = context.client.config().response_timeout / SILENT_PART;
@@ -95,7 +98,7 @@ pub(crate) fn health_of(context: &Context) -> Health {
     if failing > 0 { Health::RenewalsFail { locks: failing } } else { Health::Healthy }
 }
 
-/// Of several managers so many have to be healthy.
+/// Returns the health of several managers, of which `needed` have to be healthy.
 pub(crate) fn health_of_quorum(managers: impl Iterator<Item = Health>, needed: usize) -> Health {
     let (mut healthy, mut have_ended) = (0, true);
     for health in managers {

@@ -1,4 +1,6 @@
-//! Makes locks on one server, from its address and settings. Owns the lifetime of the watchdog.
+//! Creates locks on one server, from its address and settings.
+//!
+//! This module owns the lifetime of the watchdog.
 
 pub(crate) mod health;
 #[cfg(feature = "metrics")]
@@ -36,7 +38,8 @@ use crate::table::metrics::Metrics;
 use crate::wait::families::Classifier;
 use crate::wire::holder::Label;
 
-/// Makes locks on one server. Cheap to clone; all clones share one connection, one watchdog and one identity.
+/// A connection to one server, and the locks on it. Cheap to clone; all clones share one connection, one watchdog and
+/// one identity.
 ///
 /// ```no_run
 /// use wheellock::LockManager;
@@ -56,7 +59,7 @@ pub struct LockManager {
     reporter: Arc<Reporter>,
 }
 
-/// Settings of a [`LockManager`]; made by [`LockManager::builder`].
+/// Settings of a [`LockManager`]. Use [`LockManager::builder`] to start them.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -86,8 +89,8 @@ pub struct LockManagerBuilder {
 }
 
 impl LockManager {
-    /// Connects to the server at `url`, with default settings. The URL's grammar is that of
-    /// [`Config`](wheellock_client::Config).
+    /// Connects to the server at `url`, with default settings. [`Config`](wheellock_client::Config) describes the URL's
+    /// grammar.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), wheellock::Error> {
@@ -102,7 +105,7 @@ impl LockManager {
     ///
     /// # Errors
     ///
-    /// [`Error::Server`] if the URL is wrong, or the server cannot be reached, refuses us or is too old;
+    /// [`Error::Server`] if the URL is wrong, or the server cannot be reached, refuses the connection or is too old;
     /// [`Error::NoRandomness`].
     ///
     /// # Panics
@@ -112,7 +115,7 @@ impl LockManager {
         Self::builder(url).connect().await
     }
 
-    /// Starts the settings of a manager. An error in the URL is reported when connecting.
+    /// Starts the settings of a manager. Connecting reports an error in the URL.
     pub fn builder(url: &str) -> LockManagerBuilder {
         LockManagerBuilder {
             config: url.parse(),
@@ -127,144 +130,156 @@ impl LockManager {
         }
     }
 
-    /// A reentrant lock, shared with every process that uses this name, Redisson's `getLock(name)` included. No I/O.
+    /// Returns a reentrant lock, without I/O. It is shared with every process that uses this name, Redisson's
+    /// `getLock(name)` included.
     pub fn lock(&self, name: &str) -> Lock {
         Lock::new(Arc::clone(&self.context), self.context.name(name, &kind::REENTRANT))
     }
 
-    /// A read-write lock, shared with every process that uses this name, Redisson's `getReadWriteLock(name)` included. No
-    /// I/O.
+    /// Returns a read-write lock, without I/O. It is shared with every process that uses this name, Redisson's
+    /// `getReadWriteLock(name)` included.
     pub fn read_write_lock(&self, name: &str) -> ReadWriteLock {
         ReadWriteLock::new(&self.context, name)
     }
 
-    /// A lock that is granted in the order in which callers have asked for it, over all processes that use this name,
-    /// Redisson's `getFairLock(name)` included. No I/O.
+    /// Returns a lock that is granted in the order of requests, without I/O. The order spans all processes that use
+    /// this name, Redisson's `getFairLock(name)` included.
     ///
-    /// The order is that in which the server has heard of those who wait. A waiter keeps its place for as long as its future
-    /// lives; one whose process dies loses it within 5 s. A [`try_acquire`](Lock::try_acquire) is refused while anybody waits.
+    /// Waiters queue in the order in which their requests reach the server. A waiter keeps its place while its future
+    /// lives. If its process dies, the waiter loses its place within 5 s. While any waiter is queued,
+    /// [`try_acquire`](Lock::try_acquire) is refused.
     pub fn fair_lock(&self, name: &str) -> Lock {
         Lock::new(Arc::clone(&self.context), self.context.name(name, &kind::FAIR))
     }
 
-    /// A lock whose every grant has a fencing token, shared with every process that uses this name, Redisson's
-    /// `getFencedLock(name)` included. No I/O.
+    /// Returns a lock whose every grant has a fencing token, without I/O. It is shared with every process that uses
+    /// this name, Redisson's `getFencedLock(name)` included.
     pub fn fenced_lock(&self, name: &str) -> FencedLock {
         FencedLock::new(Lock::new(Arc::clone(&self.context), self.context.name(name, &kind::FENCED)))
     }
 
-    /// The lock of [`lock`](Self::lock), waited for by polling, as Redisson's `getSpinLock(name)` is: no subscription, and so
-    /// nothing to set up for waits that are mostly short. The pauses are [`Backoff::default`]'s, unless
-    /// [`Lock::with_backoff`] says otherwise. No I/O.
+    /// Returns the lock of [`lock`](Self::lock) with a polling wait, as Redisson's `getSpinLock(name)`, without I/O.
+    /// Its waiters do not subscribe, which saves the subscription where waits are mostly short. The pauses are those of
+    /// [`Backoff::default`]. Use [`Lock::with_backoff`] for others.
     pub fn spin_lock(&self, name: &str) -> Lock {
         self.lock(name).with_backoff(Backoff::default())
     }
 
-    /// The lock of a single instance, as Redis's own documentation describes it (`SET name token NX PX lease`), shared with
-    /// everybody who speaks it: redsync and redislock (Go), node-redlock (JavaScript), redis-py's `Lock` and redlock-py
-    /// (Python), rslock (Rust). No I/O.
+    /// Returns the single-instance lock of Redis's own documentation (`SET name token NX PX lease`), without I/O. It is
+    /// shared with all libraries that use this protocol: redsync and redislock (Go), node-redlock (JavaScript),
+    /// redis-py's `Lock` and redlock-py (Python), rslock (Rust).
     ///
-    /// It is the cheapest lock there is, and not reentrant: an owner who holds it is refused with [`Error::NotReentrant`].
-    /// Waiters are woken by a message where the holder uses this library. Others tell nobody when they release: then waiters
-    /// ask again and again, with pauses of up to 128 ms. Do not use the name for another kind of lock.
+    /// This lock is the cheapest, and it is not reentrant. If its owner requests it again, the error is
+    /// [`Error::NotReentrant`]. Waiters are notified of a release if the holder uses this library. Other libraries
+    /// publish no message, so waiters also poll, with pauses of up to 128 ms. Do not use the name for another kind of
+    /// lock.
     pub fn simple_lock(&self, name: &str) -> Lock {
         Lock::new(Arc::clone(&self.context), self.context.name(name, &kind::SIMPLE))
     }
 
-    /// A counted semaphore, shared with every process that uses this name, Redisson's `getSemaphore(name)` included. What a
-    /// process had when it died is gone until somebody adds it: see [`permit_semaphore`](Self::permit_semaphore). No I/O.
+    /// Returns a counted semaphore, without I/O. It is shared with every process that uses this name, Redisson's
+    /// `getSemaphore(name)` included. The permits of a process that died are gone until a caller adds them again.
+    /// Permits of a [`permit_semaphore`](Self::permit_semaphore) are not.
     pub fn semaphore(&self, name: &str) -> Semaphore {
         Semaphore::new(&self.context, name)
     }
 
-    /// A semaphore whose permits have leases, which the watchdog keeps alive; shared with every process that uses this name,
-    /// Redisson's `getPermitExpirableSemaphore(name)` included. No I/O.
+    /// Returns a semaphore whose permits have leases, without I/O. The watchdog renews the leases. The semaphore is
+    /// shared with every process that uses this name, Redisson's `getPermitExpirableSemaphore(name)` included.
     pub fn permit_semaphore(&self, name: &str) -> PermitSemaphore {
         PermitSemaphore::new(&self.context, name)
     }
 
-    /// A latch, shared with every process that uses this name, Redisson's `getCountDownLatch(name)` included. No I/O.
+    /// Returns a latch, without I/O. It is shared with every process that uses this name, Redisson's
+    /// `getCountDownLatch(name)` included.
     pub fn count_down_latch(&self, name: &str) -> CountDownLatch {
         CountDownLatch::new(&self.context, name)
     }
 
-    /// An election, of which one leads among all who campaign in all processes that use this name. No I/O.
+    /// Returns an election, without I/O. One of all campaigners leads, in all processes that use this name.
     pub fn election(&self, name: &str) -> Election {
         Election::new(&self.context, name)
     }
 
-    /// A new owner, for taking locks reentrantly: see [`Lock::with_owner`].
+    /// Returns a new owner, for taking locks reentrantly: see [`Lock::with_owner`].
     pub fn owner(&self) -> Owner {
         self.context.owner(self.context.new_owner())
     }
 
-    /// The identity of this manager on the wire: the part of its owners before the colon.
+    /// Returns the identity of this manager on the server: the part of its owners before the colon.
     pub fn id(&self) -> &str {
         &self.context.uuid
     }
 
-    /// What about the server puts locks at risk, as it was when connecting: eviction, missing persistence, missing
-    /// permissions, an old version. Empty is good. With the feature `tracing` each was logged as a warning then.
+    /// Returns the server's risks to locks, as found when connecting: eviction, missing persistence, missing
+    /// permissions, an old version. An empty list is good. With the feature `tracing`, connecting logs each finding as
+    /// a warning.
     pub fn diagnostics(&self) -> &[Finding] {
         &self.findings
     }
 
-    /// Counters since this manager was made, for all its locks and clones.
+    /// Returns the counters since this manager was created, for all its locks and clones.
     pub fn metrics(&self) -> Metrics {
         Metrics::together(self.context.counted().iter().map(|(_, metrics)| metrics))
     }
 
-    /// [`metrics`](Self::metrics), apart for each family of locks that [`classify`](LockManagerBuilder::classify) makes, with its
-    /// label. What concerns no single lock, as [`server_clock_jumps`](Metrics::server_clock_jumps), is in none of them, and without a
-    /// classifier there are none.
+    /// Returns [`metrics`](Self::metrics) per family of locks, with the family's label.
+    /// [`classify`](LockManagerBuilder::classify) defines the families; without it the list is empty. A counter that
+    /// concerns no single lock, such as [`server_clock_jumps`](Metrics::server_clock_jumps), is in none of the
+    /// families.
     pub fn metrics_by_family(&self) -> Vec<(&'static str, Metrics)> {
         let counted = self.context.counted().into_iter();
         counted.filter_map(|(label, metrics)| label.map(|label| (label, metrics))).collect()
     }
 
-    /// Tells the recorder of the `metrics` crate what has been counted since the last time, and how things are now: under the names that
-    /// [`guide::observability`](crate::guide::observability) lists, labelled with this manager's
+    /// Reports to the recorder of the `metrics` crate all counts since the last report, and the present gauges.
+    /// [`guide::observability`](crate::guide::observability) lists the names. The labels are this manager's
     /// [name](LockManagerBuilder::metrics_name) and the [families](LockManagerBuilder::classify) of its locks.
     ///
-    /// The recorder has to be installed before: a report without one tells nobody, and nothing is told twice. To be called before the
-    /// numbers are read, as by the handler of a scrape; or from time to time, which
-    /// [`report_metrics_every`](LockManagerBuilder::report_metrics_every) does. What is counted is the same with and without the
-    /// feature, so taking locks costs no more. Observations of a histogram are told as the middle of their
-    /// [`Bucket`](crate::Bucket), at most an eighth off; at most ten thousand of each in one report, in the same proportions, if there were
-    /// more.
+    /// Install the recorder first. Counts that are reported without a recorder are lost, because they are not reported
+    /// twice. Call this before the numbers are read, for example in the handler of a scrape. Or call it at intervals,
+    /// as [`report_metrics_every`](LockManagerBuilder::report_metrics_every) does. The manager counts the same with and
+    /// without this feature, so taking locks does not cost more.
+    ///
+    /// Each observation of a histogram is reported as the middle of its [`Bucket`](crate::Bucket), at most an eighth
+    /// off. One report has at most ten thousand observations of each histogram. If there were more, the proportions of
+    /// the buckets are kept.
     #[cfg(feature = "metrics")]
     pub fn report_metrics(&self) {
         self.reporter.report(&self.context);
     }
 
-    /// The last report, if there were others.
+    /// Sends the last report, if reports are sent at intervals.
     pub(crate) fn end_reports(&self) {
         #[cfg(feature = "metrics")]
         self.reporter.end(&self.context);
     }
 
-    /// Whether a lock can be acquired now, as far as is known without asking: the connection is ready, the server answers what it was
-    /// asked, and the watchdog's renewals succeed. No I/O; for a probe that is called every second.
+    /// Returns whether a lock can be acquired now, as far as is known without a request. For that the connection is
+    /// ready, the server replies in time, and the watchdog's renewals succeed. No I/O, so a probe may call this every
+    /// second.
     ///
-    /// Behind Sentinels or among replicas the server is the primary of now; while a failover goes on there is none. In a cluster every slot has
-    /// to have a connected primary, though a lock of another shard could be had.
+    /// Behind Sentinels or among replicas, the server is the current primary. During a failover there is none. In a
+    /// cluster every slot needs a connected primary, even though a lock of another shard could still be acquired.
     ///
-    /// It is what a *readiness* probe wants: a service whose every request needs a lock takes no requests meanwhile. It is no
-    /// *liveness* probe: a restart heals none of this, and gives up the locks that are held. A server that died a moment ago may be taken for
-    /// healthy until an answer is missed: on an idle connection for a heartbeat
+    /// Use this for a *readiness* probe: a service whose every request needs a lock takes no requests meanwhile. Do not
+    /// use it for a *liveness* probe: a restart heals none of these states, and gives up the held locks. A server that
+    /// died a moment ago may seem healthy until a reply is missed. On an idle connection that takes a heartbeat
     /// ([`Config::heartbeat`](wheellock_client::Config::heartbeat)) and a third of the response timeout.
     pub fn health(&self) -> Health {
         health_of(&self.context)
     }
 
-    /// Whether [`health`](Self::health) is [`Healthy`](Health::Healthy).
+    /// Returns true if [`health`](Self::health) is [`Healthy`](Health::Healthy).
     pub fn is_healthy(&self) -> bool {
         self.health().is_healthy()
     }
 
-    /// The connection, for other commands on the same server. Mind that they share its pipeline, which is why what would change it for
-    /// the locks or keep them waiting is refused (`SELECT`, `MULTI`, `BLPOP`, ...: [`Client::call`]), and that closing it leaves every
-    /// lock that is held to its lease: [`shutdown`](Self::shutdown) gives them back first.
+    /// Returns the connection, for other commands on the same server.
+    ///
+    /// Other commands share the pipeline of the locks. Commands that would change the connection for the locks or delay
+    /// them are refused (`SELECT`, `MULTI`, `BLPOP`, ...: [`Client::call`]). Closing the connection leaves every held
+    /// lock until its lease ends. [`shutdown`](Self::shutdown) releases the locks first.
     pub fn client(&self) -> &Client {
         &self.context.client
     }
@@ -280,67 +295,72 @@ impl fmt::Debug for LockManager {
 }
 
 impl LockManagerBuilder {
-    /// How long a lock that the watchdog keeps alive outlives its holder's death. It is renewed after every third of
-    /// this. Default 30 s, as in Redisson (`lockWatchdogTimeout`); at least 20 ms, and on a network rather a hundred round
-    /// trips.
+    /// Sets the lease of locks that the watchdog renews. A lock outlives its holder's death by this time at most. The
+    /// watchdog renews it after every third of the lease. Default 30 s, as in Redisson (`lockWatchdogTimeout`). At
+    /// least 20 ms, and on a network rather a hundred round trips.
     ///
-    /// A renewal that is not answered is given up after
-    /// [`Config::response_timeout`](wheellock_client::Config::response_timeout), 3 s by default. On a connection that has gone silent a
-    /// lease below one and a half times that is lost with its first renewal, for there is no time for a second one: a short
-    /// lease wants a short timeout, too, as 500 ms for a lease of 3 s.
+    /// A renewal without a reply is given up after
+    /// [`Config::response_timeout`](wheellock_client::Config::response_timeout), 3 s by default. If a connection goes
+    /// silent, a lease below one and a half times the timeout is lost with its first renewal. There is no time for a
+    /// second one. So use a short timeout with a short lease, for example 500 ms for a lease of 3 s.
     #[must_use]
     pub fn watchdog_lease(mut self, lease: Duration) -> Self {
         self.watchdog_lease = lease;
         self
     }
 
-    /// For how long after a grant by the server a lock may pass from task to task of this process without a word to the server.
-    /// Default 5 ms; [`Duration::ZERO`] turns it off.
+    /// Sets the hand-over budget: the time after a grant in which a lock may pass between tasks of this process without
+    /// a request to the server. Default 5 ms; [`Duration::ZERO`] turns it off.
     ///
-    /// A guard that is dropped or released hands a lock that the watchdog keeps alive over to the task of this process that has waited
-    /// longest, as it is: in a microsecond and not in two round trips. When the time is over the lock is really released, and if
-    /// other processes heard of that this one stands back until they have had their turns. They share the time: of two that want the
-    /// lock, each has it for half as long. While no other process listens, the time doubles with each release, up to 100 ms. A process
-    /// that is never without waiters leaves the lock free for 135 ms every 4.6 s, and every 0.75 s while contenders of this library poll.
-    /// The closure forms, simple locks, fenced locks, fair locks, semaphores, fixed leases and owners that were presented always go to
-    /// the server.
+    /// A guard that is dropped or released hands its lock over to the longest waiter of this process, if the watchdog
+    /// renews the lock. That takes a microsecond instead of two round trips. After the budget the lock is really
+    /// released. If other processes were notified of that, this process waits until they have had their turns.
+    ///
+    /// Processes share the budget: if two want the lock, each has it for half as long. While no other process
+    /// subscribes, the budget doubles with each release, up to 100 ms. A process that always has waiters leaves the
+    /// lock free for 135 ms every 4.6 s. While contenders of this library poll, it does so every 0.75 s.
+    ///
+    /// Some locks always go to the server: the closure forms, simple locks, fenced locks, fair locks, semaphores, fixed
+    /// leases and presented owners.
     #[must_use]
     pub fn hand_over(mut self, budget: Duration) -> Self {
         self.hand_over = budget;
         self
     }
 
-    /// How many servers have to keep a grant or a renewal before it counts. Default [`Durability::Primary`].
+    /// Sets the number of servers that must keep a grant or a renewal before it counts. Default
+    /// [`Durability::Primary`].
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
 
-    /// How long a grant or a renewal may take to reach the servers that [`durability`](Self::durability) asks for. Default
-    /// 1 s, as in Redisson (`slavesSyncTimeout`). While one is waited for, the server answers nothing else on the
-    /// connection, so a third of the response timeout is the most.
+    /// Sets the time in which a grant or a renewal must reach the servers that [`durability`](Self::durability)
+    /// requires. Default 1 s, as in Redisson (`slavesSyncTimeout`). During this wait the server answers no other
+    /// command on the connection, so the limit is a third of the response timeout.
     #[must_use]
     pub fn replication_timeout(mut self, timeout: Duration) -> Self {
         self.replication_timeout = timeout;
         self
     }
 
-    /// What this manager calls itself, for people who ask who holds a lock: see [`Lock::holder`]. For example host, process and
-    /// service, as in `"web-3/4711/billing"`: 1 to 256 bytes, without control characters. **Never a secret**: whoever may read
-    /// keys reads it. Default none.
+    /// Sets a label of this manager, for people who look up a lock's holder: see [`Lock::holder`]. Name for example
+    /// host, process and service, as in `"web-3/4711/billing"`. It has 1 to 256 bytes, without control characters.
+    /// **Never use a secret**, because every user with read access to keys can read it. Default none.
     ///
-    /// It stands beside the locks, in a key of its own that Redisson does not know, `wheellock:process:{id}` with this manager's
-    /// [`id`](LockManager::id) in place of the braces. That is written when connecting and every 10 s, lives for 30 s, and is
-    /// deleted by [`shutdown`](LockManager::shutdown). No lock depends on it, and that it cannot be written is no error.
+    /// The label has a key of its own beside the locks, unknown to Redisson. The key is `wheellock:process:{id}`, with
+    /// this manager's [`id`](LockManager::id) in place of the braces. The manager writes it when connecting and every
+    /// 10 s, with a lease of 30 s. [`shutdown`](LockManager::shutdown) deletes it. Locks do not depend on it, so a
+    /// failed write is not an error.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(label.into());
         self
     }
 
-    /// Says to which family a lock belongs, so that [numbers](LockManager::metrics_by_family) can be told apart without one for each
-    /// name: `classify` is asked once for a name, as long as that is in use, and gives the family's label.
+    /// Sets the family of each lock, so that [metrics](LockManager::metrics_by_family) can be split without one set per
+    /// name. The manager calls `classify` once for each name in use, and takes the result as the family's label.
     ///
     /// ```
     /// # use wheellock::LockManager;
@@ -351,16 +371,17 @@ impl LockManagerBuilder {
     /// });
     /// ```
     ///
-    /// There are at most 255 families; when a classifier makes more, those that come last are one, `other`. The names of a semaphore's,
-    /// a latch's and a multi-lock's members are classified, too.
+    /// There are at most 255 families. If a classifier makes more, all further ones are counted as `other`. The names
+    /// of semaphores, latches and the members of multi-locks are classified, too.
     #[must_use]
     pub fn classify(mut self, classify: impl Fn(&str) -> &'static str + Send + Sync + 'static) -> Self {
         self.classifier = Some(Classifier::new(classify));
         self
     }
 
-    /// What the label `manager` of this manager's numbers says. Default: its [id](LockManager::id), which is another one in every process; a
-    /// name that says what it is for makes fewer series. Two managers of one process need two names.
+    /// Sets the value of the label `manager` of this manager's metrics. Default: its [id](LockManager::id), which
+    /// differs in every process. A name for the manager's purpose makes fewer series. Two managers of one process need
+    /// two names.
     #[cfg(feature = "metrics")]
     #[must_use]
     pub fn metrics_name(mut self, name: impl Into<String>) -> Self {
@@ -368,9 +389,9 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Has a task [report](LockManager::report_metrics) so often, from `period` after connecting until the manager is gone, and once more
-    /// when it was [shut down](LockManager::shutdown). Default: nobody does. For exporters that push; one that is scraped does better with a
-    /// report before each scrape.
+    /// Spawns a task that [reports](LockManager::report_metrics) every `period`, until the manager is gone. The first
+    /// report comes `period` after connecting. A [shutdown](LockManager::shutdown) sends one more. By default there is
+    /// no such task. Use it for exporters that push. For a scraped exporter, report before each scrape instead.
     #[cfg(feature = "metrics")]
     #[must_use]
     pub fn report_metrics_every(mut self, period: Duration) -> Self {
@@ -416,10 +437,12 @@ impl LockManagerBuilder {
         Ok(manager)
     }
 
-    /// Makes a manager that connects in the background: for a service that may start before its server, and for one server of a
-    /// [`RedLockManager`](crate::RedLockManager), which must not keep the others from working. Until it is connected, operations
-    /// wait, up to their deadlines, and [`health`](LockManager::health) says what keeps it. Its [`diagnostics`](LockManager::diagnostics) are
-    /// empty, because nobody has asked.
+    /// Creates a manager that connects in the background. Use it for a service that may start before its server. Use it
+    /// also for the servers of a [`RedLockManager`](crate::RedLockManager), where one server must not keep the others
+    /// from working.
+    ///
+    /// Until the manager is connected, operations wait, up to their deadlines. [`health`](LockManager::health) gives
+    /// the reason. Its [`diagnostics`](LockManager::diagnostics) stay empty, because it does not run the checks.
     ///
     /// # Errors
     ///
@@ -435,7 +458,7 @@ impl LockManagerBuilder {
         Ok(manager)
     }
 
-    /// The connection's settings, and where it reports to the manager that is made right after it.
+    /// Returns the connection's settings, with hooks that report to the manager that is assembled next.
     fn prepare(self) -> Result<(Config, Prepared), Error> {
         let watchdog_lease = Lease::kept(self.watchdog_lease)?;
         let label = self.label.map(Label::new).transpose()?;
@@ -458,7 +481,7 @@ impl LockManagerBuilder {
         let settings = Settings {
             watchdog_lease,
             hand_over: self.hand_over,
-            // Not known before the server was asked.
+            // `assemble` sets it from the findings, which come after connecting.
             releases_are_silent: false,
             wanted,
             label,
@@ -476,15 +499,15 @@ impl LockManagerBuilder {
     }
 }
 
-/// The connection's error says what was tried as well as we could.
+/// Wraps an error of connecting. The client's error already describes the operation well.
 fn not_connected(source: wheellock_client::Error) -> Error {
     Error::Server { operation: source.operation().to_owned(), source }
 }
 
-/// What a manager is to be made with, beside its connection.
+/// Settings of a manager, beside its connection.
 struct Prepared {
     settings: Settings,
-    /// Where the connection finds the manager.
+    /// The cell in which the connection's hooks find the manager.
     reports_to: Arc<OnceLock<Weak<Context>>>,
     #[cfg(feature = "metrics")]
     reports: report::Settings,
@@ -517,7 +540,7 @@ impl LockManager {
     }
 }
 
-/// Some turns of a hot lock, and no wait that other processes would notice.
+/// A few hand-overs of a hot lock, and a wait that other processes do not notice.
 const HAND_OVER: Duration = Duration::from_millis(5);
 
 /// Redisson's default `slavesSyncTimeout`.

@@ -1,5 +1,7 @@
-//! What a manager tells the recorder of the `metrics` crate: names, labels and units, and what has changed since the last report. The
-//! counting itself knows nothing of it, so it costs nothing where nobody reports.
+//! Reports of a manager to the recorder of the `metrics` crate.
+//!
+//! This module owns names, labels, units, and the changes since the last report. The counters do not know of it, so
+//! they cost the same without reports.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -11,7 +13,7 @@ use crate::manager::health::health_of;
 use crate::request::context::Context;
 use crate::table::metrics::Metrics;
 
-/// What a manager's reports are to be like.
+/// Settings of a manager's reports.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
     pub(crate) name: Option<String>,
@@ -20,23 +22,25 @@ pub(crate) struct Settings {
 
 /// Reports of one manager.
 pub(crate) struct Reporter {
-    /// The label that all its numbers have.
+    /// The label of all the manager's numbers.
     manager: Label,
     is_regular: bool,
-    /// Taken before all mutexes of the manager's. Nothing is recorded under it.
+    /// The last report. This mutex is locked before all mutexes of the manager. The recorder is not called while it is
+    /// locked.
     last: Mutex<Told>,
 }
 
-/// What was told last.
+/// Numbers of the last report.
 #[derive(Clone, Default)]
 struct Told {
-    /// Of each family, as [`Context::counted`] lists them.
+    /// Numbers of each family, as [`Context::counted`] lists them.
     families: Vec<(Option<&'static str>, Metrics)>,
     client: Stats,
 }
 
 impl Reporter {
-    /// For a manager that is about to begin; if that is wanted, reports by itself. Call within a runtime.
+    /// Creates the reporter of a new manager. Spawns a task for reports at intervals if `settings` wants them. Call
+    /// within a runtime.
     pub(crate) fn start(settings: Settings, context: &Arc<Context>) -> Arc<Self> {
         let name = settings.name.unwrap_or_else(|| context.uuid.to_string());
         let (manager, is_regular) = (Label::new("manager", name), settings.every.is_some());
@@ -48,7 +52,7 @@ impl Reporter {
         reporter
     }
 
-    /// The manager has ended.
+    /// Sends a last report at the manager's end, if reports are sent at intervals.
     pub(crate) fn end(&self, context: &Context) {
         if self.is_regular {
             self.report(context);
@@ -132,9 +136,9 @@ fn report_client(labels: &[Label], now: &Stats, before: &Stats) {
     observe("wheellock_call_seconds", labels, &now.latency, &before.latency);
 }
 
-/// A counter has risen to `now`. One that is still 0 is told, too: an alert needs to see it rise.
+/// Raises a counter to `now`. A counter that is still 0 is reported, too, because an alert needs to see it rise.
 fn count(name: &'static str, labels: &[Label], (now, before): (u64, u64)) {
-    // Nodes of a cluster take their counters along when they leave.
+    // Nodes that leave a cluster take their counters with them, so `now` can be below `before`.
     metrics::counter!(name, labels.iter()).increment(now.saturating_sub(before));
 }
 
@@ -150,8 +154,10 @@ fn observe(name: &'static str, labels: &[Label], now: &Histogram, before: &Histo
     }
 }
 
-/// What was recorded since `before`, bucket by bucket: the middle of each, and how often. A recorder keeps each observation for itself until
-/// it is read, and a hot lock makes a million in a second, so of many only a part is told.
+/// Returns the observations since `before`: the middle of each bucket, and their number.
+///
+/// A recorder keeps each observation until it is read, and a hot lock makes a million in a second. So of many
+/// observations only a part is returned.
 fn observed(now: &Histogram, before: &Histogram) -> Vec<(Duration, usize)> {
     let middle = |from: Duration, to: Duration| if to == Duration::MAX { from } else { (from + to) / 2 };
     let new = now.buckets().zip(before.buckets()).filter_map(|(now, before)| {
@@ -160,19 +166,19 @@ fn observed(now: &Histogram, before: &Histogram) -> Vec<(Duration, usize)> {
     });
     let new: Vec<(Duration, u64)> = new.collect();
     let all: u64 = new.iter().map(|(_, times)| times).sum();
-    // Every bucket that has something is told.
+    // At least one observation of every bucket in use is reported.
     let part = |times: u64| u128::from(times) * u128::from(MOST_OBSERVATIONS) / u128::from(all.max(1));
     let told = |times: u64| if all > MOST_OBSERVATIONS { part(times).max(1) } else { u128::from(times) };
     let told = |times: u64| usize::try_from(told(times)).unwrap_or(usize::MAX);
     new.into_iter().map(|(duration, times)| (duration, told(times))).collect()
 }
 
-/// Of one histogram in one report.
+/// Most observations of one histogram in one report.
 const MOST_OBSERVATIONS: u64 = 10_000;
-/// Between two reports by the clock; what is wanted more often is a call.
+/// Shortest interval between two reports. A caller that needs more reports can call `report`.
 const SHORTEST: Duration = Duration::from_millis(10);
 
-/// Says what the numbers mean, each time: a recorder may have come since.
+/// Describes the metrics, with every report, because a new recorder may have been installed.
 fn describe() {
     let counters = [
         ("wheellock_acquires_total", "Guards handed out."),

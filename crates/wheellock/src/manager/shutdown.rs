@@ -1,5 +1,6 @@
-//! The end of a manager that is told of it: everything is given back, and the server confirms it. Owns the order of steps; what
-//! becomes of the holds is `holds`' business.
+//! Shutdown of a manager, with confirmed releases.
+//!
+//! This module owns the order of steps. `holds` ends the holds.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,20 +16,22 @@ use crate::request::label;
 use crate::wait::wait_queue::WaitQueue;
 
 impl LockManager {
-    /// Ends everything, for all clones of this manager, and within this time: what a service does last, when its work has
+    /// Shuts the manager down, for all its clones, in at most `within`. A service calls this last, when its work has
     /// ended.
     ///
-    /// 1. From here on nothing is granted: every `acquire` fails with [`Error::ShutDown`](crate::Error::ShutDown), and so do
-    ///    those that are waiting.
-    /// 2. Guards that still live lose their locks, with [`LostReason::ShutDown`](crate::LostReason::ShutDown).
-    /// 3. Every hold is given back, attempts under way and releases that were only queued included, and the server's word
-    ///    is waited for.
-    /// 4. The connection is closed. Whatever needs it fails from then on.
+    /// 1. No lock is granted any more. Every `acquire` fails with [`Error::ShutDown`](crate::Error::ShutDown), and so
+    ///    does every waiter.
+    /// 2. Live guards lose their locks, with [`LostReason::ShutDown`](crate::LostReason::ShutDown).
+    /// 3. Every hold is released, including requests under way and queued releases. The call waits for the server's
+    ///    confirmation.
+    /// 4. The connection is closed. Every later call on it fails.
     ///
-    /// Returns what the server has not confirmed in time, which lasts as long as its lease. Work that goes on under a lock is
-    /// not waited for, and the next holder may come at once: end it before. May be called again, which waits again. Places in
-    /// the queues of [fair locks](Self::fair_lock) are given up, too, without waiting for the server's word: one of which it
-    /// never hears, because the connection is broken just then, ends by itself within five seconds.
+    /// Returns the locks that the server has not confirmed in time. Each is held until its lease ends. The call does
+    /// not wait for work under a lock, and the next holder may start at once, so end that work first. You may call it
+    /// again, which waits again.
+    ///
+    /// Waiters leave the queues of [fair locks](Self::fair_lock), too, without the server's confirmation. If the
+    /// connection is broken just then, the server removes the waiter by itself within five seconds.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -43,8 +46,8 @@ impl LockManager {
     ///
     /// # Cancel safety
     ///
-    /// From the first poll on it takes place. If it is dropped, what was queued by then is still sent and the connection
-    /// closes, but nobody waits for more than a second.
+    /// The shutdown starts with the first poll. If the future is dropped, queued requests are still sent and the
+    /// connection closes, within a second.
     pub async fn shutdown(&self, within: Duration) -> Leftover {
         let left = shut_down(&self.context, within).await;
         self.end_reports();
@@ -59,7 +62,7 @@ pub(crate) async fn shut_down(context: &Context, within: Duration) -> Leftover {
     let _closed_anyway = Closing(&context.client);
     let mut cursor = 0;
     let given_back = std::future::poll_fn(|cx| context.holds().poll_given_back(&mut cursor, cx.waker()));
-    // Once all was confirmed it stays so: who takes something back from then on does so for the second time.
+    // A confirmed state stays so, because a later release of the same hold changes nothing.
     let confirmed = timer.timeout(within, given_back).await.is_ok();
     label::delete(context, within.saturating_sub(timer.now() - began)).await;
     let server = context.client.server_address();
@@ -88,7 +91,7 @@ fn give_everything_back(context: &Context) {
     }
 }
 
-/// Closes the connection when it is dropped, which a shutdown may be before its end.
+/// Closes the connection on drop, because a shutdown's future may be dropped before its end.
 struct Closing<'a>(&'a Client);
 
 impl Drop for Closing<'_> {
@@ -97,8 +100,8 @@ impl Drop for Closing<'_> {
     }
 }
 
-/// What a shutdown has left behind: locks that the server has not confirmed to be free in time. They may be; otherwise each
-/// is when its lease has ended. Empty is good.
+/// Locks whose release the server has not confirmed during a shutdown. They may be free; otherwise each is free when
+/// its lease has ended. An empty list is good.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -132,30 +135,30 @@ pub struct Leftover {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unreleased {
-    /// Its name.
+    /// Name of the lock.
     pub lock: String,
-    /// Where it is.
+    /// Address of the lock's server.
     pub server: Arc<str>,
 }
 
 impl Leftover {
-    /// Whether everything was given back.
+    /// Returns true if every lock was released.
     pub fn is_empty(&self) -> bool {
         self.locks.is_empty()
     }
 
-    /// The locks, by name.
+    /// Returns the locks, by name.
     pub fn locks(&self) -> &[Unreleased] {
         &self.locks
     }
 
-    /// What several managers have left behind.
+    /// Combines the leftovers of several managers.
     pub(crate) fn together(all: impl IntoIterator<Item = Self>) -> Self {
         Self { locks: all.into_iter().flat_map(|leftover| leftover.locks).collect() }
     }
 }
 
-/// One line for a log.
+/// Writes one line for a log.
 impl fmt::Display for Leftover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.locks.len() {
@@ -171,7 +174,7 @@ impl fmt::Display for Leftover {
     }
 }
 
-/// A line of a log has an end.
+/// Most locks that a log line names.
 const SHOWN: usize = 10;
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
-//! The rows of the table of kinds: what tells one kind of lock from another. The only place that knows what a lock's key and channel
-//! are called; a new kind is a row here and its Lua files. The names of what belongs to a lock besides, what goes into the scripts and what
-//! comes out of them are `wire`'s.
+//! The table of lock kinds, one row for each kind.
+//!
+//! Only this module knows how a lock's key and channel are named. A new kind is a row here and its Lua files. The names of a lock's other
+//! keys, the parameters of its scripts and their replies belong to `wire`.
 
 pub(crate) mod native;
 
@@ -12,105 +13,105 @@ use wheellock_client::Script;
 
 /// One kind of lock, as data.
 pub(crate) struct Kind {
-    /// What is done with it, and what it is, for messages.
+    /// The verb and the noun of this kind, for messages.
     pub(crate) verb: &'static str,
     pub(crate) noun: &'static str,
-    /// What spans and events call it: the method's name that makes one.
+    /// The kind's name in spans and events: the name of the method that creates such a lock.
     pub(crate) label: &'static str,
-    /// Takes one hold.
+    /// Acquires one hold.
     pub(crate) acquire: Arc<Script>,
-    /// The same for a waiter, which is told how many others wait; `None` if several may get the lock after one release, or if the
-    /// server keeps their order.
+    /// Acquires one hold for a waiter, and counts the listeners. `None` if several waiters may get the lock after one release, or if the
+    /// server keeps the waiters' order.
     pub(crate) poll: Option<Arc<Script>>,
-    /// Takes one hold of each of several locks, all or none; `None` if they are asked for one after the other.
+    /// Acquires one hold of each of several locks, all or none; `None` if the locks are requested one after the other.
     pub(crate) acquire_all: Option<Arc<Script>>,
-    /// Extends the leases of many locks at once, or looks how long they run; `None` if nothing is held.
+    /// Extends the leases of many locks at once, or reads their remaining time; `None` if this kind has no holds.
     pub(crate) renew: Option<Arc<Script>>,
-    /// Brings a holder's count down, and tells the waiters when the lock is free; `None` if nothing is held.
+    /// Lowers a holder's count, and notifies the waiters when the lock is free; `None` if this kind has no holds.
     pub(crate) release: Option<Arc<Script>>,
-    /// Does in one run what several calls of `acquire` and `release` ask for, both of which say that they are parts of it; `None` if each
-    /// call is a run of its own.
+    /// Runs several calls of `acquire` and `release` at once. Both of these scripts are marked as parts of it. `None` if each call runs by
+    /// itself.
     pub(crate) bundle: Option<Arc<Script>>,
-    /// Releases it after its holds were handed over within this process; `None` if they never are.
+    /// Releases the lock after hand-overs within this process; `None` if this kind is never handed over.
     pub(crate) hot_release: Option<Arc<Script>>,
-    /// Frees the lock, no matter who holds it; `None` if that cannot be asked for.
+    /// Frees the lock, whatever its holders; `None` if this kind does not support that.
     pub(crate) force_release: Option<Arc<Script>>,
-    /// Says who holds it; `None` if nobody can be told from others.
+    /// Returns the holders; `None` if the server cannot distinguish them.
     pub(crate) show_holders: Option<Arc<Script>>,
-    /// Says whether it is held; `None` if the key's being there says it.
+    /// Returns whether the lock is held; `None` if the lock is held exactly while its key exists.
     pub(crate) is_held: Option<Arc<Script>>,
-    /// What its key has before its name; empty where the name is the key.
+    /// Prefix of the key before the lock's name. Empty if the name is the key.
     key_prefix: &'static str,
-    /// What the channel on which releases are told has before the name.
+    /// Prefix of the release channel before the lock's name.
     channel_prefix: &'static str,
     braces: Braces,
-    /// What a holder's field has behind the owner.
+    /// Suffix of a holder's field behind the owner.
     pub(crate) holder_suffix: &'static str,
     pub(crate) holders: Holders,
     pub(crate) companions: Companions,
     pub(crate) sharing: Sharing,
-    /// Of one side of a read-write lock: in which way it is held, for the scripts that serve both.
+    /// Mode of one side of a read-write lock, for the scripts that serve both sides.
     pub(crate) mode: Option<&'static str>,
     pub(crate) wake: Wake,
-    /// Whether a caller who was refused and waits leaves something on the server, which is taken back if it gives up.
+    /// A refused waiter leaves an entry or a mark on the server, and withdraws it if the waiter gives up.
     pub(crate) leaves_mark: bool,
 }
 
-/// How the server knows who holds a lock.
+/// How the server stores the holders of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Holders {
     /// A hash of holder to hold count.
     Counted,
-    /// A string, the only holder; not reentrant.
+    /// A string with the only holder. Not reentrant.
     Single,
-    /// A set of permits, each with an id of its own.
+    /// A set of permits. Each permit has an id.
     Permits,
 }
 
-/// When braces are put around the name in its channel.
+/// When the channel has braces around the lock's name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Braces {
-    /// If it has no opening one of its own.
+    /// If the name contains no opening brace.
     IfMissing,
-    /// Always, but in a cluster, where a name with a hash tag would then have its channel in another slot.
+    /// Always, except in a cluster. There the channel of a name with a hash tag would be in another slot than the lock.
     Always,
 }
 
-/// Keys that belong to a lock besides its own; scripts build their names from what they have in common.
+/// Further keys of a lock. The scripts build their names from the keys' common part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Companions {
     None,
-    /// The counter of its fencing tokens, which only an acquire touches.
+    /// The counter of the fencing tokens. Only an acquire touches it.
     Token,
-    /// The leases of its readers, one key each, which every script touches.
+    /// The leases of the readers, one key each. Every script touches them.
     ReadLeases,
-    /// The server's queue of those who wait, which every script touches but the renewal.
+    /// The server's queue of waiters. Every script but the renewal touches it.
     Queue,
-    /// What each holder has of a semaphore, one key each, which every script touches.
+    /// The number of permits of each holder of a semaphore, one key each. Every script touches them.
     Permits,
-    /// The ends of the permits' leases, which every script touches.
+    /// The ends of the permits' leases. Every script touches them.
     PermitLeases,
-    /// When the last latch of a name has ended.
+    /// The time when the last latch of the name ended.
     Ended,
 }
 
-/// What a waiter listens to.
+/// The channel that a waiter subscribes to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wake {
-    /// The lock's channel: the first waiter of a process listens and asks for all.
+    /// The lock's channel. The first waiter of a process subscribes and polls for all waiters.
     Channel,
-    /// A channel of its own, because the server knows who is next: every waiter listens and asks for itself.
+    /// A channel for each waiter, because the server knows which waiter is next. Every waiter subscribes and polls for itself.
     OwnChannel,
 }
 
-/// How many may hold a lock at once.
+/// How many owners may hold a lock at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sharing {
     One,
     Many,
 }
 
-/// The reentrant lock: Redisson's `RLock`. A hash of owner to hold count under the lock's raw name.
+/// The reentrant lock: Redisson's `RLock`. A hash of owner to hold count under the lock's plain name.
 pub(crate) static REENTRANT: LazyLock<Kind> = LazyLock::new(|| {
     Kind::counted("", PLAIN_CHANNEL)
         .handed_over()
@@ -121,7 +122,7 @@ pub(crate) static REENTRANT: LazyLock<Kind> = LazyLock::new(|| {
         .polled()
 });
 
-/// The reentrant lock whose every grant has a number: Redisson's `RFencedLock`.
+/// The reentrant lock that numbers every grant: Redisson's `RFencedLock`.
 pub(crate) static FENCED: LazyLock<Kind> = LazyLock::new(|| {
     let row = Kind {
         label: "fenced_lock",
@@ -180,7 +181,7 @@ pub(crate) static WRITE: LazyLock<Kind> = LazyLock::new(|| {
     row.handed_over().bundled().polled()
 });
 
-/// The reentrant lock that is granted in the order in which callers came, over all processes: Redisson's `RFairLock`.
+/// The reentrant lock that all processes are granted in the order of their requests: Redisson's `RFairLock`.
 pub(crate) static FAIR: LazyLock<Kind> = LazyLock::new(|| {
     let row = Kind {
         label: "fair_lock",
@@ -216,8 +217,8 @@ pub(crate) static FAIR: LazyLock<Kind> = LazyLock::new(|| {
     row.bundled()
 });
 
-/// The lock of a single instance, as Redis's own documentation describes it: a string, set only if it is not there. Everybody
-/// else speaks it; the channel is ours.
+/// The lock of a single instance, as in Redis's own documentation: a string that is set only if it does not exist. Many other libraries use
+/// the same lock. The channel is an addition of this library.
 pub(crate) static SIMPLE: LazyLock<Kind> = LazyLock::new(|| {
     let row = Kind {
         label: "simple_lock",
@@ -237,8 +238,8 @@ pub(crate) static SIMPLE: LazyLock<Kind> = LazyLock::new(|| {
     row.bundled_by(include_str!("../scripts/simple/together.lua")).polled()
 });
 
-/// The counted semaphore: Redisson's `RSemaphore`. What its holders have is remembered by this library only, so that it is given
-/// back once.
+/// The counted semaphore: Redisson's `RSemaphore`. Only this library stores the permits of each holder, so that each permit is released
+/// once.
 pub(crate) static SEMAPHORE: LazyLock<Kind> = LazyLock::new(|| {
     let row = Kind {
         label: "semaphore",
@@ -255,7 +256,7 @@ pub(crate) static SEMAPHORE: LazyLock<Kind> = LazyLock::new(|| {
     row.bundled()
 });
 
-/// Extends the leases of permits, or looks how long they still run.
+/// Extends the leases of permits, or reads their remaining time.
 pub(crate) static RENEW_PERMITS: LazyLock<Arc<Script>> =
     LazyLock::new(|| Arc::new(Script::variadic(include_str!("../scripts/permit/renew.lua"))));
 
@@ -278,7 +279,7 @@ pub(crate) static PERMIT: LazyLock<Kind> = LazyLock::new(|| {
     row.bundled()
 });
 
-/// The latch that opens when it has been counted down: Redisson's `RCountDownLatch`. It is waited for, and not held.
+/// The latch that opens when it has been counted down to zero: Redisson's `RCountDownLatch`. Callers wait for a latch, but do not hold it.
 pub(crate) static LATCH: LazyLock<Kind> = LazyLock::new(|| Kind {
     label: "count_down_latch",
     verb: "wait for",
@@ -299,7 +300,7 @@ pub(crate) static LATCH: LazyLock<Kind> = LazyLock::new(|| Kind {
     ..Kind::counted("", "redisson_countdownlatch__channel__")
 });
 
-/// The channel of all locks that are a hash of holders and nothing else.
+/// Channel prefix of all locks that are only a hash of holders.
 const PLAIN_CHANNEL: &str = "redisson_lock__channel:";
 
 /// Marks that a contender polls for a lock.
@@ -310,12 +311,12 @@ pub(crate) static MARK: LazyLock<Script> =
 pub(crate) static TELL: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../scripts/tell.lua"), 1, 2));
 
-/// The table.
+/// Returns the rows of the table.
 fn rows() -> [&'static Kind; 9] {
     [&REENTRANT, &FAIR, &READ, &WRITE, &FENCED, &SIMPLE, &SEMAPHORE, &PERMIT, &LATCH]
 }
 
-/// Everything a connection should have loaded before it is used.
+/// Returns the scripts that a connection loads before its first use.
 pub(crate) fn scripts() -> Vec<Arc<Script>> {
     let mut scripts: Vec<Arc<Script>> = Vec::new();
     for kind in rows() {
@@ -328,7 +329,7 @@ pub(crate) fn scripts() -> Vec<Arc<Script>> {
     scripts
 }
 
-/// Every command that the scripts of some kind run, and what these kinds are called.
+/// Returns every command that a kind's scripts run, with the labels of these kinds.
 pub(crate) fn commands() -> BTreeMap<&'static str, Vec<&'static str>> {
     let mut commands = BTreeMap::<_, Vec<_>>::new();
     for kind in rows() {
@@ -342,7 +343,7 @@ pub(crate) fn commands() -> BTreeMap<&'static str, Vec<&'static str>> {
     commands
 }
 
-/// The commands that a script's text names where it calls one: `call('hset', ..)`, and `try`, which is `redis.pcall`.
+/// Returns the commands that a script calls. A call is `call('hset', ..)` or `try`, which is `redis.pcall`.
 fn called(text: &'static str) -> impl Iterator<Item = &'static str> {
     text.split("('").zip(text.split("('").skip(1)).filter_map(|(before, behind)| {
         let is_call = before.ends_with("call") || before.ends_with("try");
@@ -351,7 +352,7 @@ fn called(text: &'static str) -> impl Iterator<Item = &'static str> {
 }
 
 impl Kind {
-    /// A lock whose holders are counted in a hash.
+    /// Returns a kind whose holders are counted in a hash.
     pub(crate) fn counted(key_prefix: &'static str, channel_prefix: &'static str) -> Self {
         Self {
             verb: "acquire",
@@ -398,7 +399,7 @@ impl Kind {
         }
     }
 
-    /// One side of a read-write lock: a hash of owner to hold count, in which `mode` says in which way it is held.
+    /// Returns one side of a read-write lock: a hash of owner to hold count. The field `mode` in the hash says which side is held.
     fn read_write(mode: &'static str) -> Self {
         let renew = concat!(
             include_str!("../scripts/read_write/live.lua"),
@@ -419,7 +420,7 @@ impl Kind {
         }
     }
 
-    /// A semaphore: a number of permits, of which each may be another holder's.
+    /// Returns a semaphore: a number of permits, each of which may belong to a different holder.
     fn semaphore() -> Self {
         Self {
             noun: "semaphore",
@@ -431,21 +432,21 @@ impl Kind {
         }
     }
 
-    /// The same, whose holds may pass to another waiter of this process without a word to the server.
+    /// Adds hand-over: a hold may pass to another waiter of this process without a request to the server.
     fn handed_over(self) -> Self {
         let Some(release) = &self.release else { return self };
         let args = release.arity().map_or(0, |(keys, params)| params - keys);
         let text = include_str!("../scripts/hot_release.lua").replace("%release\n", release.text());
-        // A row is made once, and stays.
+        // A row is created once and lives as long as the process.
         Self { hot_release: Some(Arc::new(Script::new(text.leak(), 1, args + 2))), ..self }
     }
 
-    /// The same, with one script more, which does what several callers want at once: it runs this kind's own two for each of them.
+    /// Adds a script that serves several callers at once. For each call it runs this kind's own `acquire` or `release`.
     fn bundled(self) -> Self {
         self.bundled_with("local many\n")
     }
 
-    /// The same, where the Lua function `many` does at once what neighbours want of one lock.
+    /// Adds that script. Its Lua function `many` serves neighbouring calls for one lock at once.
     fn bundled_with(self, many: &str) -> Self {
         let Some(release) = &self.release else { return self };
         let args = |script: &Script| {
@@ -457,11 +458,11 @@ impl Kind {
             .replace("%acquire\n", self.acquire.text())
             .replace("%release\n", release.text())
             .replace("%many\n", many);
-        // A row is made once, and stays.
+        // A row is created once and lives as long as the process.
         self.bundled_by(text.leak())
     }
 
-    /// The same by a script that was written for this kind, and does it faster.
+    /// Adds a faster script that was written for this kind.
     fn bundled_by(self, text: &'static str) -> Self {
         let Some(release) = &self.release else { return self };
         let whole = Arc::new(Script::variadic(text));
@@ -473,15 +474,16 @@ impl Kind {
         }
     }
 
-    /// The same kind, whose waiters pause where many wait.
+    /// Adds the script `poll`, so that waiters pause where many processes wait.
     fn polled(self) -> Self {
         let takes = self.acquire.arity().map_or(0, |(_, takes)| takes);
         let text = include_str!("../scripts/poll.lua").replace("%acquire\n", self.acquire.text());
-        // A row is made once, and stays. Without the native command: its refusal would be followed by a script.
+        // A row is created once and lives as long as the process. The script does not use the native command, because a script would have
+        // to follow each refusal.
         Self { poll: Some(Arc::new(Script::new(text.leak(), 1, takes + 1))), ..self }
     }
 
-    /// What it runs to take, keep and give back. Scripts that only show something are sent when they are asked for first.
+    /// Returns the scripts that acquire, renew and release. Scripts that only show something are loaded at their first use.
     fn scripts(&self) -> impl Iterator<Item = &Arc<Script>> {
         let Self { acquire, poll, acquire_all, renew, release, bundle, hot_release, force_release, .. } =
             self;
@@ -493,24 +495,25 @@ impl Kind {
         self.sharing == Sharing::Many
     }
 
-    /// Whether there is nothing to hold.
+    /// Returns true if this kind has no holds.
     pub(crate) fn is_only_waited_for(&self) -> bool {
         self.release.is_none()
     }
 
-    /// Returns true if a hold may pass to another waiter of this process without a word to the server. That suits kinds with one holder
-    /// at a time, without an order on the server and without fencing tokens. The other users of simple locks poll, and are not counted.
+    /// Returns true if a hold may pass to another waiter of this process without a request to the server. That suits kinds with one holder
+    /// at a time, without an order on the server and without fencing tokens. A simple lock does not qualify: its other users poll and are
+    /// not counted.
     pub(crate) fn may_be_handed_over(&self) -> bool {
         self.hot_release.is_some()
     }
 
-    /// Returns true if locks of this kind may be kept from their contenders by hand-over, of this kind or of another.
+    /// Returns true if hand-over, of this kind or of another, may keep locks of this kind from their contenders.
     pub(crate) fn may_meet_hand_over(&self) -> bool {
         self.is_a_hash_of_holders() || self.companions == Companions::ReadLeases
     }
 
-    /// Kinds that are the same lock on the server and have the same channel. A message that reaches one connection counts once for all
-    /// of them.
+    /// Returns the other kinds that are the same lock on the server and have the same channel. A message that reaches one connection counts
+    /// once for all of them.
     pub(crate) fn others_of_its_channel(&self) -> impl Iterator<Item = &'static Self> {
         let others = if self.companions == Companions::ReadLeases {
             [&*READ, &*WRITE]
@@ -520,56 +523,56 @@ impl Kind {
         others.into_iter().filter(|other| other.address() != self.address())
     }
 
-    /// Whether one who comes while another of this process holds may have the same hold: all who read do the same.
+    /// Returns true if a caller may share the hold of another caller of this process. Readers may, because all readers do the same.
     pub(crate) fn may_be_joined(&self) -> bool {
         self.is_shared() && self.companions == Companions::ReadLeases
     }
 
-    /// Whether a release of what is not held makes the server refuse what comes after it. Where there are leases they end by
-    /// themselves.
+    /// Returns true if the release of a missing hold makes the server reject a request that arrives after it. Kinds with leases do not need
+    /// this, because their leases expire.
     pub(crate) fn remembers_releases(&self) -> bool {
         self.companions == Companions::Permits
     }
 
-    /// The other kinds that are the same on the server, a hash of holders under the name: each takes the holders of all others for its
-    /// own.
+    /// Returns the other kinds that are the same on the server: a hash of holders under the name. Each kind treats the holders of the
+    /// others as its own.
     pub(crate) fn others_of_its_hash(&self) -> impl Iterator<Item = &'static Self> {
         let others = [&*REENTRANT, &*FENCED, &*FAIR];
         others.into_iter().filter(|other| self.is_a_hash_of_holders() && self.address() != other.address())
     }
 
-    /// Whether it is a hash of holders under the name, and nothing tells it from other kinds that are.
+    /// Returns true if a lock of this kind is a hash of holders under the name. The server cannot distinguish such kinds.
     pub(crate) fn is_a_hash_of_holders(&self) -> bool {
         use Companions::{None, Queue, Token};
         let has_companions_alone = matches!(self.companions, None | Token | Queue);
         self.holders == Holders::Counted && has_companions_alone && !self.has_own_key()
     }
 
-    /// Whether a holder may shorten the leases of others.
+    /// Returns true if a holder may shorten the leases of other holders.
     pub(crate) fn may_be_shortened(&self) -> bool {
         self.may_be_joined()
     }
 
-    /// Whether each time that an owner holds it has a lease of its own.
+    /// Returns true if each of an owner's holds has a separate lease.
     pub(crate) fn has_a_lease_each(&self) -> bool {
         self.may_be_joined()
     }
 
-    /// Tells it from other kinds.
+    /// Returns a number that distinguishes this kind from others.
     pub(crate) fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
 
-    /// The channel of the lock named `name`, and where in it the name stands.
+    /// Returns the channel of the lock `name`, and the position of the name in the channel.
     pub(crate) fn channel(&self, name: &str, in_cluster: bool) -> (String, Range<u32>) {
         let braced = !name.contains('{') || (self.braces == Braces::Always && !in_cluster);
         let start = self.channel_prefix.len() + usize::from(braced);
-        // A name of 4 GiB is refused as an empty one.
+        // A name of 4 GiB gets an empty range, and is rejected as an empty name.
         let place = |at: usize| u32::try_from(at).unwrap_or_default();
         (prefix_name(self.channel_prefix, name, braced), place(start)..place(start + name.len()))
     }
 
-    /// Its key, if that is not the name itself.
+    /// Returns the key, if it is not the name itself.
     pub(crate) fn own_key(&self, name: &str) -> Option<String> {
         self.has_own_key().then(|| prefix_name(self.key_prefix, name, !name.contains('{')))
     }
@@ -578,19 +581,19 @@ impl Kind {
         !self.key_prefix.is_empty()
     }
 
-    /// Where in its channel that begins which all keys of a lock have in common.
+    /// Returns the start of the keys' common part within the channel.
     pub(crate) fn tag_in_channel(&self) -> usize {
         self.channel_prefix.len()
     }
 
-    /// Whether braces were put around a name that stands at `start` in its channel.
+    /// Returns true if the channel has added braces around a name that begins at `start`.
     pub(crate) fn is_braced(&self, start: u32) -> bool {
         start as usize > self.channel_prefix.len()
     }
 }
 
-/// Puts the lock and what belongs to it into one hash slot, exactly as Redisson's `prefixName` does: braces are added
-/// unless the name contains an opening one anywhere, closed or not.
+/// Puts the lock and its further keys into one hash slot, exactly as Redisson's `prefixName` does. Braces are added unless the name
+/// contains an opening brace, closed or not.
 fn prefix_name(prefix: &str, name: &str, braced: bool) -> String {
     if braced { format!("{prefix}{{{name}}}") } else { format!("{prefix}{name}") }
 }

@@ -1,22 +1,23 @@
-//! What the scripts of simple locks do in commands of the server's own, for servers that know them: which these are, and what their replies
-//! mean in the words of the scripts. Everything but taking what is free and giving back what one holds is left to the scripts; renewals,
-//! too, of which one does many.
+//! Native server commands for the scripts of simple locks.
+//!
+//! On servers that know these commands, they take a free lock and release an owner's lock. This module translates their replies into those
+//! of the scripts. All other steps stay with the scripts. Renewals do, too, because one script renews many locks.
 
 use wheellock_client::Value;
 use wheellock_client::layer::{Native, NativeReply, Word};
 
 use Word::{Param, Text};
 
-/// For `simple/acquire.lua`.
+/// Replacement of `simple/acquire.lua`.
 pub(crate) static SET: [Native; 1] = [Native {
-    // Every version of both knows it. A server that calls itself something else in HELLO, or nothing, gets the script.
+    // Every version of both servers knows the command. A server that reports another name in HELLO, or no name, gets the script.
     known_by: &[("redis", (0, 0)), ("valkey", (0, 0))],
     commands: &[&[Text("SET"), Param(KEY), Param(TOKEN), Text("NX"), Text("PX"), Param(LEASE)]],
     read: read_set,
 }];
 
-/// For `simple/release.lua`. The message goes out behind the key's end, and also if the key was not this token's: a release may be a
-/// repetition of one whose message got lost.
+/// Replacement of `simple/release.lua`. The message follows the key's deletion, and is also sent if the key did not hold this token. The
+/// release may repeat an earlier one whose message was lost.
 pub(crate) static DELETE: [Native; 2] = [
     Native {
         known_by: &[("valkey", (9, 0))],
@@ -30,10 +31,11 @@ pub(crate) static DELETE: [Native; 2] = [
     },
 ];
 
-/// PUBLISH or SPUBLISH, as the script is told.
+/// PUBLISH or SPUBLISH, as given to the script.
 const MESSAGE: &[Word] = &[Param(PUBLISH), Param(CHANNEL), Text("0")];
 
-// Where `wire::acquire` (the lease) and `wire::release` (the channel and how to publish) put the parameters of the two scripts.
+// Indices of the parameters of both scripts, as `wire::acquire` (the lease) and `wire::release` (the channel and the publish command) set
+// them.
 const KEY: usize = 0;
 const LEASE: usize = 1;
 const CHANNEL: usize = 1;
@@ -48,7 +50,8 @@ fn read_set(reply: &Value, _: Option<&Value>) -> Option<NativeReply> {
     }
 }
 
-/// A user without the channel frees locks all the same; waiters then find out by asking.
+/// Reads the replies to the deletion and to the message. A user without permission for the channel can still release locks. The waiters
+/// then notice the release when they poll.
 fn read_delete(reply: &Value, told: Option<&Value>) -> Option<NativeReply> {
     let heard = match told? {
         told if told.is_error() => 0,

@@ -1,14 +1,14 @@
-//! Who holds a lock, as the server tells it: values to be shown. Owns the text of a holder and the bound of a label.
+//! The holders of a lock, for display. This module owns a holder's text and the limit of a label.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::base::error::{Error, MAX_LABEL};
 
-/// Somebody who holds a lock, as the server knows it at one moment: any process that uses this library, Redisson, or a library
-/// of simple locks.
+/// A holder of a lock, as the server knew it at one moment. The holder may be a process that uses this library, Redisson, or a library of
+/// simple locks.
 ///
-/// It is for showing to people. Who decides by it decides by what has passed: the lock may be somebody else's by now.
+/// Use it for display only. By the time you read it, another owner may hold the lock.
 ///
 /// ```no_run
 /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
@@ -22,24 +22,25 @@ use crate::base::error::{Error, MAX_LABEL};
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Holder {
-    /// As it is written on the server. Of this library and of Redisson it is `uuid:number`, an [`Owner`](crate::Owner)'s text;
-    /// other libraries of simple locks write what they like, and what of that is no UTF-8 is replaced.
+    /// The owner's text on the server. For this library and for Redisson it is `uuid:number`, the text of an [`Owner`](crate::Owner). Other
+    /// libraries of simple locks write any text. Bytes that are not UTF-8 are replaced.
     pub owner: String,
-    /// In which way it holds.
+    /// The mode of the hold.
     pub mode: Mode,
-    /// How often it holds; 1 where the lock is not reentrant.
+    /// The number of holds; 1 if the lock is not reentrant.
     pub hold_count: u64,
-    /// How long its lease still runs by the server's clock, to the millisecond, unless it is renewed; [`Duration::MAX`] if it has
-    /// no end.
+    /// The remaining lease by the server's clock, to the millisecond, unless the lease is renewed. [`Duration::MAX`] if the lease has no
+    /// end.
     pub lease_left: Duration,
-    /// What its manager calls itself: see [`LockManagerBuilder::label`](crate::LockManagerBuilder::label). `None` if it does not,
-    /// if it is of another library, or if the user may not read it. It is what was found under its key, 256 bytes at most: whoever may
-    /// write keys can put anything there. `Display` escapes it.
+    /// The label of the holder's manager: see [`LockManagerBuilder::label`](crate::LockManagerBuilder::label).
+    ///
+    /// `None` if the manager has no label, if the holder uses another library, or if the user may not read the label. Do not trust the
+    /// text: every client that may write keys can change it. It has at most 256 bytes. `Display` escapes it.
     pub label: Option<String>,
 }
 
 impl Holder {
-    /// The identity of its process, as far as it has one: the uuid of a manager ([`LockManager::id`](crate::LockManager::id)) or
+    /// Returns the identity of the holder's process, if it has one: the uuid of a manager ([`LockManager::id`](crate::LockManager::id)) or
     /// of a `RedissonClient`.
     ///
     /// ```
@@ -54,7 +55,7 @@ impl Holder {
     }
 }
 
-/// One line, for people: the label if there is one, the owner, how often and for how long.
+/// Writes one line for display: the label if there is one, the owner, the number of holds, and the remaining lease.
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(label) = &self.label {
@@ -72,7 +73,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// In which way a [`Holder`] holds.
+/// The mode in which a [`Holder`] holds a lock.
 ///
 /// ```no_run
 /// use wheellock::Mode;
@@ -86,11 +87,11 @@ impl fmt::Display for Holder {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Mode {
-    /// It is the only one: a lock that is no read-write lock.
+    /// The only holder of a lock that is not a read-write lock.
     Exclusive,
-    /// It reads, and others may.
+    /// A reader. Other owners may read as well.
     Read,
-    /// It writes, and nobody else does or reads.
+    /// A writer. No other owner may read or write.
     Write,
 }
 
@@ -104,7 +105,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// All who hold a lock, or of very many readers some.
+/// The holders of a lock. For a very large number of readers, only some of them.
 ///
 /// ```no_run
 /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
@@ -117,23 +118,23 @@ impl fmt::Display for Mode {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Holders {
-    /// In no particular order; at most a hundred.
+    /// The holders in no particular order, at most a hundred.
     pub holders: Vec<Holder>,
-    /// How many there are beyond these. Readers whose leases have ended may be among them.
+    /// The number of further holders. Readers whose leases have ended may be among them.
     pub beyond: u64,
 }
 
 impl Holders {
-    /// A script says no more.
+    /// Largest number of holders that a script returns.
     pub(crate) const MOST: u32 = 100;
 
-    /// Whether nobody holds the lock.
+    /// Returns true if the lock has no holder.
     pub fn is_empty(&self) -> bool {
         self.holders.is_empty() && self.beyond == 0
     }
 }
 
-/// The uuid that an owner's text begins with.
+/// Returns the uuid at the beginning of an owner's text.
 pub(crate) fn process_in(owner: &str) -> Option<&str> {
     let (process, number) = owner.split_once(':')?;
     let is_uuid = process.len() == UUID
@@ -147,7 +148,7 @@ pub(crate) fn process_in(owner: &str) -> Option<&str> {
 /// Length of a uuid's text.
 const UUID: usize = 36;
 
-/// What a manager calls itself, for people.
+/// A manager's label, for display.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Label(String);
 
@@ -161,7 +162,7 @@ impl Label {
         &self.0
     }
 
-    /// What was found where a label should be: anything, of any length.
+    /// Converts the bytes found under a label's key. They may be any bytes, of any length.
     pub(crate) fn as_found(bytes: &[u8]) -> String {
         String::from_utf8_lossy(bytes.get(..MAX_LABEL).unwrap_or(bytes)).into_owned()
     }

@@ -1,5 +1,6 @@
-//! What goes over the wire: the parameters of every script and query, and the meaning of their replies. They are built and
-//! read here only. Which scripts, keys and channels a kind of lock has is `kind`'s.
+//! Parameters of scripts and queries, and the meaning of replies.
+//!
+//! Only this module builds parameters and reads replies. It does not know the scripts, keys and channels of a lock's kind: see `kind`.
 
 pub(crate) mod holder;
 
@@ -18,31 +19,31 @@ use crate::wait::name::Name;
 use crate::wait::turns::{Contenders, Opening};
 use crate::wire::holder::{Holder, Label, Mode};
 
-/// Keys of a script that is about one lock.
+/// Number of keys of a script for one lock.
 pub(crate) const KEYS: usize = 1;
 
-/// The command that runs a script, for messages.
+/// Returns the command that runs a script, for messages.
 pub(crate) fn verb(retry: &Retry) -> &'static str {
     if retry.is_in_full() { "EVAL" } else { "EVALSHA" }
 }
 
-/// Another holder has the lock.
+/// A refusal: another holder has the lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refusal {
-    /// For so long, unless the lease is renewed; `None`: for ever, by a foreign hand.
+    /// Remaining lease, unless the holder renews it. `None` if the lock is held without an end, which only a foreign client can cause.
     pub(crate) lease_left: Option<Duration>,
-    /// It tells nobody of its release.
+    /// The release of this holder sends no message.
     pub(crate) is_silent: bool,
-    /// The same was asked before without an answer, and that may still come.
+    /// An earlier request of this caller has had no reply, and the server may still execute it.
     pub(crate) may_come_late: bool,
     /// Number of listeners to the lock's releases, if the script has counted them.
     pub(crate) listeners: Option<u32>,
-    /// Time between the request and this answer.
+    /// Time between the request and this reply.
     pub(crate) trip: Duration,
 }
 
 impl Refusal {
-    /// Nobody knows for how long, and nobody will say it.
+    /// A refusal with an unknown end. No later reply reports the end.
     pub(crate) const UNBOUNDED: Self = Self {
         lease_left: None,
         is_silent: false,
@@ -51,13 +52,13 @@ impl Refusal {
         trip: Duration::ZERO,
     };
 
-    /// By the PTTL that the server told; -1: held without a TTL, which only a foreign hand can have done.
+    /// Reads the PTTL of the server's reply. -1 means held without a TTL, which only a foreign client can cause.
     fn of(pttl: i64) -> Self {
         Self { lease_left: u64::try_from(pttl).ok().map(Duration::from_millis), ..Self::UNBOUNDED }
     }
 }
 
-/// Parameters of a script about one lock, on the stack. What every kind needs comes first.
+/// Parameters of a script for one lock, on the stack. The parameters that every kind needs come first.
 pub(crate) struct Params<'a> {
     all: [Arg<'a>; 8],
     len: usize,
@@ -71,7 +72,7 @@ impl<'a> Deref for Params<'a> {
     }
 }
 
-/// For a kind's `acquire`: asks that `holder` holds the lock `count` times.
+/// Returns the parameters of a kind's `acquire`. After it, `holder` holds the lock `count` times.
 pub(crate) fn acquire<'a>(
     name: &'a Name,
     lease: Lease,
@@ -96,7 +97,7 @@ pub(crate) fn acquire<'a>(
     Params { all: [key, lease, holder, count, one, two, three, four], len }
 }
 
-/// For a kind's `poll`: what its `acquire` takes, and how to count the listeners.
+/// Returns the parameters of a kind's `poll`: those of its `acquire`, and how to count the listeners.
 pub(crate) fn poll<'a>(name: &'a Name, mut acquire: Params<'a>, publish: &'static str) -> Params<'a> {
     let count = if publish == "SPUBLISH" { "SHARDNUMSUB" } else { "NUMSUB" };
     for (place, arg) in acquire.all.iter_mut().skip(acquire.len).zip([name.channel().into(), count.into()]) {
@@ -105,42 +106,44 @@ pub(crate) fn poll<'a>(name: &'a Name, mut acquire: Params<'a>, publish: &'stati
     Params { len: acquire.len + 2, ..acquire }
 }
 
-/// Who goes first, where there are readers and writers. Of a reader: 1 if it stands behind a writer who waits. Of a writer: for
-/// how many milliseconds readers who come stand behind it, should it have to wait. Of one who wants a fair lock: 1 if it stands in
-/// the queue, should it have to wait.
+/// The precedence of a request.
+///
+/// - For a reader: 1 if the reader yields to waiting writers.
+/// - For a writer: for how many milliseconds later readers queue behind the writer, should the writer have to wait.
+/// - For a fair lock: 1 if the caller joins the queue, should the caller have to wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Precedence(i64);
 
 impl Precedence {
-    /// None: who asks first goes first.
+    /// No precedence: the first request is served first.
     pub(crate) const NONE: Self = Self(0);
 
-    /// Of a reader who heeds writers.
+    /// Precedence of a reader that yields to writers.
     pub(crate) const HEEDS_WRITERS: Self = Self(1);
 
-    /// Of one who waits for a fair lock.
+    /// Precedence of a waiter for a fair lock.
     pub(crate) const STANDS_IN_THE_QUEUE: Self = Self(1);
 
-    /// Of a writer who waits for so long, and asks again from time to time.
+    /// Returns the precedence of a writer that waits for `wait` and polls again from time to time.
     pub(crate) fn before_readers(wait: Duration) -> Self {
         Self(i64::try_from(wait.min(MARK).as_millis()).unwrap_or_default())
     }
 }
 
-/// Longer than a writer who waits ever goes without asking again.
+/// Longest precedence of a writer. A waiting writer always polls again within this time.
 const MARK: Duration = Duration::from_secs(6);
 
-/// A server's word that a lock is granted.
+/// A grant by the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Grant {
     pub(crate) reply: GrantReply,
-    /// The fencing token, of a kind that has them.
+    /// Fencing token, if the kind has tokens.
     pub(crate) token: Option<NonZeroU64>,
-    /// How many more may be granted now.
+    /// Number of further permits or holds that the server can grant now.
     pub(crate) room: u32,
 }
 
-/// What a kind's `acquire` returns; `None` if it never does.
+/// Reads the reply of a kind's `acquire`; `None` for a reply that the script never returns.
 pub(crate) fn read_acquire(name: &Name, reply: &Value) -> Option<Result<Grant, Refusal>> {
     let kind = name.kind();
     let room = if kind.is_shared() { u32::MAX } else { 0 };
@@ -149,7 +152,7 @@ pub(crate) fn read_acquire(name: &Name, reply: &Value) -> Option<Result<Grant, R
         (Value::Integer(pttl), _) => Some(Err(Refusal::of(*pttl))),
         (Value::Array(_), companions) => match (reply.as_array()?, companions) {
             ([pttl], _) => Some(Err(Refusal { is_silent: true, ..Refusal::of(pttl.as_i64()?) })),
-            // A token is text.
+            // A fencing token is text, so two numbers are a refusal with a count of listeners.
             ([Value::Integer(pttl), Value::Integer(listeners)], _) if kind.poll.is_some() => {
                 let listeners = Some(u32::try_from(*listeners).unwrap_or_default());
                 Some(Err(Refusal { listeners, ..Refusal::of(*pttl) }))
@@ -179,7 +182,7 @@ fn read_how(how: &Value) -> Option<GrantReply> {
     }
 }
 
-/// One of several locks that are asked for together.
+/// One of several locks that are requested together.
 pub(crate) struct Part<'a> {
     pub(crate) name: &'a Name,
     pub(crate) lease: Lease,
@@ -187,7 +190,7 @@ pub(crate) struct Part<'a> {
     pub(crate) count: u32,
 }
 
-/// For `acquire_all.lua`.
+/// Returns the parameters of `acquire_all.lua`.
 pub(crate) fn acquire_all<'a>(locks: &'a [Part<'a>]) -> Vec<Arg<'a>> {
     let keys = locks.iter().map(|lock| Arg::from(lock.name.key()));
     let args = locks
@@ -196,15 +199,15 @@ pub(crate) fn acquire_all<'a>(locks: &'a [Part<'a>]) -> Vec<Arg<'a>> {
     keys.chain(args).collect()
 }
 
-/// What `acquire_all.lua` returns.
+/// The reply of `acquire_all.lua`.
 pub(crate) enum AllReply {
     Granted(Vec<GrantReply>),
-    /// Another holder has the lock at this place.
+    /// Another holder has the lock at this index.
     Refused(usize, Refusal),
     OtherData(usize),
 }
 
-/// What `acquire_all.lua` returns of so many locks; `None` if it never does.
+/// Reads the reply of `acquire_all.lua` for `locks` locks; `None` for a reply that the script never returns.
 pub(crate) fn read_acquire_all(reply: &Value, locks: usize) -> Option<AllReply> {
     let numbers: Vec<i64> = reply.as_array()?.iter().map(Value::as_i64).collect::<Option<_>>()?;
     let place = |place: i64| usize::try_from(place).ok()?.checked_sub(1).filter(|place| *place < locks);
@@ -219,7 +222,7 @@ pub(crate) fn read_acquire_all(reply: &Value, locks: usize) -> Option<AllReply> 
     }
 }
 
-/// For a kind's `release`: brings the hold count of `holder` down to `count`.
+/// Returns the parameters of a kind's `release`, which lowers the hold count of `holder` to `count`.
 pub(crate) fn release<'a>(name: &'a Name, holder: &'a [u8], count: u32, publish: &'static str) -> Params<'a> {
     let none = || Arg::from("");
     let (tag, len) = if release_has_tag(name) { (name.tag().into(), 6) } else { (none(), 5) };
@@ -227,7 +230,7 @@ pub(crate) fn release<'a>(name: &'a Name, holder: &'a [u8], count: u32, publish:
     Params { all: [key, channel, holder.into(), count.into(), publish.into(), tag, none(), none()], len }
 }
 
-/// For a kind's `hot_release`.
+/// Returns the parameters of a kind's `hot_release`.
 pub(crate) fn hot_release<'a>(
     name: &'a Name,
     holder: &'a [u8],
@@ -246,15 +249,15 @@ pub(crate) fn hot_release<'a>(
     Params { all, len: len + 2 }
 }
 
-/// For `mark.lua`.
+/// Returns the parameters of `mark.lua`.
 pub(crate) fn mark(name: &Name) -> [Arg<'_>; 3] {
     [name.key().into(), name.tag().into(), MARK_LASTS.into()]
 }
 
-/// Milliseconds for which a contender that polls is known: several times as long as it takes until the mark is left anew.
+/// Milliseconds for which a polling contender's mark lasts. The contender renews its mark several times within this time.
 const MARK_LASTS: u64 = 1000;
 
-/// For `tell.lua`.
+/// Returns the parameters of `tell.lua`.
 pub(crate) fn tell<'a>(name: &'a Name, publish: &'static str) -> [Arg<'a>; 3] {
     [name.key().into(), name.channel().into(), publish.into()]
 }
@@ -264,17 +267,17 @@ fn release_has_tag(name: &Name) -> bool {
     matches!(name.kind().companions, ReadLeases | Queue | Permits | PermitLeases)
 }
 
-/// Whether the server knew the hold; `None` if a kind's `release` never returns this.
+/// Reads the reply of a kind's `release`. Returns whether the server knew the hold; `None` for a reply that the script never returns.
 pub(crate) fn read_release(reply: &Value) -> Option<bool> {
     match reply {
         Value::Integer(_) => Some(true),
         Value::Null => Some(false),
-        // Of a hot release.
+        // The reply of a hot release.
         reply => reply.as_array()?.first()?.as_i64().map(|_| true),
     }
 }
 
-/// The reply of a kind's `hot_release` about other contenders.
+/// Reads the contenders in the reply of a kind's `hot_release`.
 pub(crate) fn read_contenders(reply: &Value) -> Contenders {
     let (released, found) = match reply.as_array() {
         Some([released, found]) => (released.as_i64(), found.as_i64() == Some(1)),
@@ -285,14 +288,14 @@ pub(crate) fn read_contenders(reply: &Value) -> Contenders {
     Contenders { receivers, poll: found || released == Some(-1) }
 }
 
-/// For a kind's `force_release`.
+/// Returns the parameters of a kind's `force_release`.
 pub(crate) fn force_release<'a>(name: &'a Name, publish: &'static str) -> Vec<Arg<'a>> {
     let tag = release_has_tag(name).then(|| name.tag().into());
     let mode = name.kind().mode.map(Arg::from);
     [name.key().into(), name.channel().into(), publish.into()].into_iter().chain(tag).chain(mode).collect()
 }
 
-/// For a kind's `renew`: `holders` are those of `group`, whose locks are all of one kind.
+/// Returns the parameters of a kind's `renew`. The locks of `group` are all of one kind, and `holders` are their holders.
 pub(crate) fn renew<'a>(group: &'a [Renewal], holders: &'a [OwnerText]) -> Vec<Arg<'a>> {
     let keys = group.iter().map(|renewal| Arg::from(renewal.name.key()));
     let args = group.iter().zip(holders).flat_map(|(renewal, holder)| {
@@ -304,7 +307,7 @@ pub(crate) fn renew<'a>(group: &'a [Renewal], holders: &'a [OwnerText]) -> Vec<A
     keys.chain(args).collect()
 }
 
-/// What a kind's `renew` returns of the locks in `group`; `None` if it never does.
+/// Reads the reply of a kind's `renew` for the locks in `group`; `None` for a reply that the script never returns.
 pub(crate) fn read_renewal(reply: &Value, group: &[Renewal]) -> Option<RenewalReply> {
     let [seconds, micros, locks @ ..] = reply.as_array()? else { return None };
     let number = |value: &Value| value.as_i64().and_then(|number| u64::try_from(number).ok());
@@ -322,17 +325,17 @@ pub(crate) fn read_renewal(reply: &Value, group: &[Renewal]) -> Option<RenewalRe
     Some(RenewalReply { server, locks: group.iter().enumerate().map(lock).collect() })
 }
 
-/// Asks whether the lock is held.
+/// Returns the query whether the lock is held.
 pub(crate) fn is_held(name: &Name) -> Command<'_> {
     Command::new("EXISTS").arg(name.key())
 }
 
-/// For a kind's `is_held`.
+/// Returns the parameters of a kind's `is_held`.
 pub(crate) fn is_held_by_script(name: &Name) -> Vec<Arg<'_>> {
     [name.key().into()].into_iter().chain(name.kind().mode.map(Arg::from)).collect()
 }
 
-/// Asks how often `holder` holds the lock.
+/// Returns the query for the hold count of `holder`.
 pub(crate) fn hold_count<'a>(name: &'a Name, holder: &'a OwnerText) -> Command<'a> {
     match name.kind().holders {
         Holders::Single => Command::new("GET").arg(name.key()),
@@ -340,7 +343,7 @@ pub(crate) fn hold_count<'a>(name: &'a Name, holder: &'a OwnerText) -> Command<'
     }
 }
 
-/// What [`hold_count`] is answered with; `None` if it never is.
+/// Reads the reply to [`hold_count`]; `None` for an impossible reply.
 pub(crate) fn read_hold_count(name: &Name, holder: &OwnerText, reply: &Value) -> Option<u64> {
     match name.kind().holders {
         _ if reply.is_null() => Some(0),
@@ -349,7 +352,7 @@ pub(crate) fn read_hold_count(name: &Name, holder: &OwnerText, reply: &Value) ->
     }
 }
 
-/// For a kind's `show_holders`.
+/// Returns the parameters of a kind's `show_holders`.
 pub(crate) fn show_holders(name: &Name) -> Vec<Arg<'_>> {
     let most = match name.kind().holders {
         Holders::Single => 1,
@@ -359,7 +362,7 @@ pub(crate) fn show_holders(name: &Name) -> Vec<Arg<'_>> {
     [name.key().into(), most.into()].into_iter().chain(side.into_iter().flatten()).collect()
 }
 
-/// Who holds a lock, without what they call themselves; `None` if a kind's `show_holders` never returns this.
+/// Reads the reply of a kind's `show_holders`, which has no labels; `None` for a reply that the script never returns.
 pub(crate) fn read_holders(name: &Name, reply: &Value) -> Option<holder::Holders> {
     let (count, said) = reply.as_array()?.split_first()?;
     let mode = match name.kind().mode {
@@ -370,11 +373,11 @@ pub(crate) fn read_holders(name: &Name, reply: &Value) -> Option<holder::Holders
     let holder = |said: &[Value]| {
         let [owner, count, left] = said else { return None };
         Some(Holder {
-            // Other libraries' holders are any bytes.
+            // Holders of other libraries may be any bytes.
             owner: String::from_utf8_lossy(owner.as_bytes()?).into_owned(),
             mode,
             hold_count: u64::try_from(count.as_i64()?).ok()?,
-            // One that has ended within the script is told as -2.
+            // A hold that expired while the script ran has a PTTL of -2.
             lease_left: match left.as_i64()? {
                 -1 => Duration::MAX,
                 left => Duration::from_millis(u64::try_from(left).unwrap_or_default()),
@@ -387,44 +390,44 @@ pub(crate) fn read_holders(name: &Name, reply: &Value) -> Option<holder::Holders
     Some(holder::Holders { holders, beyond })
 }
 
-/// Where a manager's label is.
+/// Returns the key of a manager's label.
 pub(crate) fn label_key(process: &str) -> String {
     format!("wheellock:process:{process}")
 }
 
-/// Says what a manager calls itself, for so long.
+/// Returns the command that sets a manager's label for the time of `lease`.
 pub(crate) fn set_label<'a>(key: &'a str, label: &'a Label, lease: Duration) -> Command<'a> {
     let lease = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
     Command::new("SET").arg(key).arg(label.text()).arg("PX").arg(lease)
 }
 
-/// Says that a manager has no label any more.
+/// Returns the command that deletes a manager's label.
 pub(crate) fn delete_label(key: &str) -> Command<'_> {
     Command::new("DEL").arg(key)
 }
 
-/// Asks for a label, by its [key](label_key).
+/// Returns the query for a label by its [key](label_key).
 pub(crate) fn label(key: &str) -> Command<'_> {
     Command::new("GET").arg(key)
 }
 
-/// What [`label`] is answered with; `None` if there is none.
+/// Reads the reply to [`label`]; `None` if there is no label.
 pub(crate) fn read_label(reply: &Value) -> Option<String> {
     reply.as_bytes().map(Label::as_found)
 }
 
-/// What a question is answered with that has only yes and no for an answer; `None` if it never is.
+/// Reads the reply to a yes-or-no query; `None` for an impossible reply.
 pub(crate) fn read_yes(reply: &Value) -> Option<bool> {
     reply.as_i64().map(|number| number != 0)
 }
 
-/// Asks how long the present lease still runs.
+/// Returns the query for the remaining time of the current lease.
 pub(crate) fn remaining_lease(name: &Name) -> Command<'_> {
     Command::new("PTTL").arg(name.key())
 }
 
-/// What [`remaining_lease`] is answered with: `None` if the lock is free, without an end if an operator has taken its TTL
-/// away (source: the PTTL command's documentation). The outer `None` if it never is.
+/// Reads the reply to [`remaining_lease`]. The inner `None` means that the lock is free. The lease has no end if an operator has removed
+/// the key's TTL (source: the PTTL command's documentation). The outer `None` marks an impossible reply.
 pub(crate) fn read_remaining_lease(reply: &Value) -> Option<Option<Duration>> {
     Some(match reply.as_i64()? {
         -2 => None,
@@ -432,19 +435,18 @@ pub(crate) fn read_remaining_lease(reply: &Value) -> Option<Option<Duration>> {
     })
 }
 
-/// For the scripts that look at a latch, and who leads.
+/// Returns the parameters of the scripts that read a latch or the current leader.
 pub(crate) fn look(name: &Name) -> [Arg<'_>; 2] {
     [name.key().into(), name.tag().into()]
 }
 
-/// How often a latch is still to be counted down, and when the last one of its name ended; `None` if the script never returns
-/// this.
+/// Reads a latch: its remaining count, and when the last latch of its name ended. Returns `None` for a reply that the script never returns.
 pub(crate) fn read_look(reply: &Value) -> Option<(i64, u64)> {
     let [count, ended] = reply.as_array()? else { return None };
     Some((count.as_i64()?, ended.as_str()?.parse().ok()?))
 }
 
-/// For a script that takes effect once: `place` and `serial` say which request it is, and `more` is what it needs besides.
+/// Returns the parameters of a script that takes effect once. `place` and `serial` identify the request, and `more` is a further parameter.
 pub(crate) fn once<'a>(
     name: &'a Name,
     place: &'a OwnerText,
@@ -464,27 +466,27 @@ pub(crate) fn once<'a>(
     }
 }
 
-/// Asks how many permits of a counted semaphore are free.
+/// Returns the query for the free permits of a counted semaphore.
 pub(crate) fn free_permits(name: &Name) -> Command<'_> {
     Command::new("GET").arg(name.key())
 }
 
-/// What [`free_permits`] is answered with; `None` if it never is.
+/// Reads the reply to [`free_permits`]; `None` for an impossible reply.
 pub(crate) fn read_free_permits(reply: &Value) -> Option<i64> {
     if reply.is_null() { Some(0) } else { reply.as_str()?.parse().ok() }
 }
 
-/// The channel on which a leader's announcements are told; the script builds the same.
+/// Returns the channel of a leader's announcements. The script builds the same name.
 pub(crate) fn election_channel(name: &Name) -> String {
     format!("wheellock_election:{}", name.tag())
 }
 
-/// What a leader says of itself, as it is remembered.
+/// Returns the stored form of a leader's announcement.
 pub(crate) fn announcement(owner: &Owner, token: u64, text: &str) -> String {
     format!("{owner} {token} {text}")
 }
 
-/// Who leads, and for how long its lease still runs; `None`: without an end.
+/// The current leader with its remaining lease, or `None` if the lease has no end.
 pub(crate) struct SeenLeader {
     pub(crate) owner: String,
     pub(crate) token: u64,
@@ -492,14 +494,15 @@ pub(crate) struct SeenLeader {
     pub(crate) lease_left: Option<Duration>,
 }
 
-/// What the script answers that looks who leads: `None` if nobody does. The outer `None` if it never does.
+/// Reads the reply of the script that reads the current leader. The inner `None` means that there is no leader. The outer `None` marks a
+/// reply that the script never returns.
 pub(crate) fn read_leader(reply: &Value) -> Option<Option<SeenLeader>> {
     if reply.is_null() {
         return Some(None);
     }
     let [owner, token, announcement, pttl] = reply.as_array()? else { return None };
     Some(Some(SeenLeader {
-        // Whatever somebody else has put there.
+        // Another client may have written any bytes here.
         owner: String::from_utf8_lossy(owner.as_bytes()?).into_owned(),
         token: token.as_str().and_then(|token| token.parse().ok()).unwrap_or_default(),
         announcement: String::from_utf8_lossy(announcement.as_bytes()?).into_owned(),
@@ -507,40 +510,40 @@ pub(crate) fn read_leader(reply: &Value) -> Option<Option<SeenLeader>> {
     }))
 }
 
-/// Asks how often a latch is still to be counted down.
+/// Returns the query for a latch's remaining count.
 pub(crate) fn count_of_latch(name: &Name) -> Command<'_> {
     Command::new("GET").arg(name.key())
 }
 
-/// What [`count_of_latch`] is answered with; `None` if it never is.
+/// Reads the reply to [`count_of_latch`]; `None` for an impossible reply.
 pub(crate) fn read_count_of_latch(reply: &Value) -> Option<u64> {
     read_free_permits(reply).map(|count| u64::try_from(count).unwrap_or_default())
 }
 
-/// For the script that counts the permits of a semaphore.
+/// Returns the parameters of the script that counts the permits of a semaphore.
 pub(crate) fn count_permits(name: &Name) -> [Arg<'_>; 2] {
     [name.key().into(), name.tag().into()]
 }
 
-/// How many permits are free, and how many are taken; `None` if the script never returns this.
+/// Reads the numbers of free and of taken permits; `None` for a reply that the script never returns.
 pub(crate) fn read_count(reply: &Value) -> Option<(i64, i64)> {
     let [free, taken] = reply.as_array()? else { return None };
     Some((free.as_i64()?, taken.as_i64()?))
 }
 
-/// For the script that extends a permit's lease or, without one, looks how long it still runs.
+/// Returns the parameters of the script that extends a permit's lease. Without a lease, the script reads the permit's remaining time.
 pub(crate) fn permit_lease<'a>(name: &'a Name, permit: &'a [u8; 16], lease: Option<Lease>) -> [Arg<'a>; 4] {
     let lease = lease.map_or_else(|| 0_u32.into(), |lease| lease.millis().into());
     [name.key().into(), lease, permit.into(), name.tag().into()]
 }
 
-/// Whether a permit's lease was extended; `None` if the script never returns this.
+/// Reads whether a permit's lease was extended; `None` for a reply that the script never returns.
 pub(crate) fn read_extended(reply: &Value) -> Option<bool> {
     read_renewed(reply).map(|(_, said)| said == 1)
 }
 
-/// How long a permit's lease still runs: `None` if it has ended, without an end if Redisson gave it none. The outer `None` if the script
-/// never returns this.
+/// Reads the remaining lease of a permit. The inner `None` means that the lease has ended. The lease has no end if Redisson set none. The
+/// outer `None` marks a reply that the script never returns.
 pub(crate) fn read_permit_lease(reply: &Value) -> Option<Option<Duration>> {
     let (now, left) = read_renewed(reply)?;
     let left = u64::try_from(left).ok()?;
@@ -548,7 +551,7 @@ pub(crate) fn read_permit_lease(reply: &Value) -> Option<Option<Duration>> {
     Some((left > 0).then(|| if is_endless { Duration::MAX } else { Duration::from_millis(left) }))
 }
 
-/// The server's clock in milliseconds, and what it says of one permit.
+/// Reads the server's clock in milliseconds, and the script's number for one permit.
 fn read_renewed(reply: &Value) -> Option<(u64, i64)> {
     let [seconds, micros, said] = reply.as_array()? else { return None };
     let number = |value: &Value| value.as_i64().and_then(|number| u64::try_from(number).ok());
@@ -556,55 +559,55 @@ fn read_renewed(reply: &Value) -> Option<(u64, i64)> {
     Some((now, said.as_i64()?))
 }
 
-/// When a permit without an end ends, in milliseconds (source: Redisson).
+/// The end of a permit without an end, in milliseconds (source: Redisson).
 const REDISSONS_NEVER: u64 = 922_337_203_685_477;
 
-/// Where the ends of a semaphore's leases are (source: Redisson).
+/// Returns the key of the ends of a semaphore's leases (source: Redisson).
 pub(crate) fn permit_leases(name: &Name) -> String {
     format!("{}:timeout", name.tag())
 }
 
-/// Where the tokens of a fenced lock are counted (source: Redisson).
+/// Returns the key that counts the tokens of a fenced lock (source: Redisson).
 pub(crate) fn token_key(name: &Name) -> String {
     format!("redisson_lock_token:{}", name.tag())
 }
 
-/// Asks for the latest token, by its [key](token_key).
+/// Returns the query for the latest token by its [key](token_key).
 pub(crate) fn token(key: &str) -> Command<'_> {
     Command::new("GET").arg(key)
 }
 
-/// What [`token`] is answered with. The outer `None` if it never is.
+/// Reads the reply to [`token`]. The outer `None` marks an impossible reply.
 pub(crate) fn read_token(reply: &Value) -> Option<Option<u64>> {
     if reply.is_null() { Some(None) } else { reply.as_str()?.parse().ok().map(Some) }
 }
 
-/// The channel on which one waiter of a fair lock is told that it is next (source: Redisson).
+/// Returns the channel that notifies one waiter of a fair lock when it is next (source: Redisson).
 pub(crate) fn own_channel(name: &Name, holder: &OwnerText) -> Vec<u8> {
     [name.channel().as_bytes(), b":", holder.as_bytes()].concat()
 }
 
-/// Asks how many wait for a fair lock.
+/// Returns the query for the number of waiters for a fair lock.
 pub(crate) fn queue_length(key: &str) -> Command<'_> {
     Command::new("LLEN").arg(key)
 }
 
-/// Where those who wait for a fair lock are listed (source: Redisson).
+/// Returns the key of a fair lock's waiters (source: Redisson).
 pub(crate) fn queue_key(name: &Name) -> String {
     format!("redisson_lock_queue:{}", name.tag())
 }
 
-/// What [`queue_length`] is answered with; `None` if it never is.
+/// Reads the reply to [`queue_length`]; `None` for an impossible reply.
 pub(crate) fn read_queue_length(reply: &Value) -> Option<u64> {
     u64::try_from(reply.as_i64()?).ok()
 }
 
-/// Asks how many stand before `holder` in the queue that is under `key`.
+/// Returns the query for the number of waiters before `holder` in the queue under `key`.
 pub(crate) fn position<'a>(key: &'a str, holder: &'a OwnerText) -> Command<'a> {
     Command::new("LPOS").arg(key).arg(holder.as_bytes())
 }
 
-/// What [`position`] is answered with: `None` if the holder is not in the queue. The outer `None` if it never is.
+/// Reads the reply to [`position`]. The inner `None` means that the holder is not in the queue. The outer `None` marks an impossible reply.
 pub(crate) fn read_position(reply: &Value) -> Option<Option<u64>> {
     if reply.is_null() { Some(None) } else { read_queue_length(reply).map(Some) }
 }

@@ -5,7 +5,7 @@ use crate::lock::Lock;
 use crate::testing::Double;
 use crate::{Guard, LockManager, LostReason};
 
-/// The plain lock under other names.
+/// The plain lock under another key and channel.
 static TRIAL: LazyLock<Kind> =
     LazyLock::new(|| Kind { label: "trial", ..Kind::counted("trial:", "trial_channel:") });
 
@@ -13,8 +13,8 @@ fn trial_lock(locks: &LockManager) -> Lock {
     Lock::new(Arc::clone(&locks.context), locks.context.name("orders", &TRIAL))
 }
 
-/// A kind is a row: one that nothing else knows of is held beside a plain lock of the same name, waited for, handed from process to
-/// process, and lost.
+/// A kind is only a row. A kind that no other code knows is held beside a plain lock of the same name. It is waited for, passes from
+/// process to process, and is lost.
 #[tokio::test(start_paused = true)]
 async fn a_row_is_a_kind() {
     let double = Double::new();

@@ -1,8 +1,8 @@
 //! One pipelined, multiplexed RESP3 connection per Redis or Valkey server.
 //!
-//! Many tasks share one socket; an idle caller writes to it itself, busy callers are served in batches. Scripts go by
-//! hash, pub/sub messages arrive on the same connection, every call has an absolute deadline, and every error says
-//! whether the call may have run.
+//! Many tasks share one socket. A caller writes directly to an idle socket, and busy callers are served in batches.
+//! Scripts are called by hash, and pub/sub messages arrive on the same connection. Every call has an absolute
+//! deadline, and every error shows whether the call may have run.
 //!
 //! ```no_run
 //! use wheellock_client::{Client, Command};
@@ -18,28 +18,28 @@
 //!
 //! # What it promises
 //!
-//! - **Order.** Calls reach the server in the order of their first polls; what is asked after [`Client::subscribe`] reaches it after
-//!   the SUBSCRIBE.
-//! - **Outcomes.** Every failed call was not sent, was rejected, or may have been executed: [`Error::outcome`]. Nothing that was
-//!   written and not answered is ever sent again.
-//! - **Deadlines.** Each call has one that covers queueing, connecting and the reply.
-//! - **Cancellation.** Any future may be dropped at any time; no other caller gets its reply.
-//! - **Bounds.** On calls, on queued bytes, and on what a server may send.
+//! - **Order.** Calls reach the server in the order of their first polls. A call made after [`Client::subscribe`] reaches the
+//!   server after the SUBSCRIBE.
+//! - **Outcomes.** A failed call was not sent, was rejected, or may have been executed: [`Error::outcome`]. The client never
+//!   repeats a call that was written and received no reply.
+//! - **Deadlines.** Each call has a deadline that covers queueing, connecting and the reply.
+//! - **Cancellation.** Any future may be dropped at any time, and no other caller receives its reply.
+//! - **Bounds.** The client limits calls, queued bytes, and the size of the server's replies.
 //!
-//! More on the page [The connection]. The URL says where the server is: see [`Config`].
+//! The page [The connection] explains more. The URL selects the server: see [`Config`].
 //!
 //! # Servers
 //!
-//! RESP3 is needed: Redis 6 or later, or any Valkey. Anything else, a proxy that only speaks RESP2 included, is refused with
-//! [`ErrorKind::Unsupported`] before any call is sent.
+//! The server must speak RESP3: Redis 6 or later, or any Valkey. The client refuses any other server with
+//! [`ErrorKind::Unsupported`] before it sends a call. The same applies to a proxy that only speaks RESP2.
 //!
 //! # Features
 //!
-//! All are off by default.
+//! All features are off by default.
 //!
-//! - `tls`: `rediss://` and `valkeys://`, by rustls with ring; adds `TlsConfig`.
-//! - `tracing`: connections, refusals and failures as events.
-//! - `testing`: in-memory connections whose other end is in a test's hands. Not for production.
+//! - `tls`: `rediss://` and `valkeys://`, by rustls with ring. The feature adds `TlsConfig`.
+//! - `tracing`: events for connections, refusals and failures.
+//! - `testing`: in-memory connections whose other end a test controls. Not for production.
 //!
 //! [The connection]: https://github.com/wheellock/wheellock/blob/main/docs/connection.md
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -48,16 +48,17 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
-// Layout: no file uses one above it. From the top:
+// Layout, from the top. No file uses a file above it.
 //
-// - `layer` is what the lock layer asks beyond what users do; `Client` is the handle; `call` is one call of a user, and
-//   `attempts` makes a request as often as it takes; `route` knows whether there is one server or a cluster.
-// - `topology/cluster` and `topology/scouts` keep connections to servers that tell about others; `link` and `listening` are
-//   what they, and `route`, hold of one server; `started` is one attempt at a call.
-// - `driver` is the one task that owns the socket's reading side; `open` connects, and `locator` tells it where to; `patience` limits both.
-// - `connection` is the state that callers share with the driver. It knows no other server: it tells its `listener`.
-// - `pipeline`, `channels`, `exclusive`, `handshake`, `backoff`, `silence` and most of `topology` are plain values that decide everything and
-//   touch nothing; only `stream` touches a socket.
+// - `layer` is the internal API for the lock layer. `Client` is the handle. `call` is one call of a user, and
+//   `attempts` repeats a request as often as necessary. `route` hides the difference between one server and a cluster.
+// - `topology/cluster` and `topology/scouts` keep connections to servers that name other servers. `link` and `listening`
+//   are their handles to one server, and those of `route`. `started` is one attempt at a call.
+// - `driver` is the one task that owns the socket's reading side. `open` connects to the address that `locator` returns.
+//   `patience` limits the time of both.
+// - `connection` is the state that callers share with the driver. It knows no other server, and reports to its `listener`.
+// - `pipeline`, `channels`, `exclusive`, `handshake`, `backoff`, `silence` and most of `topology` are plain values. They
+//   decide everything and do no I/O. Only `stream` uses a socket.
 
 mod base;
 mod client;

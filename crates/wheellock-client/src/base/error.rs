@@ -358,7 +358,7 @@ pub(crate) fn said(error: &io::Error) -> String {
 /// The step that opens a connection.
 pub(crate) const CONNECT: &str = "connect to";
 
-/// Returns a command's name in a form that is safe for a log line, because callers may take the name from users.
+/// Returns a command's name, escaped and cut for a log line. Callers may take the name from users.
 fn named(operation: &str) -> String {
     const LIMIT: usize = 64;
     operation.chars().take(LIMIT).flat_map(char::escape_debug).collect()

@@ -1,10 +1,13 @@
-//! Who we are to be: what the configuration says, or the user's provider when it is asked. Sends nothing.
+//! Credentials of the next handshake.
+//!
+//! They come from the configuration or from the user's provider. This module sends nothing.
 
 use crate::base::contain::finished;
 use crate::base::error::Error;
 use crate::config::{Config, Credentials};
 
-/// Asks the provider, if there is one. `failed` makes an error of what went wrong there.
+/// Returns the provider's credentials, or those of the configuration without a provider. `failed` makes an error from
+/// the description of a failure.
 pub(crate) async fn ask(config: &Config, failed: impl Fn(&str) -> Error) -> Result<Credentials, Error> {
     let Some(provider) = &config.credentials else {
         return Ok(Credentials { username: config.username.clone(), password: config.password.clone() });
@@ -21,5 +24,5 @@ pub(crate) async fn ask(config: &Config, failed: impl Fn(&str) -> Error) -> Resu
     Ok(provided)
 }
 
-/// What is said of a provider that takes too long.
+/// The error text for a provider that takes too long.
 pub(crate) const SILENT: &str = "the credentials provider gave no answer";

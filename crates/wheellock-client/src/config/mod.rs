@@ -1,5 +1,6 @@
-//! Where the server is, who we are to it, and the limits we keep. Owns the settings; their spelling in a URL is `url`'s.
-//! Opens nothing.
+//! Settings of a client.
+//!
+//! `url` owns their spelling in a URL. This module opens no connection.
 
 pub(crate) mod credentials;
 pub(crate) mod resolve;
@@ -29,7 +30,7 @@ use crate::base::slots::{SlotSet, slot_of};
 use crate::config::resolve::Resolver;
 use crate::config::tls::TlsConfig;
 
-/// Who we are to the server.
+/// A user and a password for the server.
 ///
 /// ```
 /// use wheellock_client::{Credentials, Secret};
@@ -40,15 +41,16 @@ use crate::config::tls::TlsConfig;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Credentials {
-    /// ACL user; that of the [`Config`] if `None`, and if that one names none either, the server's `default` user.
+    /// The ACL user. If it is `None`, the user of the [`Config`] applies, and otherwise the server's `default` user.
     pub username: Option<String>,
-    /// Password. A user without one is asked for with an empty one: see [`Config::username`].
+    /// The password. For a user without a password the client sends an empty one: see [`Config::username`].
     pub password: Option<Secret>,
 }
 
 impl Credentials {
-    /// The user and the password to say, if either is given. Without any the server takes us for its `default` user, so
-    /// a user who was named must always be said: the server knows whether it needs a password.
+    /// Returns the user and the password to send, if either is given. Without credentials the server assigns its
+    /// `default` user. A named user must therefore always be sent, even without a password: only the server knows
+    /// whether that user needs one.
     pub(crate) fn to_say(&self) -> Option<(&str, &str)> {
         let password = self.password.as_ref().map(Secret::expose);
         match &self.username {
@@ -57,16 +59,16 @@ impl Credentials {
         }
     }
 
-    /// Who we are to be.
+    /// Returns the name of the user.
     pub(crate) fn user(&self) -> &str {
         self.username.as_deref().unwrap_or(DEFAULT_USER)
     }
 }
 
-/// Who a connection is that says nothing (source: the Redis documentation, "ACL").
+/// The user of a connection that sends no credentials (source: the Redis documentation, "ACL").
 const DEFAULT_USER: &str = "default";
 
-/// See [`Config::credentials`].
+/// A source of credentials: see [`Config::credentials`].
 ///
 /// ```
 /// use std::sync::Arc;
@@ -84,7 +86,7 @@ const DEFAULT_USER: &str = "default";
 /// ```
 pub type CredentialsProvider = Arc<dyn Fn() -> CredentialsFuture + Send + Sync>;
 
-/// What a [`CredentialsProvider`] returns.
+/// The future that a [`CredentialsProvider`] returns.
 ///
 /// ```
 /// use wheellock_client::{Credentials, CredentialsFuture, Secret};
@@ -100,7 +102,7 @@ pub type CredentialsProvider = Arc<dyn Fn() -> CredentialsFuture + Send + Sync>;
 pub type CredentialsFuture =
     Pin<Box<dyn Future<Output = Result<Credentials, Box<dyn std::error::Error + Send + Sync>>> + Send>>;
 
-/// See [`Config::translate`].
+/// A translation of addresses: see [`Config::translate`].
 ///
 /// ```
 /// use std::sync::Arc;
@@ -116,7 +118,7 @@ pub type CredentialsFuture =
 /// ```
 pub type Translate = Arc<dyn Fn(&Address) -> Option<Address> + Send + Sync>;
 
-/// See [`Config::on_change`].
+/// A callback for changes of servers: see [`Config::on_change`].
 ///
 /// ```
 /// use std::sync::Arc;
@@ -130,16 +132,17 @@ pub type Translate = Arc<dyn Fn(&Address) -> Option<Address> + Send + Sync>;
 /// ```
 pub type ChangeSink = Arc<dyn Fn(&Change) + Send + Sync>;
 
-/// See [`Hooks::on_detached`].
+/// A callback for results of detached calls: see [`Hooks::on_detached`].
 pub type DetachedSink = Arc<dyn Fn(&mut Vec<Detached>) + Send + Sync>;
 
-/// What the layer above is to be told, besides the user.
+/// Callbacks for the layer above this client.
 #[derive(Clone, Default)]
 pub struct Hooks {
-    /// Receives the results of [detached](crate::Client::queue_eval) calls, in batches and in order, on the task of the
-    /// connection. Must be quick and must not block. What it leaves in the vector is dropped.
+    /// Receives the results of [detached](crate::Client::queue_eval) calls, in batches and in order. The callback
+    /// runs on the connection's task. It must be quick and must not block. Results that it leaves in the vector are
+    /// dropped.
     pub on_detached: Option<DetachedSink>,
-    /// As [`Config::on_change`], and told after it.
+    /// Does the same as [`Config::on_change`], and is called after it.
     pub on_change: Option<ChangeSink>,
 }
 
@@ -149,7 +152,7 @@ impl fmt::Debug for Hooks {
     }
 }
 
-/// Where a client finds the server that is responsible for a key.
+/// The servers of a client, or the way to find them.
 ///
 /// ```
 /// use wheellock_client::{Config, Servers};
@@ -163,16 +166,17 @@ impl fmt::Debug for Hooks {
 pub enum Servers {
     /// One server.
     One(Address),
-    /// A primary and its replicas, in any order: whichever of them says that it is the primary is used. They are asked at
-    /// every connect, all at once. If two say so, which only Sentinel could decide, the first answer counts.
+    /// A primary and its replicas, in any order. The client queries all of them in parallel at every connect, and
+    /// uses the server that reports to be the primary. If two servers report this, the first reply counts. Only
+    /// Sentinel could resolve that conflict.
     Replicated(Vec<Address>),
-    /// The primary that Sentinels name.
+    /// The primary that the Sentinels name.
     Sentinel(Sentinels),
-    /// Any nodes of a Redis Cluster; the others are learnt from them.
+    /// Some nodes of a Redis Cluster, in any order. The client discovers the other nodes.
     Cluster(Vec<Address>),
 }
 
-/// Sentinels and the service to ask them for.
+/// Sentinels, and the service whose primary they name.
 ///
 /// ```
 /// use wheellock_client::{Address, Config, Sentinels, Servers};
@@ -186,20 +190,21 @@ pub enum Servers {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Sentinels {
-    /// The Sentinels, in any order. Some of them suffice.
+    /// The Sentinels, in any order. Some of them are enough.
     pub addresses: Vec<Address>,
-    /// The name under which they watch the primary.
+    /// The name under which the Sentinels watch the primary.
     pub service: String,
-    /// ACL user for the Sentinels themselves, as [`Config::username`] is for the servers. The servers' credentials are the
-    /// [`Config`]'s.
+    /// The ACL user for the Sentinels, as [`Config::username`] is for the servers. The credentials of the [`Config`]
+    /// are those for the servers.
     pub username: Option<String>,
-    /// Password for the Sentinels themselves.
+    /// The password for the Sentinels.
     pub password: Option<Secret>,
-    /// TLS settings for the Sentinels themselves; plain if `None`, as always without the feature `tls`. `rediss+sentinel://` sets them for both.
+    /// The TLS settings for the Sentinels. Connections are unencrypted if it is `None`, as always without the feature
+    /// `tls`. `rediss+sentinel://` sets it for the Sentinels and the servers.
     pub tls: Option<TlsConfig>,
 }
 
-/// For messages: the addresses.
+/// Prints the addresses, for messages.
 impl fmt::Display for Servers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, addresses) = match self {
@@ -219,7 +224,7 @@ impl fmt::Display for Servers {
     }
 }
 
-/// Whether messages go by sharded pub/sub (`SPUBLISH`), which only clusters of Redis 7 and later have.
+/// The use of sharded pub/sub (`SPUBLISH`), which only clusters of Redis 7 and later have.
 ///
 /// ```
 /// use wheellock_client::{Config, ShardedPubSub};
@@ -230,16 +235,16 @@ impl fmt::Display for Servers {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShardedPubSub {
-    /// In a cluster whose nodes know it. Redisson's rule and default (`shardedSubscriptionMode`).
+    /// Sharded in a cluster whose nodes know it. This is Redisson's rule and default (`shardedSubscriptionMode`).
     #[default]
     Auto,
-    /// In every cluster.
+    /// Sharded in every cluster.
     On,
-    /// Never.
+    /// Never sharded.
     Off,
 }
 
-/// News of who answers for which keys: see [`Config::on_change`].
+/// The keys that another server may now serve: see [`Config::on_change`].
 ///
 /// ```
 /// use wheellock_client::{Change, Config};
@@ -258,24 +263,24 @@ pub struct Change {
 }
 
 impl Change {
-    /// Everything is answered by another server now.
+    /// Returns a change of all keys.
     #[doc(hidden)]
     pub fn everywhere() -> Self {
         Self { slots: None }
     }
 
-    /// The keys of some slots are answered by another server now.
+    /// Returns a change of the keys in some slots.
     pub(crate) fn of(slots: SlotSet) -> Self {
         Self { slots: Some(slots) }
     }
 
-    /// Whether `key` is among those that may be answered by another server now.
+    /// Returns true if another server may now serve `key`.
     pub fn concerns(&self, key: &[u8]) -> bool {
         self.slots.as_ref().is_none_or(|slots| slots.contains(slot_of(key)))
     }
 }
 
-/// A secret that no `Debug` or `Display` shows.
+/// A secret that `Debug` and `Display` never show.
 ///
 /// ```
 /// use wheellock_client::{Config, Secret};
@@ -305,7 +310,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Everything a [`Client`](crate::Client) needs to know. Start from a URL and adjust:
+/// The settings of a [`Client`](crate::Client). Start from a URL and adjust the fields:
 ///
 /// ```
 /// use std::time::Duration;
@@ -319,116 +324,128 @@ impl fmt::Debug for Secret {
 ///
 /// # URL grammar
 ///
-/// `redis://` or `valkey://`, or with TLS `rediss://` or `valkeys://`, then `[userinfo@]host[:port][/db]`; the port
-/// defaults to 6379. `unix://`, `redis+unix://` and `valkey+unix://` take `[userinfo@]/path/to/socket[?db=n]`.
+/// A URL begins with `redis://` or `valkey://`, or with `rediss://` or `valkeys://` for TLS. Then follows
+/// `[userinfo@]host[:port][/db]`. The default port is 6379. A URL with `unix://`, `redis+unix://` or `valkey+unix://`
+/// continues with `[userinfo@]/path/to/socket[?db=n]`.
 ///
 /// | userinfo | the connection is |
 /// |---|---|
 /// | `user:password@` | that user, or it fails |
-/// | `user:@` | that user, if it needs no password (`nopass`), or it fails; so a variable that is not set in `app:$PW@` shows |
-/// | `:password@`, `password@` | the server's `default` user. A lone part is a password, as in redis-cli: a user without a password has a colon |
+/// | `user:@` | that user, if it needs no password (`nopass`), or it fails. An unset variable in `app:$PW@` is thus noticed |
+/// | `:password@`, `password@` | the server's `default` user. A lone part is a password, as in redis-cli; a lone user needs a colon |
 /// | `:@`, `@`, none | the server's `default` user, if it needs no password |
 ///
-/// User and password are percent-decoded. The same is true of the Sentinels' own credentials, and of every server that is
-/// found later. `Display` shows the URL with the user and without the password.
+/// User and password are percent-decoded. The same rules apply to the Sentinels' credentials and to servers that the
+/// client discovers later. `Display` shows the URL with the user and without the password.
 ///
 /// Several servers are separated by commas:
 ///
-/// - `redis://a:6379,b:6379,c:6379/db`: a primary and its replicas, whichever is which;
-/// - `redis+sentinel://a:26379,b:26379/service[/db]`: the primary that these Sentinels name. Credentials are those of the
-///   servers; the Sentinels' own are `?sentinel_user=..&sentinel_password=..`. A number alone in the place of the service
-///   is a database, and the service has to be named by `?service=`;
-/// - `redis+cluster://a:6379,b:6379`: a cluster of which these are nodes.
+/// - `redis://a:6379,b:6379,c:6379/db`: a primary and its replicas, in any order.
+/// - `redis+sentinel://a:26379,b:26379/service[/db]`: the primary that these Sentinels name. The credentials are those of the
+///   servers. `?sentinel_user=..&sentinel_password=..` sets those of the Sentinels. A single number in place of the service is
+///   a database, and then `?service=` must name the service.
+/// - `redis+cluster://a:6379,b:6379`: a cluster with these nodes.
 ///
-/// With `rediss` in place of `redis` every connection is encrypted, those to Sentinels included. `valkey` is the same as
-/// `redis`, `-` the same as `+`; further addresses may follow as `?node=host:port`, the service as `?service=` or, as Lettuce
-/// spells it, as `/db#service`. The zone of an IPv6 address follows `%25`: `redis://[fe80::1%25eth0]:6379`.
+/// With `rediss` in place of `redis` all connections are encrypted, including those to Sentinels. `valkey` is
+/// equivalent to `redis`, and `-` to `+`. `?node=host:port` adds an address. `?service=` names the service, and so
+/// does `/db#service`, which is Lettuce's spelling. The zone of an IPv6 address follows `%25`:
+/// `redis://[fe80::1%25eth0]:6379`.
 ///
-/// TLS trusts the authorities in the PEM file of `?ca_file=/path`, or those of the system, for which the environment variable
-/// `SSL_CERT_FILE` may name a file. They are read at the first attempt to connect; a failure is
-/// [`ErrorKind::Config`](crate::ErrorKind::Config), and the next attempt reads again.
+/// TLS trusts the authorities in the PEM file of `?ca_file=/path`. Without that parameter TLS trusts the system's
+/// authorities, for which the environment variable `SSL_CERT_FILE` may name a file. The client reads the authorities
+/// at the first attempt to connect. A failure is [`ErrorKind::Config`](crate::ErrorKind::Config), and the next
+/// attempt reads again.
 ///
 /// # Times
 ///
-/// Those longer than ten years, [`Duration::MAX`] among them, are ten years for the client that is made.
+/// The client shortens times of more than ten years, such as [`Duration::MAX`], to ten years.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Config {
-    /// Where the server is, or how to find it.
+    /// The address of the server, or the way to find it.
     pub servers: Servers,
-    /// ACL user; the server's `default` user if `None`. Whoever is named here is who the connection is, or it fails:
-    /// without a password the server is asked for this user with an empty one, which it grants to a user with `nopass`
-    /// and refuses to any other.
+    /// The ACL user, or the server's `default` user if it is `None`. The connection has exactly this user, or it
+    /// fails. Without a password the client sends this user with an empty one. The server accepts that for a user
+    /// with `nopass` and refuses it for any other user.
     pub username: Option<String>,
-    /// Password, if the server wants one.
+    /// The password, if the server requires one.
     pub password: Option<Secret>,
-    /// Asked at every handshake instead of `username` and `password`, for credentials that change, and by
-    /// [`Client::reauthenticate`](crate::Client::reauthenticate) for those that end while a connection lives. If it names no user,
-    /// the user is `username` all the same. Its time counts towards `connect_timeout`; if it panics, the attempt has failed.
+    /// A source of credentials that change. The client calls it at every handshake instead of using `username` and
+    /// `password`. [`Client::reauthenticate`](crate::Client::reauthenticate) calls it, too, for credentials that
+    /// expire during a connection. If the provider names no user, `username` applies. The provider's time counts
+    /// towards `connect_timeout`. If the provider panics, the attempt fails.
     pub credentials: Option<CredentialsProvider>,
-    /// TLS settings; plain if `None`, as always without the feature `tls`. `rediss://` trusts what the URL or the
-    /// system says, read at the first attempt to connect.
+    /// The TLS settings. Connections are unencrypted if it is `None`, as always without the feature `tls`.
+    /// `rediss://` trusts the authorities of the URL or of the system, and reads them at the first attempt to
+    /// connect.
     pub tls: Option<TlsConfig>,
-    /// Logical database; 0 if not set.
+    /// The logical database. Default 0.
     pub database: u32,
-    /// Name shown by `CLIENT LIST`. Printable ASCII without spaces (a rule of Redis).
+    /// The name that `CLIENT LIST` shows. It consists of printable ASCII without spaces (a rule of Redis).
     pub client_name: String,
-    /// Bound on DNS, connect and handshake together. Default 3 s.
+    /// The limit for DNS, connect and handshake together. Default 3 s.
     pub connect_timeout: Duration,
-    /// Default deadline of a call, and the age at which an unanswered call condemns the connection. Default 3 s
-    /// (Redisson's `timeout`). A Sentinel may take a sixth of it, and not less than 500 ms: raise it where round trips are long.
+    /// The default deadline of a call. A call without a reply for this time also ends the connection. Default 3 s
+    /// (Redisson's `timeout`). A Sentinel may take a sixth of this time, but at least 500 ms. Raise the value if
+    /// round trips are long.
     pub response_timeout: Duration,
-    /// Time between two PINGs, on a silent connection and on a busy one. Each asks for a number of its own back, so it
-    /// finds a dead peer as well as shifted replies. Default 1.5 s: together with `response_timeout` a half-open socket
-    /// is replaced within 5 s.
+    /// The time between two PINGs, whether the connection is idle or busy. Each PING carries a number that the server
+    /// must return. A PING therefore detects a dead peer and shifted replies. Default 1.5 s: together with
+    /// `response_timeout`, the client replaces a half-open socket within 5 s.
     pub heartbeat: Duration,
-    /// Shortest and longest pause between attempts to connect, and between two looks at one of several addresses, before jitter. Default
-    /// 5 ms and 200 ms.
+    /// The shortest and the longest pause between attempts to connect, before jitter. The same pauses apply between
+    /// two checks of one of several addresses. Default 5 ms and 200 ms.
     pub reconnect: (Duration, Duration),
-    /// Bound on calls that wait for a reply. Default 65 536. One eighth more is open to reserved calls.
+    /// The limit for calls that wait for a reply. Default 65 536. Reserved calls may use one eighth more.
     pub max_in_flight: usize,
-    /// Bound on encoded bytes that no socket has taken yet; the last call that finds room may go beyond it, and none may be larger. Default
-    /// 16 MiB. One eighth more is open to reserved calls.
+    /// The limit for encoded bytes that no socket has taken yet. The last call that finds room may exceed the limit,
+    /// but no single call may be larger than the limit. Default 16 MiB. Reserved calls may use one eighth more.
     pub max_queued_bytes: usize,
-    /// Limits on what the server may send. A reply beyond them ends the connection with [`ErrorKind::Protocol`](crate::ErrorKind::Protocol). Default:
-    /// [`Limits::default`], of which one reply takes 64 MiB of payloads at most ([`Limits::frame`]).
+    /// The limits for the server's replies. A reply beyond them ends the connection with
+    /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol). Default: [`Limits::default`], which allows 64 MiB of
+    /// payload in one reply ([`Limits::frame`]).
     pub limits: Limits,
-    /// Scripts loaded while connecting, so that the first call finds them.
+    /// Scripts that the client loads while connecting, so that the first call finds them.
     pub scripts: Vec<Arc<Script>>,
-    /// Maps every address that a Sentinel or a cluster names, for clients behind an address translation. Returns `None` for
-    /// an address that must not be used. A cluster's node with a host name and an IP address is asked for twice: the client
-    /// uses an address that was changed, and otherwise the one that the cluster prefers. A panic forbids the address until it
-    /// is named again: a foreign server may be there, which must not see credentials. Default: addresses are used as they are.
+    /// A translation of each address that a Sentinel or a cluster names, for clients behind an address translation.
+    /// The function returns `None` for an address that must not be used.
+    ///
+    /// For a cluster's node with a host name and an IP address, the client translates both. It uses an address that
+    /// the function changed, or else the address that the cluster prefers. After a panic the client does not use the
+    /// address until a server names the address again. A foreign server may be there, and it must not see
+    /// credentials. Default: the client uses addresses as they are.
     pub translate: Option<Translate>,
-    /// Whether calls whose results nobody waits for are written by who makes them even where the connection's task would soon
-    /// write them together. For runtimes that nobody drops: their tasks end with the process, without a word.
+    /// True if the caller itself writes detached calls, even where the connection's task would soon write them
+    /// together. Use it for runtimes that are never dropped. Their tasks end with the process, without notice.
     pub write_at_once: bool,
-    /// Whether messages go by sharded pub/sub. Must be what all users of the same channels do.
+    /// The use of sharded pub/sub. All users of the same channels must use the same setting.
     pub sharded_pubsub: ShardedPubSub,
-    /// Told whenever a server answers for keys for which another one did before: after a failover, a restart (told by the
-    /// server's `run_id`, if the user may run `INFO`), a slot's move. Must be quick and must not block. If it panics, the client goes on.
+    /// A callback for changes of servers. The client calls it whenever another server may serve some keys: after a
+    /// failover, a restart or a slot's migration. The client recognizes a restart by the server's `run_id`, if the
+    /// user may run `INFO`. The callback must be quick and must not block. If it panics, the client continues.
     pub on_change: Option<ChangeSink>,
-    /// What the layer above is told.
+    /// Callbacks for the layer above this client.
     #[doc(hidden)]
     pub hooks: Hooks,
-    /// Where the randomness of pauses comes from, between attempts to connect and between questions. Default: the operating system.
+    /// The source of randomness for pauses between attempts to connect and between queries. Default: the operating
+    /// system.
     pub random: fn() -> u64,
-    /// Opens in-memory connections instead of sockets. There is none without the feature `testing`.
+    /// A connector for in-memory connections instead of sockets. It cannot exist without the feature `testing`.
     #[doc(hidden)]
     pub connector: Option<Connector>,
-    /// Looks host names up.
+    /// The resolver for host names.
     pub(crate) resolver: Resolver,
-    /// Clock and timer. Default: the process-wide timer thread.
+    /// The clock and timer. Default: the process-wide timer thread.
     pub timer: Timer,
 }
 
 impl Config {
-    /// Default settings for the server at `address`.
+    /// Returns default settings for the server at `address`.
     pub fn new(address: Address) -> Self {
         Self::with(Servers::One(address))
     }
 
-    /// Default settings for `servers`.
+    /// Returns default settings for `servers`.
     pub fn with(servers: Servers) -> Self {
         Self {
             servers,
@@ -460,8 +477,8 @@ impl Config {
 }
 
 impl Config {
-    /// With no time that is too long to be added to a moment, and to another such time; and with a timer that this process drives, for a
-    /// configuration may have come through `fork()`.
+    /// Shortens times that are too long, so that sums of an instant and such times cannot overflow. Also replaces the
+    /// timer by one that this process drives, because the configuration may have come through `fork()`.
     pub(crate) fn within_reach(mut self) -> Self {
         self.timer = self.timer.in_this_process();
         for time in [&mut self.connect_timeout, &mut self.response_timeout, &mut self.heartbeat] {
@@ -470,7 +487,8 @@ impl Config {
         self
     }
 
-    /// An address that another server named, as it is to be reached; if it is not to be used, its name and why.
+    /// Returns the address to use in place of an address that another server named. For an unusable address, returns
+    /// its name and the reason.
     pub(crate) fn translated(&self, address: Address) -> Result<Address, String> {
         let Some(translate) = &self.translate else { return Ok(address) };
         match contained(|| translate(&address)) {
@@ -484,7 +502,7 @@ impl Config {
         self.tls.is_some()
     }
 
-    /// Encrypts all connections, and trusts the authorities in `ca_file`, or those of the system.
+    /// Encrypts all connections. Trusts the authorities in `ca_file`, or those of the system.
     pub(crate) fn encrypt(&mut self, ca_file: Option<PathBuf>) -> Result<(), String> {
         self.tls = Some(TlsConfig::read_later(ca_file)?);
         if let Servers::Sentinel(sentinels) = &mut self.servers {
@@ -509,11 +527,11 @@ impl fmt::Debug for Config {
     }
 }
 
-/// Longer than any program runs, and short enough for the clock of every platform.
+/// Ten years: longer than any program runs, and short enough for the clock of every platform.
 const NEVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// Uniform over `u64`. Without randomness from the system, which is not a reason to stay disconnected, the clock's low
-/// bits still spread clients apart.
+/// Returns a number that is uniform over `u64`. Without randomness from the system, the clock's low bits still spread
+/// clients apart. Missing randomness must not keep the client disconnected.
 fn system_random() -> u64 {
     getrandom::u64().unwrap_or_else(|_| {
         let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();

@@ -1,7 +1,9 @@
-//! Host names to addresses, at most one lookup per name at a time in the process. Caches no answer.
+//! Lookups of host names on dedicated threads.
 //!
-//! The system's lookup blocks for as long as a name server is silent. On the runtime's blocking pool it would take
-//! threads from the user, and would delay the end of the runtime.
+//! At most one lookup per name runs in the process at a time. This module caches no result.
+//!
+//! The system's lookup blocks while a name server is silent. On the runtime's blocking pool it would take threads
+//! from the user, and would delay the runtime's shutdown.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -12,7 +14,7 @@ use std::task::{Poll, Waker};
 use crate::base::contain::{contained, wake_all};
 use crate::base::waiting::{OnLeave, Waiting};
 
-/// Looks names up on threads of its own. Clones share the threads and the lookups.
+/// A resolver with its own threads. Clones share the threads and the lookups.
 #[derive(Clone)]
 pub(crate) struct Resolver(Arc<Inner>);
 
@@ -25,16 +27,17 @@ struct Inner {
 }
 
 struct State {
-    /// The process that started the threads. A child of `fork` has none of them.
+    /// The process that started the threads. After `fork`, the child process has no such threads.
     process: u32,
     threads: usize,
     lookups: HashMap<Arc<str>, Lookup>,
-    /// Names whose lookup waits for a thread, oldest first.
+    /// The names that wait for a thread, oldest first.
     queue: VecDeque<Arc<str>>,
     next_caller: u64,
 }
 
-/// A lookup on its way. Lives in the map until it is answered or, before a thread takes it, until its last caller leaves.
+/// A lookup in progress. It stays in the map until its result is there. A lookup that no thread has taken also ends
+/// when its last caller leaves.
 struct Lookup {
     answer: Arc<OnceLock<Answer>>,
     callers: usize,
@@ -46,17 +49,17 @@ static OF_THE_SYSTEM: LazyLock<Resolver> =
     LazyLock::new(|| Resolver::new(|host| Ok((host, 0).to_socket_addrs()?.collect())));
 
 impl Resolver {
-    /// Returns the process-wide resolver, which asks the system.
+    /// Returns the process-wide resolver, which uses the system's lookup.
     pub(crate) fn of_the_system() -> Self {
         OF_THE_SYSTEM.clone()
     }
 
-    /// Returns a resolver that asks `look_up`, which may block.
+    /// Returns a resolver that uses `look_up`, which may block.
     pub(crate) fn new(look_up: impl Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static) -> Self {
         Self(Arc::new(Inner { look_up: Box::new(look_up), state: Mutex::new(State::new()) }))
     }
 
-    /// Returns the addresses of `host`, each with `port`. Joins a lookup of the same name that is on its way.
+    /// Returns the addresses of `host`, each with `port`. Joins a running lookup of the same name.
     pub(crate) async fn look_up(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         if let Ok(ip) = host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(ip, port)]);
@@ -65,7 +68,8 @@ impl Resolver {
         let (answer, caller) = self.join(&host);
         let _leaves = OnLeave(|| self.0.lock().leave(&host, &answer, caller));
         std::future::poll_fn(|cx| {
-            // Under the lock: an answer that comes between the look and the waker's entry would wake no caller.
+            // Check and store the waker under one lock. A result that arrived between the two steps would wake no
+            // caller.
             let mut state = self.0.lock();
             if answer.get().is_some() {
                 return Poll::Ready(());
@@ -120,7 +124,7 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks up the queued names. Ends when the queue is empty.
+    /// Looks up the queued names, and ends when the queue is empty.
     fn work(&self) {
         while let Some(host) = self.take() {
             let found = contained(|| (self.look_up)(&host));
@@ -144,7 +148,7 @@ impl Inner {
     fn answer(&self, host: &str, answer: Answer) {
         let mut state = self.lock();
         let Some(mut lookup) = state.lookups.remove(host) else { return };
-        // No other call sets it: the lookup was in the map.
+        // The lookup was still in the map, so no other call has set the result.
         let _is_first = lookup.answer.set(answer);
         let mut wakers = Vec::new();
         lookup.waiting.wake(&mut wakers);
@@ -152,7 +156,8 @@ impl Inner {
         wake_all(wakers);
     }
 
-    /// The system starts no thread. Those that run go on with the queue; without any, each lookup fails.
+    /// Handles the system's refusal to start a thread. Running threads serve the queue. Without a running thread each
+    /// lookup fails.
     fn thread_refused(&self, error: &io::Error) {
         let mut state = self.lock();
         state.threads -= 1;
@@ -175,8 +180,8 @@ impl State {
         }
     }
 
-    /// Removes a caller, and with the last one a lookup that no thread has taken. So the queue is as long as there are names
-    /// with callers.
+    /// Removes a caller. With the last caller, also removes a lookup that no thread has taken. The queue is therefore
+    /// never longer than the number of names with callers.
     fn leave(&mut self, host: &Arc<str>, answer: &Arc<OnceLock<Answer>>, caller: u64) -> Option<Waker> {
         let lookup = self.lookups.get_mut(host).filter(|lookup| Arc::ptr_eq(&lookup.answer, answer))?;
         lookup.callers -= 1;
@@ -189,7 +194,7 @@ impl State {
     }
 }
 
-/// Bounds the threads that a silent name server holds. Each looks up another name.
+/// The limit for threads that a silent name server can block. Each thread looks up another name.
 const MOST_THREADS: usize = 16;
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
-//! TLS settings: whom to trust, who we are, and what name to expect. Owns the one rustls configuration of a client, so
-//! that sessions are resumed across reconnects; encrypts nothing itself.
+//! TLS settings: authorities, client certificate and server name.
+//!
+//! All connections of a client share one rustls configuration, so that sessions are resumed across reconnects. This
+//! module encrypts nothing.
 
 use std::fmt;
 use std::io;
@@ -17,7 +19,8 @@ mod rotating;
 
 use rotating::{Pair, Rotating};
 
-/// How to encrypt and whom to trust. The server's certificate and name are always verified; TLS 1.2 is the minimum.
+/// TLS settings: the trusted authorities, the client certificate and the expected name. The client always verifies
+/// the server's certificate and name. The minimum version is TLS 1.2.
 ///
 /// ```no_run
 /// use wheellock_client::{Config, TlsConfig};
@@ -42,13 +45,14 @@ enum Settings {
     Rotating(Arc<Rotating>),
 }
 
-/// Authorities that are read at the first attempt to connect. A URL can then be parsed where they are missing.
+/// Authorities that the client reads at the first attempt to connect. A URL can then be parsed on a machine without
+/// them.
 struct Unread {
     ca_file: Option<PathBuf>,
     built: Mutex<Option<Arc<ClientConfig>>>,
 }
 
-/// Settings of a [`TlsConfig`].
+/// A builder for a [`TlsConfig`].
 ///
 /// ```no_run
 /// use wheellock_client::{TlsBuilder, TlsConfig};
@@ -79,25 +83,26 @@ enum Identity {
 }
 
 impl TlsConfig {
-    /// Starts with: trust the system's certificate store, no client certificate, expect the address's host name.
+    /// Starts with the defaults: trust the system's authorities, present no client certificate, and expect the
+    /// address's host name.
     #[expect(clippy::new_ret_no_self, reason = "the settings come first; build() gives the TlsConfig")]
     pub fn new() -> TlsBuilder {
         TlsBuilder::default()
     }
 
-    /// Uses a rustls configuration as it is. Whatever it verifies or does not verify is the caller's decision.
+    /// Uses a rustls configuration unchanged. The caller decides which checks it makes.
     pub fn from_rustls(config: Arc<ClientConfig>) -> Self {
         Self { settings: Settings::Built(config), server_name: None }
     }
 
-    /// Returns the settings of a URL: trust the authorities in `ca_file`, or those of the system.
+    /// Returns the settings of a URL, which trust the authorities in `ca_file` or those of the system.
     #[expect(clippy::unnecessary_wraps, reason = "fails where TLS is not built in")]
     pub(crate) fn read_later(ca_file: Option<PathBuf>) -> Result<Self, String> {
         let unread = Unread { ca_file, built: Mutex::default() };
         Ok(Self { settings: Settings::Unread(Arc::new(unread)), server_name: None })
     }
 
-    /// The file of authorities that a URL named.
+    /// Returns the file of authorities that a URL named.
     pub(crate) fn ca_file(&self) -> Option<&Path> {
         match &self.settings {
             Settings::Built(_) | Settings::Rotating(_) => None,
@@ -105,9 +110,9 @@ impl TlsConfig {
         }
     }
 
-    /// Reads the authorities, if no earlier attempt has, and the files of a client certificate.
+    /// Reads the authorities, unless an earlier attempt has read them. Also reads the files of a client certificate.
     pub(crate) async fn prepare(&self) -> Result<(), Error> {
-        // Reading a store takes tens of milliseconds, in which the runtime's tasks would wait.
+        // Reading a store takes tens of milliseconds. On this thread it would delay the runtime's tasks.
         let read = match &self.settings {
             Settings::Unread(unread) if !unread.is_read() => {
                 let unread = Arc::clone(unread);
@@ -125,7 +130,7 @@ impl TlsConfig {
         read.await.map_err(|error| wrong("the certificates cannot be read", error))?
     }
 
-    /// Returns why a former client certificate is presented, if the files cannot be used now.
+    /// Returns the reason why the client presents a former certificate, if the files cannot be used now.
     pub(crate) fn trouble(&self) -> Option<String> {
         match &self.settings {
             Settings::Rotating(rotating) => rotating.trouble(),
@@ -133,7 +138,7 @@ impl TlsConfig {
         }
     }
 
-    /// Returns what connects. Call after [`prepare`](Self::prepare).
+    /// Returns the TLS connector. Call [`prepare`](Self::prepare) first.
     pub(crate) fn connector(&self) -> io::Result<tokio_rustls::TlsConnector> {
         match &self.settings {
             Settings::Built(config) => Ok(Arc::clone(config).into()),
@@ -142,12 +147,12 @@ impl TlsConfig {
         }
     }
 
-    /// Returns the name that the server's certificate must carry.
+    /// Returns the name that the server's certificate must contain.
     pub(crate) fn server_name(&self, host: &str) -> io::Result<ServerName<'static>> {
         if let Some(name) = &self.server_name {
             return Ok(name.clone());
         }
-        // A zone is known to this machine only, and is not a part of the address in a certificate.
+        // Only this machine knows the zone, so certificates do not contain it.
         let host = host.split_once('%').map_or(host, |(address, _zone)| address);
         ServerName::try_from(host.to_owned())
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the host is not a valid name for TLS"))
@@ -156,11 +161,11 @@ impl TlsConfig {
 
 impl Unread {
     fn is_read(&self) -> bool {
-        // A lock that is taken is held by a thread that reads.
+        // If the lock is taken, another thread is still reading.
         self.built.try_lock().is_ok_and(|built| built.is_some())
     }
 
-    /// Reads the authorities once. A failure is not kept: the next attempt reads again.
+    /// Reads the authorities once. A failure is not stored, so the next attempt reads again.
     fn read(&self) -> Result<Arc<ClientConfig>, Error> {
         let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(config) = &*built {
@@ -183,30 +188,32 @@ impl Unread {
 }
 
 impl TlsBuilder {
-    /// Trusts these certificate authorities, in PEM form, instead of the system's.
+    /// Trusts these certificate authorities, in PEM form, instead of those of the system.
     pub fn trust_pem(mut self, authorities: &[u8]) -> Self {
         self.authorities.extend_from_slice(authorities);
         self.authorities.push(b'\n');
         self
     }
 
-    /// Presents this certificate chain and proves it with this private key, both in PEM form.
+    /// Presents this certificate chain, and proves it with this private key. Both are in PEM form.
     pub fn identity_pem(mut self, chain: &[u8], key: &[u8]) -> Self {
         self.identity = Some(Identity::Pem(Pair { chain: chain.to_vec(), key: key.to_vec() }));
         self
     }
 
-    /// Presents the certificate chain in the file `chain`, and proves it with the private key in the file `key`, both in PEM form.
+    /// Presents the certificate chain in the file `chain`, and proves it with the private key in the file `key`. Both
+    /// are in PEM form.
     ///
-    /// The client reads both files again for each connection, so that certificates may rotate while it runs. Connections that are up keep
-    /// the certificate that they have presented. While the files cannot be read, or do not fit each other, the client presents the
-    /// former certificate.
+    /// The client reads both files again for each connection, so that certificates may rotate while it runs.
+    /// Established connections keep the certificate that they have presented. While the files cannot be read, or do
+    /// not match, the client presents the former certificate.
     pub fn identity_files(mut self, chain: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         self.identity = Some(Identity::Files { chain: chain.into(), key: key.into() });
         self
     }
 
-    /// Expects this name in the server's certificate, instead of the address's host. For addresses that are not names.
+    /// Expects this name in the server's certificate instead of the address's host. Use it for addresses that are not
+    /// names.
     pub fn server_name(mut self, name: &str) -> Self {
         self.server_name = Some(name.to_owned());
         self
@@ -216,7 +223,7 @@ impl TlsBuilder {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Config`] if a certificate, key or name cannot be read, or if nothing would be trusted.
+    /// [`ErrorKind::Config`] if a certificate, key or name cannot be read, or if no authority would be trusted.
     pub fn build(mut self) -> Result<TlsConfig, Error> {
         let server_name = self.server_name.take();
         let server_name = server_name
@@ -265,7 +272,7 @@ fn client_config(roots: Arc<RootCertStore>, identity: Option<&Pair>) -> Result<A
     Ok(Arc::new(config))
 }
 
-/// Returns what is wrong with a server's certificate, and the remedy, if `error` is about that.
+/// Returns the problem with a server's certificate and the remedy, if `error` is about the certificate.
 pub(crate) fn certificate_trouble(error: &io::Error) -> Option<String> {
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     let rustls::Error::InvalidCertificate(reason) = error else { return None };
@@ -280,7 +287,7 @@ pub(crate) fn certificate_trouble(error: &io::Error) -> Option<String> {
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
             "the server's certificate is not valid yet; set this machine's clock".to_owned()
         }
-        // `webpki` tells this one in its own type, which is not public here.
+        // `webpki` reports this error in its own type, which is not public here.
         CertificateError::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
             "the server's certificate is one of an authority, as `openssl req -x509` makes by default (CaUsedAsEndEntity); make it with \
              `-addext basicConstraints=critical,CA:FALSE`, or have an authority issue it"
@@ -290,11 +297,12 @@ pub(crate) fn certificate_trouble(error: &io::Error) -> Option<String> {
     })
 }
 
-/// Returns the system's authorities: the files that `SSL_CERT_FILE` and `SSL_CERT_DIR` name, or else those of the platform.
+/// Returns the system's authorities. `SSL_CERT_FILE` and `SSL_CERT_DIR` name their files; otherwise the platform
+/// does.
 fn roots_of_the_system() -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
-    // Some certificates of a system's store may be unreadable; the others still count.
+    // Some certificates of the system's store may be unreadable. The others still count.
     roots.add_parsable_certificates(found.certs);
     if !roots.is_empty() {
         return Ok(roots);

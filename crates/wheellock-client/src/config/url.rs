@@ -1,4 +1,6 @@
-//! The URL grammar: text to [`Config`] and back, less the password. Knows the spelling of settings, not their meaning.
+//! The URL grammar, for parsing and printing a [`Config`].
+//!
+//! This module knows the spelling of settings, not their meaning. It never prints a password.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,10 +11,10 @@ use crate::base::error::{Error, ErrorKind, printable};
 use crate::config::tls::TlsConfig;
 use crate::config::{Config, Secret, Sentinels, Servers};
 
-/// The URL without the passwords.
+/// Prints the URL without the passwords.
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The colon keeps a lone user from reading back as a password.
+        // Without the colon, the user would be parsed as a password.
         let user = self.username.as_deref().map(|user| format!("{}:@", percent_encode(user)));
         let user = user.as_deref().unwrap_or_default();
         let tls = if self.is_encrypted() { "rediss" } else { "redis" };
@@ -56,7 +58,7 @@ fn list(addresses: &[Address]) -> String {
     addresses.join(",")
 }
 
-/// Returns an address as a URL spells it: a zone follows `%25` (RFC 6874).
+/// Returns the address in the spelling of a URL. A zone follows `%25` (RFC 6874).
 fn host_port(address: &Address) -> String {
     match address {
         Address::Tcp { host, port } if host.contains(':') => match host.split_once('%') {
@@ -72,7 +74,7 @@ impl FromStr for Config {
 
     fn from_str(url: &str) -> Result<Self, Error> {
         parse(url).map_err(|mut why| {
-            // A raw question mark in a password ends the part in which the @ is looked for.
+            // A raw question mark in a password ends the part in which the parser looks for the @.
             if url.split_once('?').is_some_and(|(_, query)| query.contains('@')) {
                 why.push_str(
                     "; a ? in a user or password is written %3F, and a raw one begins the parameters",
@@ -83,9 +85,11 @@ impl FromStr for Config {
     }
 }
 
-/// What may be shown of a URL that is wrong somewhere, perhaps in what parts it from its passwords: a known scheme, and
-/// what follows the last `@`, if that is certain to be a place. Without an `@` it may be a password all the same
-/// (`redis://app:secret`), and beyond a `?` or after one nothing is certain.
+/// Returns the safe part of a malformed URL: a known scheme, and the text behind the last `@`.
+///
+/// The fault may lie in the signs that separate a password from the rest. Without an `@` the text may be a password
+/// (`redis://app:secret`). The text behind a `?` may be part of a password, too, and is never shown. If an `@`
+/// follows the `?`, nothing but the scheme is shown.
 fn shown(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://").filter(|(scheme, _)| Scheme::parse(scheme).is_ok())
     else {
@@ -103,10 +107,10 @@ fn shown(url: &str) -> String {
 const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_SENTINEL_PORT: u16 = 26379;
 
-/// What the scheme says.
+/// The server topology that a scheme selects.
 enum Scheme {
     Unix,
-    /// One address or several, and whether encrypted.
+    /// One or several addresses.
     Servers {
         tls: bool,
     },
@@ -119,7 +123,7 @@ enum Scheme {
 }
 
 impl Scheme {
-    /// Or what schemes there are.
+    /// Parses a scheme. The error lists the known schemes.
     fn parse(text: &str) -> Result<Self, &'static str> {
         let text = text.to_ascii_lowercase();
         let (name, topology) = text.split_once(['+', '-']).map_or((&*text, ""), |(name, rest)| (name, rest));
@@ -139,8 +143,8 @@ impl Scheme {
     }
 }
 
-/// What stands before `://`, if it is a scheme to look at and not too long for one. What has other characters may be a password, or a user
-/// with one.
+/// Returns the text before `://` if it looks like a scheme and is short enough. Text with other characters may be a
+/// password, or a user with a password.
 fn scheme_to_show(text: &str) -> Option<&str> {
     let fits = text.len() <= MAX_SHOWN
         && text.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -148,7 +152,7 @@ fn scheme_to_show(text: &str) -> Option<&str> {
     fits.then_some(text)
 }
 
-/// The longest scheme, or name of a parameter, that is shown: what is longer is none that somebody knows.
+/// The length of the longest scheme or parameter name that is shown. No known name is longer.
 const MAX_SHOWN: usize = 32;
 
 fn parse(url: &str) -> Result<Config, String> {
@@ -157,7 +161,7 @@ fn parse(url: &str) -> Result<Config, String> {
     }
     let (scheme, rest) = url.split_once("://").ok_or("it has no scheme such as redis://")?;
     let (authority, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
-    // The last @ ends the userinfo: an unescaped @ in a password then still parses as people mean it.
+    // The last @ ends the userinfo. A password with an unescaped @ is thus still parsed as intended.
     let (userinfo, place) = authority.rsplit_once('@').map_or((None, authority), |(u, p)| (Some(u), p));
     let scheme = Scheme::parse(scheme).map_err(|known| match scheme_to_show(scheme) {
         Some(scheme) => format!("its scheme \"{scheme}\" is none of {known}"),
@@ -206,7 +210,7 @@ fn parse(url: &str) -> Result<Config, String> {
     }
 }
 
-/// Returns the servers, the text of the database, and whether they are encrypted.
+/// Returns the servers, the text of the database, and true for TLS.
 fn parse_place<'a>(scheme: &Scheme, place: &'a str) -> Result<(Servers, &'a str, bool), String> {
     let (before, fragment) = place.split_once('#').map_or((place, None), |(place, rest)| (place, Some(rest)));
     let (hosts, path) = before.split_once('/').map_or((before, ""), |(hosts, path)| (hosts, path));
@@ -241,26 +245,26 @@ fn parse_place<'a>(scheme: &Scheme, place: &'a str) -> Result<(Servers, &'a str,
     })
 }
 
-/// Returns the service and the database: `service/db`, or as Lettuce spells it `db#service`.
+/// Returns the service and the database, from `service/db` or from Lettuce's spelling `db#service`.
 fn parse_service<'a>(path: &'a str, fragment: Option<&'a str>) -> Result<(&'a str, &'a str), String> {
     match (path.split_once('/'), fragment) {
         (None, Some("insecure")) => Err(INSECURE.to_owned()),
         (None, Some(service)) if is_number(path) || path.is_empty() => Ok((service, path)),
         (_, Some(_)) => Err(FRAGMENT.to_owned()),
         (Some(both), None) => Ok(both),
-        // The service is a parameter, or was forgotten.
+        // A parameter names the service, or the service is missing.
         (None, None) if is_number(path) => Ok(("", path)),
         (None, None) => Ok((path, "")),
     }
 }
 
-/// The objection to what redis-rs takes for "verify no certificate".
+/// The error text for `#insecure`, with which redis-rs verifies no certificate.
 const INSECURE: &str = "it ends with #insecure, and certificates are always verified: name the server's authority by ?ca_file=/path";
 const FRAGMENT: &str =
     "it has a fragment, which begins with #: in a user, password or service a # is written %23";
 
-/// The name of a parameter that is not known, the first such of the query, if it is certain that it is one. What follows a `?` in a password
-/// ends with an `@`, and what follows a `&` in one comes after the name of that password, which is known.
+/// Returns the name of the first unknown parameter, unless the name may be part of a password. A password with a `?`
+/// is followed by an `@`. A password with a `&` stands behind the known name `sentinel_password`.
 fn name_to_show<'a>(query: &str, pair: &'a str) -> Option<&'a str> {
     let (name, _) = pair.split_once('=')?;
     let is_name = (1..=MAX_SHOWN).contains(&name.len())
@@ -268,7 +272,8 @@ fn name_to_show<'a>(query: &str, pair: &'a str) -> Option<&'a str> {
     (is_name && !query.contains('@') && !query.contains("sentinel_password=")).then_some(name)
 }
 
-/// Whether there is such a parameter. The spellings of the Sentinel's service are those of other clients.
+/// Sets a parameter. Returns false if the parameter is unknown. Other clients use the alternative names of the
+/// Sentinel's service.
 fn parse_parameter(config: &mut Config, name: &str, value: &str) -> Result<bool, String> {
     match (name, &mut config.servers) {
         ("db", _) => config.database = parse_database(value)?,
@@ -339,7 +344,7 @@ fn parse_host_port(text: &str, default_port: u16) -> Result<Address, String> {
     if host.contains(['[', ']']) {
         return Err("its host has a bracket in the wrong place".to_owned());
     }
-    // In a parameter nothing else has looked for these, and shown in its place the host would end there.
+    // No earlier step has checked parameters for these characters. In a printed URL they would end the host.
     if host.contains(|c: char| ",/?#@&".contains(c) || c.is_whitespace() || c.is_control()) {
         return Err("its host has a character that no host has".to_owned());
     }
@@ -352,7 +357,7 @@ fn parse_host_port(text: &str, default_port: u16) -> Result<Address, String> {
     Ok(Address::Tcp { host, port })
 }
 
-/// Decodes the zone of a bracketed IPv6 address: `fe80::1%25eth0` (RFC 6874). A bare `%eth0` is taken as it is.
+/// Decodes the zone of a bracketed IPv6 address: `fe80::1%25eth0` (RFC 6874). A bare `%eth0` is kept unchanged.
 fn with_zone(host: &str) -> Result<String, String> {
     match host.split_once("%25") {
         Some((ip, zone)) if !zone.is_empty() => Ok(format!("{ip}%{}", percent_decode(zone)?)),

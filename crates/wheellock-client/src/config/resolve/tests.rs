@@ -10,10 +10,10 @@ use crate::client::Client;
 use crate::config::Config;
 
 const LONG: Duration = Duration::from_secs(20);
-/// A hundred times what an undisturbed runtime takes.
+/// A hundred times the time that an idle runtime needs.
 const LATE: Duration = Duration::from_millis(100);
 
-/// A resolver whose name server is silent until `answers` is dropped, and the names that it was asked for.
+/// A resolver whose name server is silent until `answers` is dropped, and the names it was queried for.
 struct Silent {
     resolver: Resolver,
     asked: Arc<Mutex<Vec<String>>>,
@@ -65,7 +65,7 @@ fn callers_of_one_name_share_lookup() {
     assert!(resolver.0.lock().lookups.is_empty());
 }
 
-/// The name server says nothing before the runtime is gone, so any wait for it would last for ever.
+/// The name server is silent until the runtime is gone, so waiting for a reply would never end.
 #[test]
 fn silent_name_server_does_not_hold_runtime() {
     let Silent { resolver, asked, answers } = silent();
@@ -96,7 +96,7 @@ fn silent_name_server_does_not_hold_runtime() {
     println!("spawn_blocking took {of_user:?}, the end of the runtime {ended:?}");
     assert!(of_user.max(ended) < LATE, "{of_user:?}, {ended:?}");
     assert_eq!(asked.lock().unwrap().len(), 2);
-    // The threads still ask, so a new caller joins them.
+    // The lookup is still running, so a new caller joins it.
     drop(answers);
     let found = self::runtime().block_on(resolver.look_up("a.example", 1)).unwrap();
     assert_eq!(found.len(), 1);
@@ -114,7 +114,7 @@ fn lookups_have_bounded_threads_and_queue() {
     let queued = || resolver.0.lock().queue.len();
     until(|| asked.lock().unwrap().len() == MOST_THREADS && queued() == 2 * MOST_THREADS);
     assert_eq!(resolver.0.lock().threads, MOST_THREADS);
-    // Names that no caller waits for leave the queue.
+    // Names without callers leave the queue.
     let given_up: Vec<_> = callers.into_iter().collect();
     given_up.iter().for_each(tokio::task::JoinHandle::abort);
     until(|| queued() == 0);

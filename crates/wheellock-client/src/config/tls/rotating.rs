@@ -1,4 +1,6 @@
-//! A client certificate in files that another program replaces. Does not watch the files: each connection reads them.
+//! A client certificate in files that another program replaces.
+//!
+//! This module does not watch the files: each connection reads them.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +18,7 @@ pub(super) struct Pair {
     pub(super) key: Vec<u8>,
 }
 
-/// The files, and what the client presents now.
+/// The files, and the certificate that the client presents now.
 pub(super) struct Rotating {
     roots: Arc<RootCertStore>,
     chain: PathBuf,
@@ -25,10 +27,10 @@ pub(super) struct Rotating {
 }
 
 struct State {
-    /// The last pair that could be used.
+    /// The last usable pair.
     pair: Pair,
     config: Arc<ClientConfig>,
-    /// Why the files could not be used when they were last read.
+    /// The reason why the last read produced no usable pair.
     trouble: Option<String>,
 }
 
@@ -39,12 +41,12 @@ impl Rotating {
         Ok(Self { roots, chain, key, state: Mutex::new(State { pair, config, trouble: None }) })
     }
 
-    /// Reads the files. A certificate and a key that do not fit each other change nothing, because a program that rotates them replaces one
-    /// file after the other.
+    /// Reads the files again. A certificate and a key that do not match change nothing. A program that rotates them
+    /// replaces one file after the other.
     pub(super) fn read_again(&self) {
         let read = read_pair(&self.chain, &self.key).and_then(|pair| {
             let is_known = self.lock().pair == pair;
-            // The same settings resume sessions.
+            // Unchanged settings are kept, because a new configuration could not resume sessions.
             let config =
                 if is_known { None } else { Some(client_config(Arc::clone(&self.roots), Some(&pair))?) };
             Ok((pair, config))

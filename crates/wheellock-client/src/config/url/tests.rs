@@ -110,7 +110,7 @@ fn tls_url_parses_without_authorities() {
     }
 }
 
-/// A9: what can only be a database is not taken for the service of Sentinels.
+/// A9: a number in place of the service is a database, not a service.
 #[test]
 fn a_number_alone_after_sentinels_is_a_database() {
     let read = |url: &str| {
@@ -121,7 +121,7 @@ fn a_number_alone_after_sentinels_is_a_database() {
     for url in ["redis-sentinel://a/3?service=x", "redis+sentinel://a/x/3", "redis+sentinel://a/x?db=3"] {
         assert_eq!(read(url), ("x".to_owned(), 3, "redis+sentinel://a:26379/x/3".to_owned()), "{url}");
     }
-    // A service may be called so all the same.
+    // A service may nevertheless have a number as its name.
     for url in ["redis+sentinel://a/7/0", "redis+sentinel://a?service=7"] {
         assert_eq!(read(url), ("7".to_owned(), 0, "redis+sentinel://a:26379/7/0".to_owned()), "{url}");
     }
@@ -134,7 +134,7 @@ fn bad_urls_name_their_fault_and_never_the_password() {
         ("localhost:6379", "scheme"),
         ("http://h", "its scheme \"http\" is none of redis, "),
         ("HTTP+x-1.0://u:sesame@h", "its scheme \"HTTP+x-1.0\" is none of"),
-        // There is none.
+        // These texts have no scheme.
         ("redis:sesame@h", "it has no scheme"),
         ("u:sesame@h:6379", "it has no scheme"),
         (":sesame@h:6379", "it has no scheme"),
@@ -167,7 +167,7 @@ fn bad_urls_name_their_fault_and_never_the_password() {
         ("redis://h?foo=sesame", "other than db and node: \"foo\""),
         ("redis://u:sesame@h?db=1&foo=sesame&bar=1", "other than db and node: \"foo\""),
         ("redis://h?sentinel_password=ses&ame=sesame", "query parameter other than db and node"),
-        // These may be parts of a password.
+        // These names may be parts of a password.
         ("redis://ses?sesame=1@h", "query parameter other than db and node"),
         ("redis://u:6379?db=1&sesame=1@h", "query parameter other than db and node"),
         ("redis://h?sesame", "query parameter other than db and node"),
@@ -207,7 +207,7 @@ fn bad_urls_name_their_fault_and_never_the_password() {
     }
 }
 
-/// A9: an error in a URL shows where it points, as far as that is certain.
+/// A9: an error in a URL shows the scheme and the address, if they are certain.
 #[test]
 fn what_is_shown_of_a_bad_url_is_a_scheme_and_a_place() {
     for (url, expected) in [
@@ -228,10 +228,10 @@ fn what_is_shown_of_a_bad_url_is_a_scheme_and_a_place() {
     }
 }
 
-/// A9: however a URL is torn, an error in it shows nothing of its passwords.
+/// A9: an error in a malformed URL never shows a part of a password.
 #[test]
 fn no_part_of_a_password_is_ever_shown() {
-    // Letters that are in no message, and everything that parts a URL.
+    // Letters that occur in no message, and all signs that divide a URL.
     const LETTERS: &[u8] = b"ZQXJKVW";
     const SIGNS: &[u8] = b":/?#%&=,[]@ +$";
     let mut random = 1_u64;
@@ -255,7 +255,7 @@ fn no_part_of_a_password_is_ever_shown() {
         let query = ["", "?db=x", "?sentinel_password=", "?password="][below(4)];
         let secret = if query.contains("password") { of_sentinels } else { String::new() };
         let url = match below(5) {
-            // The sign is missing that ends the password: there must be no other.
+            // The @ that ends the password is missing, so the password must not contain an @ either.
             0 => format!("{scheme}://{user}:{without}{place}{query}"),
             1 => format!("{scheme}:{user}:{with_at}@{place}{query}{secret}"),
             2 => format!("{scheme}://{with_at}@{place}{query}{secret}"),

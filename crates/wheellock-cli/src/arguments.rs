@@ -1,4 +1,4 @@
-//! What can be said on the command line. Owns every word of the help.
+//! The command line's arguments and help texts.
 #![expect(clippy::doc_markdown, reason = "it is read on terminals")]
 
 use std::ffi::OsString;
@@ -155,7 +155,7 @@ pub(crate) struct Server {
     pub(crate) url: String,
 }
 
-/// The server that it is all about.
+/// The server to check or measure.
 #[derive(Debug, Args)]
 pub(crate) struct Target {
     /// Where the server is, as for `run --url`
@@ -163,12 +163,12 @@ pub(crate) struct Target {
     pub(crate) url: String,
 }
 
-/// Longer lines are hard to read.
+/// Maximum width of the help. Longer lines are hard to read.
 pub(crate) const WIDTH: usize = 100;
 
 const LOCAL: &str = "redis://127.0.0.1:6379";
 
-/// A process needs some time to be stopped before its lock is another's.
+/// Parses a lease. A process needs some time to be stopped before another owner gets the lock.
 fn lease(text: &str) -> Result<Duration, String> {
     let lease = time::parse(text)?;
     if lease < SHORTEST_LEASE { Err("a lease has at least 1s".to_owned()) } else { Ok(lease) }
@@ -193,7 +193,7 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
-    /// What this tool says to itself alone is suggested to nobody.
+    /// Internal arguments are not suggested to users.
     #[test]
     fn what_is_suggested_is_in_the_help() {
         for typo in ["bogus", "bonud"] {

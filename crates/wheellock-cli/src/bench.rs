@@ -1,4 +1,6 @@
-//! Measures what locks cost on the user's server. Owns what is measured, and leaves nothing there.
+//! Measures the cost of locks on the user's server.
+//!
+//! The measurements do not leave data on the server.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -22,7 +24,7 @@ pub(crate) async fn measure(options: &Bench) -> Result<End, Failure> {
         measured = all(options, &locks, &without) => measured.map(|()| End::Success),
         signal = signals.next() => Ok(End::Signal(signal.as_raw())),
     };
-    // Also if it was interrupted, or failed: nothing is left.
+    // Shut down also after an interruption or a failure, so that no lock remains.
     for locks in [locks, without] {
         let left = locks.shutdown(LAST_WORDS).await;
         if !left.is_empty() {
@@ -67,15 +69,15 @@ async fn pair(lock: &Lock) -> Result<(), Error> {
     lock.acquire().await?.release().await.map(drop)
 }
 
-/// What was measured.
+/// The result of one measurement.
 struct Measured {
-    /// How long each took.
+    /// The duration of each repetition.
     samples: Vec<Duration>,
-    /// How long all of them did.
+    /// The duration of the whole measurement.
     took: Duration,
 }
 
-/// Does it one after the other, for so long or until as many are done as were `left`.
+/// Repeats `work` one after the other. Stops after `time`, or when the `left` repetitions are used up.
 async fn repeat<E>(
     time: Duration,
     left: &Cell<usize>,
@@ -124,9 +126,9 @@ fn show(what: &str, measured: Measured) {
     say(&format!("{what:<44} {p50:>9.1} {p90:>9.1} {p99:>9.1} {p999:>9.1} {max:>9.1} {rate:>10.0}\n"));
 }
 
-/// Memory has an end, however long is measured and however many tasks do.
+/// Maximum number of samples. It bounds the memory for any duration and any number of tasks.
 const MOST_SAMPLES: usize = 4_000_000;
-/// Should this tool be killed, its lock is gone that soon.
+/// The lease of the measured locks. If this tool is killed, its lock expires after this time.
 const LEASE: Duration = Duration::from_secs(5);
 const LAST_WORDS: Duration = Duration::from_secs(1);
 

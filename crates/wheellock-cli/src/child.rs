@@ -1,4 +1,6 @@
-//! The command as a process: how it is started, signalled and tied to this tool's life. Owns its process group.
+//! The command as a process: its start, signals and process group.
+//!
+//! This module ties the command to this tool's life.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -12,24 +14,24 @@ use tokio::process::Command;
 
 use crate::end::{End, complain};
 
-/// The command, running.
+/// The running command.
 #[derive(Debug)]
 pub(crate) struct Child {
     process: tokio::process::Child,
     pid: Pid,
-    /// Whether it has a process group of its own, with whatever it starts.
+    /// True if the command has its own process group, together with the processes that it starts.
     has_group: bool,
 }
 
 impl Child {
-    /// Starts the command. `again` is what this program is to be started with to come to [`become_command`].
+    /// Starts the command. `again` holds the arguments that start this program again, up to [`become_command`].
     pub(crate) fn start(
         words: &[OsString],
         environment: &[(&str, String)],
         again: &[&str],
     ) -> io::Result<Self> {
-        // One that uses a terminal must be in the terminal's foreground group, or it is stopped. If it reads from one it may come there
-        // later, together with this tool.
+        // A command that uses a terminal must be in the terminal's foreground group, or the system stops it. If it
+        // reads from a terminal, it may move there later, together with this tool.
         let shows = io::stdout().is_terminal() || io::stderr().is_terminal();
         let has_group = !(io::stdin().is_terminal() || shows && is_in_foreground());
         let mut command = command(words, again)?;
@@ -43,20 +45,21 @@ impl Child {
         Ok(Self { process, pid, has_group })
     }
 
-    /// Waits until it has ended. Nothing is lost if the future is dropped.
+    /// Waits until the command has ended. If the future is dropped, the status is not lost.
     pub(crate) async fn ended(&mut self) -> io::Result<ExitStatus> {
         self.process.wait().await
     }
 
-    /// Passes a signal on that this tool got. The terminal sends its own to the whole foreground group.
+    /// Passes on a signal that this tool received. The terminal itself signals the whole foreground group.
     pub(crate) fn pass_on(&self, signal: Signal) {
+        // The terminal never sends SIGTERM, so it must be passed on in every case.
         if self.has_group || signal == Signal::TERM {
             self.signal(signal);
         }
     }
 
-    /// Sends a signal to the command, and to what it has started. One that has ended is past caring, and one that is stopped is woken to
-    /// take it.
+    /// Sends a signal to the command and to the processes that it started. An error is ignored, because the command
+    /// may have ended. SIGCONT wakes a stopped command so that it handles the signal.
     pub(crate) fn signal(&self, signal: Signal) {
         for signal in [signal, Signal::CONT] {
             let _sent = if self.has_group {
@@ -67,7 +70,7 @@ impl Child {
         }
     }
 
-    /// Kills what an ended command has left behind in its process group.
+    /// Kills the processes that an ended command has left in its process group.
     pub(crate) fn kill_rest(&self) {
         if self.has_group {
             self.signal(Signal::KILL);
@@ -75,14 +78,14 @@ impl Child {
     }
 }
 
-/// Whether this process is in the foreground of a terminal, whatever its input is: a command that somebody looks at may ask there for a
-/// password.
+/// Returns true if this process is in the foreground of a terminal, regardless of its input. A command with visible
+/// output may ask for a password on that terminal.
 fn is_in_foreground() -> bool {
     let foreground = File::open("/dev/tty").and_then(|terminal| Ok(tcgetpgrp(terminal)?));
     foreground.is_ok_and(|group| group == getpgrp())
 }
 
-/// What the command's end means for ours.
+/// Converts the command's exit status to the end of this tool.
 pub(crate) fn end_of(status: ExitStatus) -> End {
     match (status.code(), status.signal()) {
         (Some(code), _) => End::Command(code),
@@ -90,8 +93,8 @@ pub(crate) fn end_of(status: ExitStatus) -> End {
     }
 }
 
-/// On Linux this very program, which ties itself to our life and then becomes the command: what is done between fork and exec
-/// otherwise needs unsafe code.
+/// Returns the process to start. On Linux, this program starts itself, ties itself to this tool's life and then
+/// becomes the command. Steps between fork and exec would otherwise need unsafe code.
 fn command(words: &[OsString], again: &[&str]) -> io::Result<Command> {
     const THIS_PROGRAM: &str = "/proc/self/exe";
     let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
@@ -105,8 +108,8 @@ fn command(words: &[OsString], again: &[&str]) -> io::Result<Command> {
     Ok(command)
 }
 
-/// What this program is told to become, if these are the arguments that it starts itself with: the parent's process id and the command. No
-/// argument of those that people write, so that nobody is shown it.
+/// Returns the parent's process id and the command, if these are the arguments with which this program starts itself.
+/// They are not part of the user's arguments, so no help or completion shows them.
 pub(crate) fn bound(arguments: &[OsString]) -> Option<(i32, &[OsString])> {
     let [_program, verb, parent, dashes, command @ ..] = arguments else { return None };
     let parent = parent.to_str()?.parse().ok()?;
@@ -115,13 +118,13 @@ pub(crate) fn bound(arguments: &[OsString]) -> Option<(i32, &[OsString])> {
 
 pub(crate) const BOUND: &str = "bound";
 
-/// Becomes the command: dies when `parent` does. Returns only if that fails.
+/// Becomes the command, which dies when `parent` dies. Returns only if that fails.
 pub(crate) fn become_command(parent: i32, words: &[OsString]) -> End {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
         complain(&format!("cannot tie the command to this tool: {error}"));
     }
-    // It may have died before.
+    // The parent may have died before the previous step.
     if getppid() != Pid::from_raw(parent) {
         return End::Signal(Signal::KILL.as_raw());
     }
@@ -130,7 +133,7 @@ pub(crate) fn become_command(parent: i32, words: &[OsString]) -> End {
     cannot_run(program, &error)
 }
 
-/// Says why a command does not run, as shells do.
+/// Reports why a command cannot run, as shells do.
 pub(crate) fn cannot_run(program: &OsString, error: &io::Error) -> End {
     complain(&format!("cannot run {}: {error}", program.display()));
     if error.kind() == io::ErrorKind::NotFound { End::NotFound } else { End::NotExecutable }

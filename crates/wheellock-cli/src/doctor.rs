@@ -1,4 +1,4 @@
-//! Checks a server for whatever puts locks at risk. Owns the report; most of the judgement is the library's.
+//! Checks a server for risks to locks. The library judges most of them; this module owns the report.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -32,7 +32,7 @@ pub(crate) async fn check(options: &Doctor) -> Result<End, Failure> {
     Ok(if faults == 0 { End::Success } else { End::No })
 }
 
-/// What was found so far.
+/// The findings so far.
 #[derive(Debug, Default)]
 struct Report {
     faults: u32,
@@ -48,7 +48,7 @@ impl Report {
         say(&format!("FAIL  {about:<11} {what}\n"));
     }
 
-    /// Who it is, how far away it is, and how its clock goes.
+    /// Reports a node's identity, its round-trip time and its clock.
     async fn look_at(&mut self, node: &Client) -> Result<(), Failure> {
         let address = node.server_address();
         if let Some(info) = node.server_info() {
@@ -84,7 +84,7 @@ impl Report {
         Ok(())
     }
 
-    /// Takes and releases a lock, as any user would.
+    /// Acquires and releases a lock, as a user would.
     async fn try_a_lock(&mut self, locks: &LockManager, name: &str) {
         let lock = locks.lock(name);
         let start = Instant::now();
@@ -108,7 +108,7 @@ impl Report {
     }
 }
 
-/// The server's clock, read between two moments here.
+/// One reading of the server's clock, between two instants of the local clock.
 #[derive(Debug)]
 struct Reading {
     before: Instant,
@@ -136,7 +136,7 @@ impl Reading {
         Ok(Self { before, after: Instant::now(), ours, server })
     }
 
-    /// What its clock did between two readings that the time here does not account for.
+    /// Returns a jump of the server's clock that the local time does not explain.
     fn jumped_since(&self, first: &Self) -> Option<String> {
         let least = self.before.saturating_duration_since(first.after);
         let most = self.after.saturating_duration_since(first.before);
@@ -155,7 +155,7 @@ impl Reading {
         })
     }
 
-    /// How it stands beside the clock of this machine, which no lock depends on.
+    /// Compares the server's clock with the clock of this machine. No lock depends on the latter.
     fn beside_ours(&self) -> String {
         let (ahead, word) = if self.server >= self.ours {
             (self.server - self.ours, "ahead of")
@@ -170,14 +170,14 @@ fn millis(time: Duration) -> String {
     format!("{:.2} ms", time.as_secs_f64() * 1e3)
 }
 
-/// Of the lock that is taken for trial, should this tool die with it.
+/// The lease of the trial lock. If this tool dies, the lock expires after this time.
 const LEASE: Duration = Duration::from_secs(5);
 const TRIPS: usize = 21;
-/// A hundredth of the default lease.
+/// Maximum round trip, which is a hundredth of the default lease.
 const TOO_LONG: Duration = Duration::from_millis(300);
-/// Between two looks at the clock.
+/// Interval between two readings of the clock.
 const APART: Duration = Duration::from_millis(250);
-/// Beyond what a busy machine does by itself.
+/// Maximum deviation of a clock. A busy machine stays below it.
 const UNEVEN: Duration = Duration::from_millis(50);
 const LAST_WORDS: Duration = Duration::from_secs(1);
 

@@ -1,4 +1,6 @@
-//! How the program ends: its exit codes, and what it says before. Owns the meaning of every code that is not the command's.
+//! The end of the program: exit codes and last messages.
+//!
+//! This module owns the meaning of every exit code except the command's own.
 
 use std::fmt;
 use std::io::Write as _;
@@ -6,30 +8,30 @@ use std::process::ExitCode;
 
 use wheellock::Error;
 
-/// How the program ends.
+/// The end of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
     Success,
-    /// There is something to say no to: the lock is free, the server has a fault.
+    /// The result is negative: the lock is free, or the server has a fault.
     No,
-    /// The lock is held by others, and the exit code for that.
+    /// Other owners hold the lock. The field is the exit code for that.
     Conflict(u8),
-    /// As `sysexits.h` has it: 64, the arguments make no sense.
+    /// 64, as in `sysexits.h`: the arguments are invalid.
     Usage,
-    /// 65: there is other data under the name.
+    /// 65: other data is under the name.
     OtherData,
-    /// 69: the server cannot be reached, or does not serve.
+    /// 69: the server cannot be reached, or is not ready.
     Unavailable,
-    /// 75: the lock was lost, or about to be, before the command had ended, which was stopped for it or ended by itself. To try again may
-    /// help.
+    /// 75: the lock was lost, or about to be, before the command had ended. The command was stopped for that reason,
+    /// or ended by itself. A retry may succeed.
     Lost,
-    /// 126: the command cannot be run (as shells have it).
+    /// 126, as in shells: the command cannot be run.
     NotExecutable,
-    /// 127: there is no such command (as shells have it).
+    /// 127, as in shells: the command does not exist.
     NotFound,
-    /// 128 and its number: ended by this signal (as shells have it).
+    /// 128 and the signal's number, as in shells: ended by this signal.
     Signal(i32),
-    /// The command's own.
+    /// The command's own exit code.
     Command(i32),
 }
 
@@ -46,7 +48,7 @@ impl End {
             Self::NotExecutable => 126,
             Self::NotFound => 127,
             Self::Signal(signal) => 128_u8.saturating_add(u8::try_from(signal).unwrap_or(127)),
-            // The system gives eight bits.
+            // The system keeps only eight bits.
             Self::Command(code) => u8::try_from(code & 0xFF).unwrap_or(1),
         }
     }
@@ -58,7 +60,7 @@ impl From<End> for ExitCode {
     }
 }
 
-/// An end that has to be explained.
+/// An end with an explanation.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) end: End,
@@ -86,7 +88,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Writes to standard output. Who closed it does not want to read it.
+/// Writes to standard output. An error is ignored, because a reader that has closed the output does not want it.
 pub(crate) fn say(text: &str) {
     let mut output = std::io::stdout().lock();
     let _written = output.write_all(text.as_bytes()).and_then(|()| output.flush());

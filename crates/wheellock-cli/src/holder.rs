@@ -1,4 +1,4 @@
-//! Says who holds a lock, for people and for scripts.
+//! Reports a lock's holders, for people and for scripts.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(crate) async fn show(options: &arguments::Holder) -> Result<End, Failure> {
     Ok(if found.is_empty() { End::No } else { End::Success })
 }
 
-/// All who hold what is under the name, of whatever kind that is.
+/// Returns all holders of the data under the name, of any kind.
 async fn find(locks: &LockManager, name: &str, kind: Option<Kind>) -> Result<Holders, Error> {
     if let Some(kind) = kind {
         return kind.lock(locks, name).holders().await;
@@ -35,7 +35,8 @@ async fn find(locks: &LockManager, name: &str, kind: Option<Kind>) -> Result<Hol
         }
     }
     let found = Kind::Simple.lock(locks, name).holders().await?;
-    // Any text may be a token, but a simple lock ends: a number of permits, or another program's data, does not.
+    // Any text may be a token, but a simple lock expires. A number of permits, or another program's data, does not
+    // expire.
     let ends = found.holders.iter().all(|holder| holder.lease_left < Duration::MAX);
     if ends { Ok(found) } else { Err(other_data) }
 }
@@ -67,7 +68,7 @@ fn holder_as_json(holder: &Holder) -> String {
         Mode::Write => "write",
         _ => "exclusive",
     };
-    // One that has no end has no number.
+    // A lease without an end has no number in the output.
     let left = u64::try_from(holder.lease_left.as_millis()).ok();
     format!(
         "{{\"owner\":{},\"process\":{},\"label\":{},\"mode\":\"{mode}\",\"hold_count\":{},\"lease_left_ms\":{}}}",

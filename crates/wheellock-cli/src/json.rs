@@ -1,6 +1,6 @@
-//! JSON for scripts: the few values that this program prints.
+//! JSON output for scripts. It supports only the values that this program prints.
 
-/// A string, quoted.
+/// Returns a quoted string.
 pub(crate) fn string(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -16,7 +16,7 @@ pub(crate) fn string(text: &str) -> String {
     quoted
 }
 
-/// A string, or null.
+/// Returns a quoted string, or null.
 pub(crate) fn optional(text: Option<&str>) -> String {
     text.map_or_else(|| "null".to_owned(), string)
 }

@@ -1,4 +1,4 @@
-//! The kinds of locks by their names on the command line, and one hold of any of them.
+//! The kinds of locks on the command line, and their holds.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The lock of this kind, for whatever is the same with all.
+    /// Returns the lock of this kind, for operations that all kinds share.
     pub(crate) fn lock(self, locks: &LockManager, name: &str) -> Lock {
         match self {
             Self::Plain => locks.lock(name),
@@ -39,7 +39,7 @@ impl Kind {
         }
     }
 
-    /// Takes the lock, and waits so long for it; without an end if that is `None`.
+    /// Acquires the lock. Waits for at most `wait`, or without a limit if it is `None`.
     pub(crate) async fn acquire(
         self,
         locks: &LockManager,

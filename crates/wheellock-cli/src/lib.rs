@@ -1,7 +1,8 @@
-//! The command line of Wheellock: runs a command under a lock, says who holds one, checks and measures a server.
+//! The command line of Wheellock.
 //!
-//! The program `wheellock` is all there is to use, and `docs/cli.md` its page. This library exists so that other programs can be
-//! it: tests, and the project's demo.
+//! It runs a command under a lock, reports a lock's holders, and checks and measures a server. Users need only the
+//! program `wheellock`, which `docs/cli.md` describes. This library exists so that tests and the project's demo can
+//! run as that program.
 #![cfg_attr(
     not(test),
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
@@ -32,16 +33,17 @@ use clap_complete::Shell;
 use arguments::{Arguments, Verb};
 use end::{End, Failure, say};
 
-/// The program, with the arguments of this process.
+/// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {
     run(std::env::args_os(), &[])
 }
 
-/// The program with these arguments, the first of which is its name. `again` is what this process has to be started with to come
-/// here once more, before the arguments: the program starts itself to tie a command to its own life.
+/// Runs the program with these arguments. The first argument is the program's name. `again` holds the arguments that
+/// make this process call this function again; they precede the program's own arguments. The program starts itself in
+/// that way to tie a command to its own life.
 ///
-/// Blocks the thread until the program would have ended, and is to be called by a process' first thread: on Linux a command is tied
-/// to the life of the thread that started it.
+/// Blocks the thread until the program ends. Must be called by the first thread of a process, because on Linux a
+/// command is tied to the life of the thread that started it.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, again: &[&str]) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     if let Some((parent, command)) = child::bound(&arguments) {
@@ -50,7 +52,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, again: &[&str]) -> Exi
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Who closed the other end does not want to read it.
+            // A reader that has closed the output does not want the message.
             let _printed = error.print();
             return if error.use_stderr() { End::Usage.into() } else { ExitCode::SUCCESS };
         }
@@ -78,19 +80,20 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, again: &[&str]) -> Exi
     }
 }
 
-/// What makes a shell complete this tool's arguments.
+/// Returns the script with which a shell completes this tool's arguments.
 fn completions(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "wheellock", &mut script);
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// On one thread, which is this one: a command that it starts is tied to it.
+/// Runs `work` on one thread, the present one. A command that it starts is tied to this thread.
 fn on_runtime(work: impl Future<Output = Result<End, Failure>>) -> Result<End, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::of(End::Unavailable, format!("cannot start: {error}")))?;
     let end = runtime.block_on(work);
-    // Its tasks are dropped; a call that blocks a thread is not waited for. A resolver may be silent for half a minute.
+    // This drops the runtime's tasks and does not wait for blocking calls. A resolver may be silent for half a
+    // minute.
     runtime.shutdown_background();
     end
 }
@@ -112,7 +115,7 @@ mod tests {
         }
     }
 
-    /// Such a call is the look-up of a name, which a resolver may leave without an answer for long.
+    /// A blocking call is a DNS lookup, which a resolver may leave without a reply for long.
     #[test]
     fn the_end_waits_for_no_call_that_blocks_a_thread() {
         let (answer, unanswered) = channel::<()>();

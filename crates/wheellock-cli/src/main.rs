@@ -1,4 +1,6 @@
-//! The program `wheellock`. Owns nothing: all of it is the library's, so that tests and demos can be it, too.
+//! The program `wheellock`.
+//!
+//! All code is in the library, so that tests and demos can run as the program too.
 
 use std::process::ExitCode;
 

@@ -1,10 +1,10 @@
-//! The manual, made from the help: what `docs/cli.md` ends with.
+//! The manual, generated from the help. It is the last part of `docs/cli.md`.
 
 use clap::CommandFactory;
 
 use crate::arguments::{Arguments, WIDTH};
 
-/// The help of every verb, in Markdown.
+/// Returns the help of every verb, in Markdown.
 pub(crate) fn page() -> String {
     let mut program = Arguments::command().bin_name("wheellock").term_width(WIDTH);
     program.build();
@@ -18,7 +18,7 @@ pub(crate) fn page() -> String {
     std::iter::once(own).chain(verbs).collect()
 }
 
-/// Without spaces at the ends of lines.
+/// Removes spaces at the ends of lines.
 fn trimmed(text: &str) -> String {
     text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n").trim_end().to_owned()
 }

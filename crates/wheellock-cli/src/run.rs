@@ -1,5 +1,7 @@
-//! A command under a lock: waits for the lock, watches over both, and ends the command before the lock is another's. Owns the
-//! order of all that.
+//! A command that runs under a lock.
+//!
+//! This module waits for the lock and watches the lock and the command. It ends the command before another owner can
+//! get the lock.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -23,7 +25,7 @@ pub(crate) async fn run(options: &Run, again: &[&str]) -> Result<End, Failure> {
         signal = signals.next() => return Ok(End::Signal(signal.as_raw())),
     };
     let end = under_lock(options, &locks, &mut signals, again).await;
-    // Also what was asked for and not granted yet is taken back.
+    // Shutdown also withdraws a request that was not granted yet.
     let left = locks.shutdown(LAST_WORDS).await;
     if !left.is_empty() {
         complain(&left.to_string());
@@ -69,12 +71,13 @@ async fn under_lock(
     };
     let limits = Limits::new(options.lease, options.grace);
     let watched = watch(&mut child, hold.guard(), &limits, signals).await;
-    // Nobody knows what the command does, and the lock is about to be given back.
+    // The state of the command is unknown, and the lock is about to be released.
     let (status, stopped) = watched.inspect_err(|_| child.kill_rest())?;
+    // The lease must have been valid when the command ended, not when the release ends.
     let was_valid = hold.guard().is_valid();
     if let Some(why) = stopped {
         child.kill_rest();
-        // What was only about to be lost is given back.
+        // Release a lock that was only about to be lost.
         let _released = hold.release().await;
         return Err(Failure::of(End::Lost, format!("{:?}: {why}; the command was stopped", options.name)));
     }
@@ -82,7 +85,8 @@ async fn under_lock(
     Ok(end_of(status))
 }
 
-/// Watches over the command and the lock until the command has ended. Returns how, and why it was told to.
+/// Watches the command and the lock until the command has ended. Returns its status, and the reason if this tool
+/// stopped it.
 async fn watch(
     child: &mut Child,
     guard: &Guard,
@@ -108,7 +112,7 @@ async fn watch(
                 why = Some(stood_still.unwrap_or_else(|| lost(reason)));
             }
             signal = signals.next() => child.pass_on(signal),
-            // The runtime's clock stops while the machine sleeps; the lease's does not.
+            // The runtime's clock stops while the machine sleeps, but the lease's clock does not.
             () = tokio::time::sleep(next.min(TICK)) => {}
         }
         if why.is_none() && stop.is_none() && limits.stop_before(guard.valid_until()).is_zero() {
@@ -126,43 +130,44 @@ async fn watch(
     }
 }
 
-/// The command has been told to end.
+/// The state of a command that was told to end.
 struct Stop {
     why: String,
     kill_at: BootInstant,
     killed: bool,
 }
 
-/// How long before the end of a lease what has to happen.
+/// The deadlines of a command, as times before the end of the lease.
 struct Limits {
-    /// Between the first and the last word to the command.
+    /// The time between SIGTERM and SIGKILL.
     grace: Duration,
-    /// A command has to be killed so long before the lease may be believed no more: it takes the system a while, and this tool may
-    /// be late.
+    /// How long before the end of the lease the command is killed. The system needs a while to kill it, and this tool
+    /// may be late.
     last: Duration,
-    /// It is told to end so long before, at the latest.
+    /// How long before the end of the lease the command gets SIGTERM, at the latest.
     first: Duration,
 }
 
 impl Limits {
     fn new(lease: Duration, grace: Duration) -> Self {
         let last = (lease / 10).min(LONGEST_LAST);
-        // A renewal is due when two thirds of the lease are left: until half of that has passed, it may still come.
+        // A renewal is due when two thirds of the lease are left. It may still succeed until one third is left.
         Self { grace, last, first: last + grace.min(lease / 3 - last) }
     }
 
-    /// How long the command may go on before it is told to end.
+    /// Returns how long the command may run before it gets SIGTERM.
     fn stop_before(&self, valid_until: BootInstant) -> Duration {
         valid_until.remaining().saturating_sub(self.first)
     }
 
-    /// When a command that is told to end now is killed.
+    /// Returns the instant at which a command that gets SIGTERM now is killed.
     fn kill_at(&self, valid_until: BootInstant) -> BootInstant {
         BootInstant::now() + self.grace.min(valid_until.remaining().saturating_sub(self.last))
     }
 }
 
-/// Returns what to say of a lease that ended, or is about to, if this program has not run since `before`, and had `next` until then.
+/// Returns the message for a lease that has ended, or is about to, because this program stood still. Returns `None`
+/// if it did not stand still since `before`. `next` is the pause it planned at that instant.
 fn stood_still(before: BootInstant, next: Duration) -> Option<String> {
     let stood = BootInstant::now().saturating_duration_since(before);
     let says = || {
@@ -178,7 +183,7 @@ fn lost(reason: LostReason) -> String {
     format!("the lock was lost: {reason}")
 }
 
-/// Releases the lock. An error if the command was not under it to its end.
+/// Releases the lock. Returns an error if the lock was lost before the command ended.
 async fn give_back(name: &str, hold: Hold, was_valid: bool) -> Result<(), Failure> {
     let failure = |why: &dyn std::fmt::Display| {
         Failure::of(End::Lost, format!("{name:?}: {why} before the command had ended"))
@@ -199,7 +204,7 @@ async fn give_back(name: &str, hold: Hold, was_valid: bool) -> Result<(), Failur
 async fn say_who_holds(options: &Run, locks: &LockManager) {
     let lock = options.kind.lock(locks, &options.name);
     let holder = match options.kind {
-        // Who reads waits for who writes, and the other way round.
+        // A reader waits for the writer. A writer waits for the other writer or the readers.
         crate::kinds::Kind::Read => locks.read_write_lock(&options.name).write().holder().await,
         crate::kinds::Kind::Write => match lock.holder().await {
             Ok(None) => locks.read_write_lock(&options.name).read().holder().await,
@@ -213,7 +218,7 @@ async fn say_who_holds(options: &Run, locks: &LockManager) {
     }
 }
 
-/// The host, this process, and the command without its arguments, which may be secrets.
+/// Returns a label of the host, this process, and the command without its arguments, which may be secrets.
 fn default_label(command: &[OsString]) -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let program = command.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
@@ -221,13 +226,13 @@ fn default_label(command: &[OsString]) -> String {
     label.chars().filter(|c| !c.is_control()).take(LONGEST_DEFAULT_LABEL).collect()
 }
 
-/// Far below what a label may have, in whatever language.
+/// Maximum length of a default label. It is far below the limit of a label, in any language.
 const LONGEST_DEFAULT_LABEL: usize = 60;
-/// Enough to stop any process that is not stuck in the kernel.
+/// Maximum of `Limits::last`. This is enough to stop any process that is not stuck in the kernel.
 const LONGEST_LAST: Duration = Duration::from_secs(1);
-/// How long the clocks may differ after the machine has slept.
+/// Maximum difference between the clocks after the machine has slept. The watch loop wakes at least this often.
 const TICK: Duration = Duration::from_secs(1);
-/// What the end of this tool waits for, at most.
+/// Maximum wait of the shutdown at the end of this tool.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The signals that this tool passes on, and the one that it needs itself. Owns which these are.
+//! The signals that this tool passes on or needs itself.
 
 use std::future::poll_fn;
 use std::io;
@@ -7,19 +7,20 @@ use std::task::Poll;
 use rustix::process::Signal;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
-/// Those that ask a program to end.
+/// The signals that ask a program to end.
 const PASSED_ON: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
 
-/// Signals to this process, from now on.
+/// Receives signals to this process from its creation on.
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
-    /// A program that was started to ignore the end of its children is not told how they ended, unless it has a handler.
+    /// The handler for SIGCHLD. Without a handler, a program that was started with SIGCHLD ignored does not learn how
+    /// its children ended.
     _children: Stream,
 }
 
 impl Signals {
-    /// Must be called within a runtime.
+    /// Registers the handlers. Must be called within a runtime.
     pub(crate) fn new() -> io::Result<Self> {
         let ignored = ignored();
         let heeded = PASSED_ON.into_iter().filter(|signal| ignored & mask(*signal) == 0);
@@ -30,7 +31,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the next one. Nothing is lost if the future is dropped.
+    /// Waits for the next signal. If the future is dropped, no signal is lost.
     pub(crate) async fn next(&mut self) -> Signal {
         poll_fn(|cx| {
             let arrived = self.streams.iter_mut().find_map(|(signal, stream)| {
@@ -42,7 +43,8 @@ impl Signals {
     }
 }
 
-/// Which signals this process was started to ignore, as `nohup` does: a handler would take that from the command, too.
+/// Returns the mask of the signals that this process was started to ignore, for example by `nohup`. A handler for
+/// such a signal would also stop the command from ignoring it.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

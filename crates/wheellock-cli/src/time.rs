@@ -1,8 +1,8 @@
-//! Lengths of time as they are written on a command line.
+//! Lengths of time on the command line.
 
 use std::time::Duration;
 
-/// `10s`, `500ms`, `2m`, `1h`, `1.5s`; a number alone is seconds.
+/// Parses `10s`, `500ms`, `2m`, `1h` or `1.5s`. A number alone is seconds.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);

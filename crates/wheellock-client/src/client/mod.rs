@@ -176,8 +176,6 @@ impl Client {
     ///
     /// # Errors
     ///
-    ///
-    ///
     /// - [`ErrorKind::Connect`]: the provider failed, panicked or took longer than [`Config::connect_timeout`]. The
     ///   credentials were not sent.
     /// - [`ErrorKind::Auth`]: a server refuses the credentials. Its connection keeps the former user.

@@ -34,8 +34,7 @@ use crate::timer::shards::{Armed, Left, Shards};
 /// |---|---|
 /// | wakes every tick, for ever | sleeps until the next timeout; an idle timer never wakes |
 /// | lateness is (0, 1 tick] | [0, 1 tick): a deadline that is a multiple of the tick is on time |
-/// | reads the clock for every timeout | reads it for one of sixteen if a thread makes a thousand timeouts per tick; the timer's thread
-/// then wakes twice a tick |
+/// | reads the clock for every timeout | once per sixteen if a thread makes a thousand per tick; the timer then wakes twice a tick |
 /// | a cancelled timeout keeps its memory until the next tick | `cancel` frees the memory |
 /// | `cancelled` runs on the worker, at the next tick | it runs on the cancelling thread, before `cancel` returns |
 /// | `stop` interrupts the running task and waits for it | `stop` does not wait: expired timeouts still run, all others do not |

@@ -11,7 +11,7 @@
 //!
 //! The core modules do not depend on a clock, a thread or a runtime: time is a `u64` of ticks that the caller passes in.
 //!
-//! # When to use this crate
+//! # When to use it, and when not
 //!
 //! - Timeouts that are almost always cancelled, such as those of requests: [`Timer`]. One timeout costs half as much as tokio's sleep, or a
 //!   third where two threads use the timer. It keeps 40 bytes instead of 112, and its cost does not grow with the number of threads.

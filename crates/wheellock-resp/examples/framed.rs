@@ -1,4 +1,6 @@
-//! Talks to a real server through tokio-util's `Framed`: hello, a key, an expiry, and a message to itself.
+//! Example of a connection to a real server through tokio-util's `Framed`.
+//!
+//! It sends a hello, a key, an expiry, and a message to itself.
 //!
 //! ```text
 //! cargo run -p wheellock-resp --features codec --example framed -- 127.0.0.1:6379
@@ -29,7 +31,7 @@ async fn main() -> Result<()> {
     let version = hello.get("version").and_then(Value::as_str).unwrap_or("unknown");
     println!("connected to {address}, version {version}");
 
-    // Three commands in one write; the replies come in their order.
+    // Send three commands in one write; the replies arrive in the same order.
     let key = format!("wheellock:example:{}", std::process::id());
     server.feed(Command::new("SET").arg(&key).arg("hello").args(["PX", "60000"])).await?;
     server.feed(Command::new("PTTL").arg(&key)).await?;
@@ -38,7 +40,7 @@ async fn main() -> Result<()> {
         println!("{command:>10}: {:?}", reply(&mut server).await?);
     }
 
-    // A push arrives on the same connection, and is told apart by its type alone.
+    // A push arrives on the same connection; only its type distinguishes it.
     server.send(Command::new("SUBSCRIBE").arg(&key)).await?;
     println!("{:>10}: {:?}", "subscribed", push(&mut server).await?);
     server.send(Command::new("PUBLISH").arg(&key).arg("0")).await?;

@@ -1,4 +1,4 @@
-//! A byte string as a reply carries it: where its bytes live. Knows nothing of the protocol.
+//! Byte strings of replies, with storage by length.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -6,18 +6,18 @@ use std::ops::Deref;
 
 use bytes::Bytes;
 
-/// An immutable byte string in 24 bytes, whose storage follows its length.
+/// An immutable byte string in 24 bytes. Its storage depends on its length.
 ///
 /// | length | storage | cost to decode |
 /// |---|---|---|
 /// | up to [`Blob::INLINE`] (22) | in the value itself | no allocation |
 /// | below [`Blob::SHARE`] (32 KiB) | an allocation of its own, of exact size | one allocation, one copy |
-/// | from there on | a slice of the read buffer, if at least a quarter of it | no copy |
+/// | from [`Blob::SHARE`] on | a slice of the read buffer, if at least a quarter of it | no copy |
 ///
-/// So a short reply neither allocates nor keeps the block of bytes alive that it was read into, and a megabyte in a buffer of
-/// its own is never copied. A slice keeps its whole block alive, so none is made that is less than a quarter of it.
+/// A short reply therefore does not allocate, and it does not keep its read block alive. A megabyte in a buffer of its own is never copied.
+/// A slice keeps its whole block alive, so a payload smaller than a quarter of its block is copied instead.
 ///
-/// It dereferences to `[u8]`; [`Bytes::from`] turns it into `Bytes` without copying when it is not inline.
+/// `Blob` dereferences to `[u8]`. [`Bytes::from`] turns it into `Bytes`, without a copy unless it is inline.
 ///
 /// ```
 /// use wheellock_resp::Blob;
@@ -34,43 +34,43 @@ pub struct Blob(Storage);
 enum Storage {
     Inline { len: u8, bytes: [u8; Blob::INLINE] },
     Owned(Box<[u8]>),
-    // Boxed because a `Bytes` is 32 bytes: large payloads are rare, values in arrays are many.
+    // Boxed because a `Bytes` has 32 bytes: large payloads are rare, but arrays have many values.
     Shared(Box<Bytes>),
 }
 
 impl Blob {
-    /// The longest byte string kept in the value itself.
+    /// The length of the longest byte string stored in the value itself.
     pub const INLINE: usize = 22;
 
-    /// The shortest byte string that is sliced from the read buffer rather than copied: half of the 64 KiB a reader
-    /// typically reads into, so that what it keeps alive is at most about twice what it is.
+    /// The length of the shortest byte string that is sliced from the read buffer instead of copied. It is half of 64 KiB, a typical read
+    /// size, so a slice typically keeps about twice its own length alive.
     pub const SHARE: usize = 32 * 1024;
 
-    /// An empty byte string.
+    /// Creates an empty byte string.
     #[must_use]
     pub const fn new() -> Self {
         Self(Storage::Inline { len: 0, bytes: [0; Self::INLINE] })
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[inline]
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         match &self.0 {
-            // `get` cannot fail: `len` is at most `INLINE` by construction. It costs what indexing costs, without the panic.
+            // `get` cannot fail, because `len` is at most `INLINE` by construction. It costs as much as indexing, without the panic.
             Storage::Inline { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or(bytes),
             Storage::Owned(bytes) => bytes,
             Storage::Shared(bytes) => bytes,
         }
     }
 
-    /// The bytes as text, if they are UTF-8.
+    /// Returns the bytes as text, if they are UTF-8.
     #[must_use]
     pub fn as_str(&self) -> Option<&str> {
         std::str::from_utf8(self.as_slice()).ok()
     }
 
-    /// A copy of `bytes`, inline if short enough.
+    /// Copies `bytes`, into the value itself if they are short enough.
     #[inline]
     #[must_use]
     pub fn copy_from_slice(bytes: &[u8]) -> Self {
@@ -88,15 +88,15 @@ impl Blob {
     }
 }
 
-/// As many bytes as are kept inline, on their way from a buffer into a value.
+/// The bytes of an inline blob, on their way from a buffer into a value.
 ///
-/// In numbers rather than an array so that the compiler keeps them in registers: a value that is written in pieces and then
-/// moved has to wait for its own bytes, which costs more than reading a short reply does.
+/// They are integers instead of an array, so that the compiler keeps them in registers. A value that is written in pieces and then moved
+/// must wait for its own bytes, which costs more than reading a short reply does.
 #[derive(Clone, Copy)]
 pub(crate) struct Window(u64, u64, u32, u16);
 
 impl Window {
-    /// The bytes at `from`; zeros where there are none.
+    /// Loads the bytes at `from`, padded with zeros.
     #[inline(always)]
     pub(crate) fn load(bytes: &[u8], from: usize) -> Self {
         let rest = bytes.get(from..).unwrap_or_default();
@@ -106,7 +106,7 @@ impl Window {
         }
     }
 
-    /// The first `len` of them; `len` is at most [`Blob::INLINE`]. What follows is kept and never seen.
+    /// Creates a blob of the first `len` bytes, at most [`Blob::INLINE`]. The bytes after them are stored but never visible.
     #[inline(always)]
     pub(crate) fn blob(self, len: u8) -> Blob {
         let mut bytes = [0; Blob::INLINE];
@@ -117,7 +117,7 @@ impl Window {
         Blob(Storage::Inline { len, bytes })
     }
 
-    /// What is left of a buffer that ends sooner.
+    /// Loads the rest of a buffer that is shorter than a window.
     #[cold]
     fn load_last(rest: &[u8]) -> Self {
         let mut bytes = [0; Blob::INLINE];
@@ -194,7 +194,7 @@ impl From<Vec<u8>> for Blob {
 }
 
 impl From<Bytes> for Blob {
-    /// Keeps the `Bytes` as it is unless it is short enough to be inline.
+    /// Keeps the `Bytes` unless it is short enough to be stored inline.
     fn from(bytes: Bytes) -> Self {
         if bytes.len() <= Self::INLINE {
             Self::inline(&bytes)
@@ -269,14 +269,14 @@ impl Hash for Blob {
 }
 
 impl fmt::Debug for Blob {
-    /// As a byte string literal, escaped and cut like [`Display`](fmt::Display).
+    /// Formats a byte string literal, escaped and cut like [`Display`](fmt::Display).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "b\"{self}\"")
     }
 }
 
 impl fmt::Display for Blob {
-    /// Escaped to printable ASCII and cut after 256 bytes, so that no reply can forge or flood a log line.
+    /// Escapes to printable ASCII and cuts after 256 bytes, so that a reply cannot forge or flood a log line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = self.get(..SHOWN).unwrap_or(self);
         write!(f, "{}", shown.escape_ascii())?;
@@ -287,7 +287,7 @@ impl fmt::Display for Blob {
     }
 }
 
-/// Bytes shown of one string in a log line.
+/// Maximum number of bytes of one string shown in a log line.
 const SHOWN: usize = 256;
 
 #[cfg(test)]

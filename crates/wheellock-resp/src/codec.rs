@@ -1,4 +1,4 @@
-//! The codec for users of tokio-util's `Framed`: an adapter, nothing more.
+//! Adapter for tokio-util's `Framed`.
 
 use std::{fmt, io};
 
@@ -9,8 +9,7 @@ use crate::{Command, Error, Frame, Limits, Push, Value};
 /// A [`Decoder`](tokio_util::codec::Decoder) of [`Frame`]s and an [`Encoder`](tokio_util::codec::Encoder) of
 /// [`Command`]s, [`Value`]s and [`Frame`]s.
 ///
-/// A client sends commands and reads frames; a server, a proxy or a test reads commands as arrays of bulk strings and sends
-/// values.
+/// A client sends commands and reads frames. A server, a proxy or a test reads commands as arrays of bulk strings and sends values.
 ///
 /// ```no_run
 /// use futures_util::{SinkExt as _, StreamExt as _};
@@ -33,7 +32,7 @@ pub struct RespCodec {
 }
 
 impl RespCodec {
-    /// A codec at the start of a stream.
+    /// Creates a codec for the start of a stream.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self { decoder: crate::Decoder::new(limits) }
@@ -54,7 +53,7 @@ impl tokio_util::codec::Decoder for RespCodec {
 
     fn decode_eof(&mut self, buf: &mut BytesMut) -> Result<Option<Frame>, CodecError> {
         match self.decoder.decode(buf)? {
-            // What was understood of an unfinished frame has left the buffer, so an empty one proves nothing.
+            // The decoded part of an unfinished frame has left the buffer, so an empty buffer is not sufficient.
             None if self.decoder.is_mid_frame() || !buf.is_empty() => Err(CodecError::Truncated),
             frame => Ok(frame),
         }
@@ -115,7 +114,7 @@ impl tokio_util::codec::Encoder<Frame> for RespCodec {
     }
 }
 
-/// Why a framed stream failed.
+/// The error of a framed stream.
 ///
 /// ```
 /// use tokio_util::codec::Decoder as _;

@@ -1,4 +1,6 @@
-//! Commands as bytes: an array of bulk strings, its length known before a byte is written. Knows no command by name.
+//! Encoding of commands as arrays of bulk strings.
+//!
+//! The encoded length is known before a byte is written. The module does not know any command by name.
 
 use std::fmt;
 
@@ -7,7 +9,7 @@ use bytes::BytesMut;
 use crate::number::{self, Decimal};
 use crate::writer::Writer;
 
-/// One argument of a command, borrowed.
+/// One borrowed argument of a command.
 ///
 /// ```
 /// use wheellock_resp::{Arg, Command};
@@ -19,16 +21,16 @@ use crate::writer::Writer;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Arg<'a> {
-    /// Any bytes, CR, LF and NUL included: arguments are sent with their length.
+    /// Any bytes, including CR, LF and NUL: an argument is sent with its length.
     Bytes(&'a [u8]),
     /// A number, sent as its decimal digits.
     Int(i64),
-    /// A number, sent as its decimal digits. Most commands take none above `i64::MAX`.
+    /// A number, sent as its decimal digits. Most commands reject numbers above `i64::MAX`.
     Uint(u64),
 }
 
 impl Arg<'_> {
-    /// The bytes of the argument itself, without its header.
+    /// Returns the number of bytes of the argument itself, without its header.
     #[inline]
     fn len(&self) -> usize {
         match self {
@@ -38,7 +40,7 @@ impl Arg<'_> {
         }
     }
 
-    /// The bytes of the argument on the wire, its header included.
+    /// Returns the number of bytes of the encoded argument, its header included.
     #[inline]
     #[must_use]
     pub fn encoded_len(&self) -> usize {
@@ -46,7 +48,7 @@ impl Arg<'_> {
         1 + number::digits(len as u64) + 2 + len + 2
     }
 
-    /// At least [`encoded_len`](Self::encoded_len) if that is [`SHORT`], and quicker to tell.
+    /// Returns an upper bound of [`encoded_len`](Self::encoded_len) that is faster to compute. It is valid for arguments up to [`SHORT`].
     #[inline]
     fn most(&self) -> usize {
         match self {
@@ -55,7 +57,7 @@ impl Arg<'_> {
         }
     }
 
-    // By reference: a copy of what was just built in pieces is dearer than all that follows.
+    // By reference: copying an argument that was just written in pieces costs more than everything after it.
     #[expect(
         clippy::inline_always,
         reason = "left to itself the compiler stopped at the second caller: 285 instructions per lock"
@@ -79,7 +81,7 @@ impl Arg<'_> {
 }
 
 impl fmt::Debug for Arg<'_> {
-    /// The length alone for bytes: an argument may be a password.
+    /// Shows only the length of bytes: an argument may be a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bytes(bytes) => write!(f, "Bytes({} bytes)", bytes.len()),
@@ -194,10 +196,9 @@ impl From<usize> for Arg<'_> {
     }
 }
 
-/// A command and its arguments, borrowed, ready to be written into a buffer.
+/// A borrowed command with its arguments, ready to be encoded.
 ///
-/// Up to [`Command::INLINE`] arguments are kept in the value itself, so building and encoding allocate nothing beyond the
-/// buffer.
+/// Up to [`Command::INLINE`] arguments are stored in the value itself, so building and encoding allocate only the buffer.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -212,18 +213,18 @@ impl From<usize> for Arg<'_> {
 #[derive(Clone)]
 pub struct Command<'a> {
     name: &'a str,
-    /// The first arguments, of which its name is one.
+    /// The first arguments. The command's name is one of them.
     inline: [Arg<'a>; Command::INLINE],
     len: usize,
-    /// The arguments that did not fit.
+    /// The arguments that did not fit inline.
     spilled: Vec<Arg<'a>>,
 }
 
 impl<'a> Command<'a> {
-    /// Arguments, the command's name included, that need no allocation.
+    /// Maximum number of arguments, the command's name included, without an allocation.
     pub const INLINE: usize = 12;
 
-    /// A command with no arguments yet. A subcommand is an argument: `Command::new("CLIENT").arg("ID")`.
+    /// Creates a command without arguments. A subcommand is an argument: `Command::new("CLIENT").arg("ID")`.
     #[inline]
     #[must_use]
     pub fn new(name: &'a str) -> Self {
@@ -232,14 +233,14 @@ impl<'a> Command<'a> {
         Self { name, inline, len: 1, spilled: Vec::new() }
     }
 
-    /// Its name, as it was given.
+    /// Returns the name as it was given.
     #[inline]
     #[must_use]
     pub fn name(&self) -> &'a str {
         self.name
     }
 
-    /// The command with one more argument.
+    /// Returns the command with one more argument.
     #[inline]
     #[must_use]
     pub fn arg(mut self, arg: impl Into<Arg<'a>>) -> Self {
@@ -247,7 +248,7 @@ impl<'a> Command<'a> {
         self
     }
 
-    /// The command with more arguments.
+    /// Returns the command with more arguments.
     #[inline]
     #[must_use]
     pub fn args<I>(mut self, args: I) -> Self
@@ -271,7 +272,7 @@ impl<'a> Command<'a> {
         self.len += 1;
     }
 
-    /// The arguments so far, the command's name first.
+    /// Returns the arguments so far, the command's name first.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = Arg<'a>> + Clone {
         self.iter_ref().copied()
@@ -282,7 +283,7 @@ impl<'a> Command<'a> {
         self.inline.iter().take(self.len).chain(&self.spilled)
     }
 
-    /// Exactly how many bytes [`encode`](Self::encode) appends.
+    /// Returns the exact number of bytes that [`encode`](Self::encode) appends.
     #[inline]
     #[must_use]
     pub fn encoded_len(&self) -> usize {
@@ -294,7 +295,7 @@ impl<'a> Command<'a> {
     pub fn encode(&self, out: &mut BytesMut) {
         let front = Front::Count(self.len);
         match self.inline.get(..self.len) {
-            // One slice: the chained iterator below costs a call per argument, twice.
+            // A single slice avoids the chained iterator below, which costs two calls per argument.
             Some(all) => put_all(out, front, all.iter()),
             None => put_all(out, front, self.iter_ref()),
         }
@@ -302,14 +303,14 @@ impl<'a> Command<'a> {
 }
 
 impl fmt::Debug for Command<'_> {
-    /// The name and the number of arguments, not what they say: one may be a password.
+    /// Shows the name and the number of arguments, but not their contents: an argument may be a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Command({} +{})", self.name.as_bytes().escape_ascii(), self.len.saturating_sub(1))
     }
 }
 
-/// A call of one script by its hash, encoded once: each call appends the fixed front as one piece and then its keys and
-/// arguments.
+/// A template for calls of one script by its hash. Its fixed front is encoded once; each call appends the front as one piece, then the keys
+/// and arguments.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -329,7 +330,7 @@ pub struct EvalSha {
 }
 
 impl EvalSha {
-    /// A template for the script with this SHA-1 (40 hexadecimal digits), called with so many keys and other arguments.
+    /// Creates a template for the script with this SHA-1 (40 hexadecimal digits), called with `keys` keys and `args` other arguments.
     #[must_use]
     pub fn new(sha1_hex: &str, keys: usize, args: usize) -> Self {
         let mut front = BytesMut::new();
@@ -338,8 +339,8 @@ impl EvalSha {
         Self { front: front[..].into(), rest }
     }
 
-    /// Appends the beginning of a call of the script with this SHA-1: everything before its keys and other arguments, of which there are
-    /// `rest` and which the caller appends.
+    /// Appends the front of a call of the script with this SHA-1: everything before the keys and other arguments. The caller must append
+    /// these; there are `rest` of them.
     pub fn begin(sha1_hex: &str, keys: usize, rest: usize, out: &mut BytesMut) {
         put_header(out, b'*', rest.saturating_add(3));
         put_bulk(out, b"EVALSHA");
@@ -347,17 +348,17 @@ impl EvalSha {
         put_bulk(out, Decimal::unsigned(keys as u64).as_bytes());
     }
 
-    /// Exactly how many bytes [`encode`](Self::encode) appends for these keys and arguments.
+    /// Returns the exact number of bytes that [`encode`](Self::encode) appends for these keys and arguments.
     #[must_use]
     pub fn encoded_len(&self, rest: &[Arg<'_>]) -> usize {
         self.front.len() + rest.iter().map(Arg::encoded_len).sum::<usize>()
     }
 
-    /// Appends a call with these keys and then these arguments.
+    /// Appends a call with these keys and arguments, keys first.
     ///
     /// # Errors
     ///
-    /// When `rest` is not as long as the template says; nothing is appended then.
+    /// [`ArgCount`] if the length of `rest` differs from the template's count. Nothing is appended then.
     #[inline]
     pub fn encode(&self, out: &mut BytesMut, rest: &[Arg<'_>]) -> Result<(), ArgCount> {
         if rest.len() != self.rest {
@@ -374,7 +375,7 @@ impl fmt::Debug for EvalSha {
     }
 }
 
-/// A script template was given another number of keys and arguments than it was made for.
+/// The error of a script template that got the wrong number of keys and arguments.
 ///
 /// ```
 /// use wheellock_resp::{ArgCount, EvalSha};
@@ -387,9 +388,9 @@ impl fmt::Debug for EvalSha {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArgCount {
-    /// Keys and arguments the template was made for.
+    /// The template's number of keys and arguments.
     pub expected: usize,
-    /// Keys and arguments it was given.
+    /// The given number of keys and arguments.
     pub given: usize,
 }
 
@@ -413,7 +414,7 @@ fn put_all<'b, 'a: 'b>(
     let room = out.capacity() - out.len();
     if most > SHORT || room < most {
         let len = front.len() + args.clone().map(Arg::encoded_len).sum::<usize>();
-        // Who has made room for exactly this is not to be given more.
+        // The caller reserved exactly this length; do not reserve more.
         if most > SHORT || room >= len {
             return put_long(out, len, front, args);
         }
@@ -432,7 +433,7 @@ fn put_all<'b, 'a: 'b>(
     out.truncate(end - left);
 }
 
-/// The same, piece by piece into room of the exact size.
+/// Appends the command piece by piece into room of the exact size.
 #[cold]
 fn put_long<'b, 'a: 'b>(
     out: &mut BytesMut,
@@ -450,17 +451,17 @@ fn put_long<'b, 'a: 'b>(
     }
 }
 
-/// What a command begins with.
+/// The front of a command.
 #[derive(Clone, Copy)]
 enum Front<'a> {
-    /// The number of its arguments.
+    /// The number of arguments.
     Count(usize),
-    /// Encoded beforehand.
+    /// A front that is already encoded.
     Encoded(&'a [u8]),
 }
 
 impl Front<'_> {
-    /// At least [`len`](Self::len) of a command that is [`SHORT`].
+    /// Returns an upper bound of [`len`](Self::len) for a command up to [`SHORT`].
     #[inline]
     fn most(self) -> usize {
         match self {
@@ -478,10 +479,10 @@ impl Front<'_> {
     }
 }
 
-/// The longest header of what is [`SHORT`]: its number has four digits.
+/// The longest header of a command up to [`SHORT`]: its number has four digits.
 const HEADER: usize = 1 + 4 + 2;
 
-/// Bytes of a header: the type, the number, CR LF.
+/// Returns the number of bytes of a header: the type, the number, CR LF.
 #[inline]
 pub(crate) fn header_len(count: usize) -> usize {
     1 + number::digits(count as u64) + 2
@@ -511,7 +512,7 @@ pub(crate) fn put_bulk(out: &mut BytesMut, bytes: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Bytes up to which a command is written the short way: that its place is zeroed first is not worth more.
+/// Maximum bytes of a command written the fast way. For longer commands, zeroing the room costs more than is gained.
 const SHORT: usize = 1024;
 
 #[cfg(test)]

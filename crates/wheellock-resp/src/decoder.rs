@@ -1,5 +1,6 @@
-//! From bytes to frames: nesting, limits, and picking up where the last bytes ended. Tokens are the grammar's business;
-//! sockets and the meaning of a reply are nobody's here.
+//! Incremental decoder: nesting, limits and resumption.
+//!
+//! The grammar module reads single tokens. The decoder does not know sockets or the meaning of a reply.
 
 use bytes::{Buf, BytesMut};
 
@@ -9,9 +10,9 @@ use crate::{Blob, Error, ErrorKind, Frame, LimitKind, Limits, Push, Value};
 
 /// An incremental RESP2/RESP3 decoder.
 ///
-/// Feed it the front of a buffer and it takes what it understands, a complete value at a time: a large array leaves the
-/// buffer element by element, and nothing is looked at twice except an unfinished number of at most 22 bytes. Work is linear in
-/// the bytes however they are cut. It does not recurse, and never allocates on the strength of a header.
+/// Pass the decoder a buffer, and it takes complete values from the front: a large array leaves the buffer element by element. It reads no
+/// byte twice except those of an unfinished number of at most 22 bytes. The work is linear in the bytes, however they are split. The
+/// decoder does not recurse, and it never allocates because of a header alone.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -28,29 +29,29 @@ use crate::{Blob, Error, ErrorKind, Frame, LimitKind, Limits, Push, Value};
 #[derive(Debug)]
 pub struct Decoder {
     limits: Limits,
-    /// How many values of a push are kept; the others are checked and dropped.
+    /// Number of values of a push to keep. The decoder checks and drops the rest.
     push_values: usize,
-    /// Whether the limits allow everything that the short path takes, which does not look at them.
+    /// True if the limits allow everything that the short path accepts. The short path does not check limits.
     takes_short: bool,
-    /// Whether the short path may not have the next frame: there is a state to go on from, part of a frame, of a line, or an error.
+    /// True if the short path must not decode the next frame, because there is an unfinished frame or line, or an error.
     unfinished: bool,
-    /// Bytes taken from the stream so far: the offset of the buffer's front.
+    /// Number of bytes taken from the stream: the offset of the buffer's front.
     consumed: u64,
     /// The aggregates around the next value, outermost first.
     stack: Vec<Open>,
-    /// Values announced by the headers of this frame.
+    /// Number of values announced by the headers of this frame.
     elements: usize,
-    /// Bytes of the payloads of this frame, announced or arrived, of which each needs memory of its own.
+    /// Payload bytes of this frame, announced or received. Only payloads with memory of their own count.
     payloads: usize,
-    /// Values for which room may still be reserved before they have arrived.
+    /// Number of values that may still be reserved before they arrive.
     speculation: usize,
-    /// A bulk whose header has been taken and whose payload has not.
+    /// A bulk whose header was taken but whose payload was not.
     bulk: Option<Bulk>,
-    /// Bytes at the buffer's front that belong to an unfinished line and hold no end of it.
+    /// Number of bytes at the buffer's front that belong to an unfinished line and contain no line ending.
     searched: usize,
     wanted: usize,
-    /// The size of the block of memory the buffer is in, as far as we can tell; what tells it from the next, the offset in the
-    /// stream at which it ends; and where in the stream we last looked.
+    /// The estimated size of the memory block that contains the buffer. `block_end` is the stream offset at which the block ends; it
+    /// identifies the block. `block_seen` is the stream offset of the last estimate.
     block: u64,
     block_end: u64,
     block_seen: u64,
@@ -58,7 +59,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder at the start of a stream. Limits above their ceilings are lowered to them.
+    /// Creates a decoder for the start of a stream. Limits above their ceilings are lowered to them.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         let limits = limits.clamped();
@@ -83,9 +84,9 @@ impl Decoder {
         }
     }
 
-    /// Keeps the first `count` values of each push, at least one. The decoder checks and drops the others as they arrive, so a
-    /// message's payload of any length up to [`Limits::MAX_BULK`] takes no memory and does not count towards the [`Limits`] of
-    /// payloads. For readers that need a message's channel and not its payload.
+    /// Keeps only the first `count` values of each push, at least one. The decoder checks and drops the other values as they arrive. A
+    /// message's payload of any length up to [`Limits::MAX_BULK`] then takes no memory and does not count towards the [`Limits`] of
+    /// payloads. Use this if you need a message's channel but not its payload.
     ///
     /// ```
     /// use bytes::BytesMut;
@@ -108,23 +109,23 @@ impl Decoder {
         self
     }
 
-    /// Takes one frame from the front of `buf`, or `None` if it does not hold a whole one.
+    /// Takes one frame from the front of `buf`. Returns `None` if `buf` does not contain a complete frame.
     ///
-    /// Call it again until it answers `None`, then append to the same buffer and go on. What has been understood of an
-    /// unfinished frame is taken out of the buffer and kept in the decoder.
+    /// Call it until it returns `None`, then append to the same buffer and continue. The decoder takes the decoded part of an unfinished
+    /// frame out of the buffer and keeps it.
     ///
     /// # Errors
     ///
-    /// When the bytes are not RESP or exceed the [`Limits`]. The stream is lost then: every later call returns the same error
-    /// and takes nothing.
-    // Always: the short path is what a caller's loop consists of, and its result must not be moved to get there.
+    /// [`Error`] if the bytes are not RESP or exceed the [`Limits`]. The stream is then unusable: every later call returns the same error
+    /// and takes no bytes.
+    // Inline always: a caller's loop consists of the short path, and a call would move the result.
     #[inline(always)]
     pub fn decode(&mut self, buf: &mut BytesMut) -> Result<Option<Frame>, Error> {
         if !self.unfinished
             && let Some((short, used)) = Short::find(buf)
         {
             self.consumed += used as u64;
-            // One arm each, so that every value is written once, where the caller finds it.
+            // One arm per kind, so that each value is written once, at the place where the caller reads it.
             return match short {
                 Short::Null => {
                     buf.advance(used);
@@ -149,30 +150,32 @@ impl Decoder {
         self.decode_any(buf)
     }
 
-    /// The limits in force.
+    /// Returns the limits in force.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// How many more bytes to make room for: what the bulk under way still lacks, or 0 if no bulk is under way.
+    /// Returns the number of bytes for which the reader should reserve room. This is the missing part of the current bulk, or 0 if no bulk
+    /// has begun.
     ///
-    /// Never more than the largest of 16 KiB, what has arrived of it already, and 16 times that but 1 MiB at most. So whatever a header
-    /// claimed, a reader that reserves this much holds 16 KiB until something has arrived, and twice what it received and 1 MiB at most;
-    /// up to 1 MiB it copies the first sixteenth of a bulk alone, and a larger one it reads in a logarithmic number of steps.
+    /// The number is bounded by the number of bytes of the bulk that have arrived. It is at most the largest of three values: 16 KiB, the
+    /// arrived bytes, and 16 times the arrived bytes up to 1 MiB. A reader that reserves this much therefore holds 16 KiB until a byte
+    /// arrives, whatever a header announces. After that it holds at most twice the received bytes plus 1 MiB. Up to 1 MiB, the reader
+    /// copies only the first sixteenth of a bulk. It reads a larger bulk in a logarithmic number of steps.
     #[must_use]
     pub fn wanted(&self) -> usize {
         self.wanted
     }
 
-    /// Bytes taken from the stream since the decoder was made.
+    /// Returns the number of bytes taken from the stream since the decoder was created.
     #[must_use]
     pub fn consumed(&self) -> u64 {
         self.consumed
     }
 
-    /// Whether a frame has begun and not ended, as far as the bytes taken tell. If so, or if the buffer is not empty, the end
-    /// of the stream is a truncation.
+    /// Returns true if a frame has begun and not ended, judging by the bytes taken. If it returns true, or if the buffer is not empty, the
+    /// end of the stream is a truncation.
     #[must_use]
     pub fn is_mid_frame(&self) -> bool {
         self.failed.is_none() && (self.bulk.is_some() || !self.stack.is_empty() || self.elements > 0)
@@ -201,7 +204,7 @@ impl Decoder {
                     self.emit(kind.value(payload.into()))
                 }
                 Ok(Step::More) => {
-                    // Between frames the short path may have the next one, even if some of it is here already.
+                    // Between frames the short path may take the next frame, even if a part of it is already here.
                     self.unfinished = !self.takes_short || self.is_mid_frame() || self.searched > 0;
                     return Ok(None);
                 }
@@ -219,33 +222,33 @@ impl Decoder {
         }
     }
 
-    /// Finds out how large a block of memory a slice of the buffer would keep alive.
+    /// Estimates the size of the memory block that a slice of the buffer would keep alive.
     fn see_block(&mut self, capacity: usize) {
         let end = self.consumed + capacity as u64;
         if end != self.block_end {
-            // What the short path has taken in the meantime may have been the front of this block.
+            // The bytes that the short path has taken since then may have been the front of this block.
             self.block = end - self.block_seen;
             self.block_end = end;
         }
         self.block_seen = self.consumed;
     }
 
-    /// Reads values until a frame is complete, the bytes end, or a payload comes that is to be sliced from the buffer.
-    /// `used` counts the bytes that are done with. Errors are at an index of `bytes`.
+    /// Reads values until a frame is complete, the bytes end, or a payload can be sliced from the buffer. `used` counts the bytes that are
+    /// done. The index of an error refers to `bytes`.
     fn step(&mut self, bytes: &[u8], used: &mut usize) -> Result<Step, Bad> {
         loop {
             let rest = bytes.get(*used..).unwrap_or_default();
             let token = if let Some(bulk) = self.bulk {
                 self.payload(bulk, rest)
             } else {
-                // The hot path: a short value in an array that is not complete with it.
+                // The hot path: a short value in an array that this value does not complete.
                 if self.takes_short
                     && let Some((short, len)) = Short::find(rest)
                     && let Some(open) = self.stack.last_mut()
                     && !open.push_kind_due()
                 {
                     *used += len;
-                    // Whichever path finished the line, the next one has not been searched.
+                    // An earlier call may have searched a part of this line. Without a reset the next line would inherit the count.
                     self.searched = 0;
                     open.add(short.value(rest), self.push_values);
                     if open.left == 0
@@ -276,11 +279,11 @@ impl Decoder {
         }
     }
 
-    /// Reads one value or header of any type, type byte first.
+    /// Reads one value or header of any type, beginning with the type byte.
     fn token(&mut self, bytes: &[u8]) -> Result<Token, Bad> {
         let Some((&kind, rest)) = bytes.split_first() else { return Ok(Token::More) };
         let after_type = |bad: Bad| match bad.kind {
-            // A limit is exceeded by the value as a whole.
+            // Report a limit at the type byte: the value as a whole exceeds it.
             ErrorKind::Limit(_) => Bad { at: 0, ..bad },
             _ => Bad { at: bad.at + 1, ..bad },
         };
@@ -310,10 +313,10 @@ impl Decoder {
         Ok(value.map_or(Token::More, |(value, len)| Token::Value(value, 1 + len)))
     }
 
-    /// Reads a type that is one line of text. Errors are at an index of `rest`, the bytes after the type byte.
+    /// Reads a type that is one line of text. The index of an error refers to `rest`, the bytes after the type byte.
     fn line(&mut self, kind: u8, rest: &[u8]) -> Result<Token, Bad> {
         let Some((line, len)) = grammar::line(rest, self.searched, self.limits.line)? else {
-            // A CR at the end is looked at again together with what follows it.
+            // A CR at the end is read again together with the next byte.
             self.searched = rest.len() - usize::from(rest.last() == Some(&b'\r'));
             return Ok(Token::More);
         };
@@ -361,7 +364,7 @@ impl Decoder {
         Ok(Token::Header(1 + used))
     }
 
-    /// Counts a payload of this frame, unless it has room in its value. The hot path has no other ones. An error is at index 0.
+    /// Counts a payload of this frame, unless its value stores it inline. The hot path has only inline payloads. An error is at index 0.
     fn count(&mut self, len: usize) -> Result<(), Bad> {
         if len > Blob::INLINE && !self.drops_of_push() {
             self.payloads = self.payloads.saturating_add(len);
@@ -378,7 +381,7 @@ impl Decoder {
             return Err(Bad { kind: ErrorKind::Verbatim, at: VERBATIM_PREFIX - 1 });
         }
         if grammar::ended(bytes, len, ())?.is_none() {
-            // The format of a verbatim string has to be checked before any of it may go.
+            // Check the format of a verbatim string before dropping a part of it.
             if dropped
                 && !bytes.is_empty()
                 && len > 0
@@ -402,7 +405,7 @@ impl Decoder {
         self.bulk = None;
         let payload = bytes.get(..len).unwrap_or(bytes);
         let value = if kind == BulkKind::Verbatim {
-            // Taken apart before it is copied, so that the text alone decides where it is kept.
+            // Split the payload before copying, so that only the length of the text decides the storage.
             let (format, text) = verbatim(payload);
             Value::Verbatim { format, text: self.keep(text) }
         } else {
@@ -411,7 +414,7 @@ impl Decoder {
         Ok(Token::Value(value, len + LINE_ENDING))
     }
 
-    /// Reads the header of an aggregate and opens it, unless it is empty.
+    /// Reads the header of an aggregate, and opens the aggregate unless it is empty.
     fn aggregate(&mut self, kind: Aggregate, rest: &[u8]) -> Result<Token, Bad> {
         let first = |kind| Err(Bad { kind, at: 0 });
         if kind == Aggregate::Push && !self.stack.is_empty() {
@@ -436,7 +439,7 @@ impl Decoder {
         if self.stack.len() >= self.limits.depth {
             return first(ErrorKind::Limit(LimitKind::Depth));
         }
-        // An attribute counts as a value of its own, so that an endless chain of empty ones ends.
+        // Count an attribute as a value of its own. Otherwise an endless chain of empty attributes would pass the limit.
         let own = u64::from(kind == Aggregate::Attribute);
         let values = length.checked_mul(if kind.is_paired() { 2 } else { 1 });
         let elements = values.and_then(|values| values.checked_add(own)?.checked_add(self.elements as u64));
@@ -446,7 +449,7 @@ impl Decoder {
         if elements > self.limits.elements as u64 {
             return first(ErrorKind::Limit(LimitKind::Elements));
         }
-        // Neither is above the limit, which is a `usize`.
+        // Both numbers are at most the limit, which is a `usize`.
         self.elements = usize::try_from(elements).unwrap_or(usize::MAX);
         let left = usize::try_from(values).unwrap_or(usize::MAX);
 
@@ -464,14 +467,15 @@ impl Decoder {
         })
     }
 
-    /// Adds a value to the innermost aggregate and closes what it completes. Answers the frame, if that was all of it.
+    /// Adds a value to the innermost aggregate and closes every aggregate that it completes. Returns the frame if it is complete.
     fn emit(&mut self, value: Value) -> Option<Frame> {
         let Some(open) = self.stack.last_mut() else { return Some(Frame::Reply(value)) };
         open.add(value, self.push_values);
         if open.left > 0 { None } else { self.close() }
     }
 
-    /// Closes the innermost aggregate, which is complete, and those that it completes. Answers the frame, if that was all.
+    /// Closes the innermost aggregate, which must be complete, and every aggregate that this completes. Returns the frame if it is
+    /// complete.
     fn close(&mut self) -> Option<Frame> {
         loop {
             let open = self.stack.pop()?;
@@ -489,22 +493,22 @@ impl Decoder {
         }
     }
 
-    /// A copy of bytes of the buffer, or nothing if they belong to an attribute.
+    /// Copies bytes of the buffer. Returns an empty blob if they belong to an attribute or are dropped.
     fn keep(&self, bytes: &[u8]) -> Blob {
         if self.skipping() { Blob::new() } else { Blob::copy_from_slice(bytes) }
     }
 
-    /// Whether the next value belongs to an attribute, or to the part of a push that is dropped, and is only checked.
+    /// Returns true if the next value is only checked, because it belongs to an attribute or to the dropped part of a push.
     fn skipping(&self) -> bool {
         self.stack.last().is_some_and(|open| matches!(open.body, Body::Skipped)) || self.drops_of_push()
     }
 
-    /// Whether the next value belongs to the part of a push that is dropped. A push is never inside another value.
+    /// Returns true if the next value belongs to the dropped part of a push. A push is never inside another value.
     fn drops_of_push(&self) -> bool {
         self.stack.first().is_some_and(|open| open.kind == Aggregate::Push && open.is_full(self.push_values))
     }
 
-    /// Whether the next value is the first of a push.
+    /// Returns true if the next value is the first of a push.
     fn push_kind_due(&self) -> bool {
         self.stack.last().is_some_and(Open::push_kind_due)
     }
@@ -523,20 +527,20 @@ impl Default for Decoder {
     }
 }
 
-/// How far `step` got.
+/// The result of `step`.
 enum Step {
     Frame(Frame),
-    /// A payload of this length, checked, lies at the front of the buffer.
+    /// A complete, checked payload of this length is at the front of the buffer.
     Share(usize),
     More,
 }
 
-/// What one look at the bytes found, and how many of them it took.
+/// The result of reading one token, and the number of its bytes.
 enum Token {
     Value(Value, usize),
     /// The header of a value whose content follows, or an empty attribute.
     Header(usize),
-    /// A payload of this length, checked and not taken.
+    /// A complete, checked payload of this length, which is not taken yet.
     Share(usize),
     More,
 }
@@ -544,9 +548,9 @@ enum Token {
 #[derive(Debug, Clone, Copy)]
 struct Bulk {
     kind: BulkKind,
-    /// Bytes of the payload that are still to be taken.
+    /// Number of payload bytes that are still to be taken.
     len: usize,
-    /// The payload is dropped as it arrives.
+    /// True if the payload is dropped as it arrives.
     dropped: bool,
 }
 
@@ -572,7 +576,7 @@ impl BulkKind {
     }
 }
 
-/// The format and the text of a verbatim string, whose colon has been checked.
+/// Splits a verbatim string into format and text. The colon must already be checked.
 fn verbatim(payload: &[u8]) -> ([u8; 3], &[u8]) {
     match payload {
         [a, b, c, _, text @ ..] => ([*a, *b, *c], text),
@@ -605,13 +609,13 @@ impl Aggregate {
     }
 }
 
-/// An aggregate some of whose values have not arrived.
+/// An aggregate with missing values.
 #[derive(Debug)]
 struct Open {
     kind: Aggregate,
-    /// Values yet to come; a map entry is two.
+    /// Number of missing values. A map entry counts as two.
     left: usize,
-    /// Values for which room was reserved when it was opened.
+    /// Number of values reserved when the aggregate was opened.
     reserved: usize,
     body: Body,
 }
@@ -654,7 +658,7 @@ impl Open {
         }
     }
 
-    /// Whether it has `count` values.
+    /// Returns true if the list has at least `count` values.
     fn is_full(&self, count: usize) -> bool {
         matches!(&self.body, Body::List(items) if items.len() >= count)
     }
@@ -669,7 +673,7 @@ enum Body {
     List(Vec<Value>),
     /// The pairs so far, and a key whose value has not arrived.
     Pairs(Vec<(Value, Value)>, Option<Value>),
-    /// An attribute, or something inside one.
+    /// An attribute, or a value inside an attribute or inside the dropped part of a push.
     Skipped,
 }
 
@@ -691,8 +695,8 @@ enum Finished {
     Attribute,
 }
 
-/// For how many more items to make room: a quarter of what there is, so that at most a fifth of a large array's memory is
-/// spare, however many values its header announced.
+/// Returns the number of items to reserve: a quarter of the present items. Thus at most a fifth of a large array's memory is unused,
+/// whatever its header announced.
 #[cold]
 fn growth(len: usize, left: usize) -> usize {
     (len / 4).max(8).min(left)
@@ -720,23 +724,23 @@ fn is_type(byte: u8) -> bool {
     )
 }
 
-/// Values of 32 bytes for which room is reserved before they arrive, in all open aggregates together: 32 KiB. With the stack
-/// at its deepest (12 KiB) and [`WANTED`] that is below 64 KiB, which is all that headers alone can make us hold.
+/// Maximum number of values (32 bytes each) reserved before they arrive, in all open aggregates together: 32 KiB. With the deepest stack
+/// (12 KiB) and [`WANTED`] the sum is below 64 KiB, the bound for headers alone.
 const SPECULATION: usize = 1024;
 
-/// The least [`Decoder::wanted`] asks for, if so much is missing.
+/// The smallest room that [`Decoder::wanted`] requests, if that much is missing.
 const WANTED: usize = 16 * 1024;
 
-/// [`Decoder::wanted`] asks for so many times what has arrived, up to so much.
+/// [`Decoder::wanted`] requests up to `AHEAD` times the arrived bytes, but at most `MOST_AHEAD`.
 const AHEAD: usize = 16;
 const MOST_AHEAD: usize = 1 << 20;
 
-/// How many times its own size a slice may keep alive: a reader's block can be of any size, and the last 32 KiB of 16 MiB are
-/// better copied.
+/// Maximum ratio of a block to a slice that keeps it alive. A reader's block can have any size: copying the last 32 KiB of a 16 MiB block
+/// is better than keeping the block.
 const PINNED: u64 = 4;
 
-/// CR LF.
+/// Length of CR LF.
 const LINE_ENDING: usize = 2;
 
-/// Three bytes of format and a colon.
+/// Length of a verbatim string's format and colon.
 const VERBATIM_PREFIX: usize = 4;

@@ -1,4 +1,6 @@
-//! Values and frames as RESP3 bytes: what a server says. Commands, what a client says, have a module of their own.
+//! Encoding of values and frames as RESP3.
+//!
+//! Commands have a module of their own.
 
 use bytes::BytesMut;
 
@@ -9,9 +11,9 @@ use crate::{Frame, Push, Value};
 impl Value {
     /// Appends the value as RESP3.
     ///
-    /// What was decoded encodes to the same value again, though not always to the same bytes: RESP2's nulls become `_`, and
-    /// numbers take their shortest form. CR and LF cannot stand in a line, so in simple strings, simple errors and big
-    /// numbers made by hand they become spaces.
+    /// A decoded value encodes to the same value again, but not always to the same bytes: RESP2's nulls become `_`, and numbers take their
+    /// shortest form. A line cannot contain CR or LF. In simple strings, simple errors and big numbers that were not decoded, these bytes
+    /// become spaces.
     pub fn encode(&self, out: &mut BytesMut) {
         match self {
             Self::Null => out.extend_from_slice(b"_\r\n"),
@@ -93,7 +95,7 @@ fn put_double(out: &mut BytesMut, number: f64) {
     } else if number == 0.0 || (1e-5..1e17).contains(&number.abs()) {
         format!("{number}")
     } else {
-        // Written out, a double can have more than 300 digits.
+        // In positional notation a double can have more than 300 digits.
         format!("{number:e}")
     };
     put_line(out, b',', text.as_bytes());

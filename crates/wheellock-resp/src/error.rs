@@ -1,12 +1,12 @@
-//! Why a stream of bytes is not RESP, and where. Knows nothing of how it was found out.
+//! Errors of a RESP stream: kind and offset.
 
 use std::fmt;
 
-/// A violation of the protocol or of a [limit](crate::Limits), and the byte at which it happened.
+/// A violation of the protocol or of a [limit](crate::Limits), and the offset of the byte at which it happened.
 ///
-/// Fatal to the stream: after a framing error nothing tells where the next frame begins, so the decoder repeats the error
-/// for ever and the connection has to be closed. Kind and offset depend on the bytes alone, never on how they were
-/// split into reads.
+/// Every error is fatal to the stream. After a framing error the decoder cannot know where the next frame begins. The decoder returns the
+/// same error for ever, and the caller must close the connection. Kind and offset depend only on the bytes, not on how they were split into
+/// reads.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -28,14 +28,14 @@ impl Error {
         Self { kind, offset }
     }
 
-    /// What was wrong.
+    /// Returns the kind of the violation.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// Where: the number of bytes the decoder had been given before the offending one, since it was created.
-    /// For a limit it is the first byte (the type byte) of the value that exceeded it.
+    /// Returns the offset: the number of bytes before the offending byte, since the decoder was created. For a limit it is the offset of
+    /// the type byte of the value that exceeded the limit.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.offset
@@ -50,7 +50,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What was wrong with the bytes.
+/// The kind of a violation.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -63,12 +63,12 @@ impl std::error::Error for Error {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A value began with a byte that is no RESP type.
+    /// A value began with a byte that is not a RESP type.
     UnknownType(u8),
-    /// A streamed type (`$?`, `*?`, `~?`, `%?`, `>?`, `|?`, `;`, `.`): legal RESP3 that no server sends and this codec does not
-    /// read. Carries the type byte.
+    /// A streamed type (`$?`, `*?`, `~?`, `%?`, `>?`, `|?`, `;`, `.`). It is legal RESP3, but no server sends it and this codec does not
+    /// read it. Carries the type byte.
     Unsupported(u8),
-    /// CR LF was due, or a CR or LF stood where none may be.
+    /// CR LF was missing, or a CR or LF was at a place where it is not allowed.
     LineEnding,
     /// A length was not `0` or digits without a leading zero (or `-1` after `$` and `*`), or did not fit 64 bits.
     Length,
@@ -80,11 +80,11 @@ pub enum ErrorKind {
     BigNumber,
     /// A boolean was neither `#t` nor `#f`.
     Boolean,
-    /// A null was not `_` and nothing else.
+    /// A null had bytes after its `_`.
     Null,
     /// A verbatim string did not begin with three bytes of format and a colon.
     Verbatim,
-    /// A push message was empty or began with something other than a string.
+    /// A push message was empty, or its first element was not a string.
     PushKind,
     /// A push message began inside another value.
     PushInside,
@@ -112,7 +112,7 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// Which of the [`Limits`](crate::Limits) was exceeded.
+/// The limit of [`Limits`](crate::Limits) that was exceeded.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -149,7 +149,7 @@ impl fmt::Display for LimitKind {
     }
 }
 
-/// A byte for people: as text where it prints, always as a number.
+/// A byte for error messages: as a character if printable, and always as a number.
 struct Byte(u8);
 
 impl fmt::Display for Byte {

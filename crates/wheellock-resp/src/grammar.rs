@@ -1,35 +1,35 @@
-//! The grammar of single tokens: from bytes to a number, a line, a length. Knows no frames, no nesting and no state.
+//! Grammar of single tokens: numbers, lines and lengths.
 //!
-//! Every function looks at the bytes after a type byte and answers: here it is and it took so many bytes; the bytes end too
-//! early to tell; or it is wrong, and at which byte. The answer depends on the bytes alone, so a decoder that asks again when
-//! more have come gets the same error at the same place however they were split.
+//! It does not know frames, nesting or state. Every function reads the bytes after a type byte and has three outcomes: the token and its
+//! length, an incomplete token, or an error at an index. The result depends only on the bytes. A decoder that retries with more bytes
+//! therefore gets the same error at the same place, however the bytes were split.
 
 use crate::blob::Window;
 use crate::{Blob, ErrorKind, LimitKind, Value};
 
-/// A token and the bytes it took, or `None` if it is not complete.
+/// A token and the number of its bytes, or `None` if the token is incomplete.
 pub(crate) type Scan<T> = Result<Option<(T, usize)>, Bad>;
 
-/// What is wrong, and the index of the byte that shows it.
+/// An error, and the index of the byte that shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bad {
     pub(crate) kind: ErrorKind,
     pub(crate) at: usize,
 }
 
-/// A scalar reply of a common kind, short, well-formed and all there.
+/// A short, complete, well-formed scalar reply of a common kind.
 ///
-/// Only where it is, so that the value itself is built once, in the place where it is to stay: moving 32 bytes that were just
-/// written in pieces costs more than reading the reply did.
+/// It holds only the position of the payload. The value is thus built once, at its final place: moving 32 bytes that were just written in
+/// pieces costs more than reading the reply did.
 #[derive(Clone, Copy)]
 pub(crate) enum Short {
     Null,
     Integer(i64),
-    /// A simple string behind the type byte.
+    /// A simple string after the type byte.
     Line {
         len: u8,
     },
-    /// A bulk string behind a header.
+    /// A bulk string after a header.
     Bulk {
         header: u8,
         len: u8,
@@ -37,10 +37,10 @@ pub(crate) enum Short {
 }
 
 impl Short {
-    /// Finds a short scalar at the front of `bytes`, and how many bytes it takes.
+    /// Finds a short scalar at the front of `bytes`, and the number of its bytes.
     ///
-    /// What it declines, for whatever reason, is read again by the functions below, which find out why. Never more than
-    /// [`Blob::INLINE`] bytes and a header are looked at, so declining costs a constant.
+    /// If this returns `None`, the functions below read the bytes again and find the reason. This reads at most a header and
+    /// [`Blob::INLINE`] bytes, so a `None` has a constant cost.
     #[inline(always)]
     pub(crate) fn find(bytes: &[u8]) -> Option<(Self, usize)> {
         match *bytes {
@@ -56,7 +56,7 @@ impl Short {
         }
     }
 
-    /// The value, read from the bytes it was found in.
+    /// Builds the value from the bytes in which it was found.
     #[inline(always)]
     pub(crate) fn value(self, bytes: &[u8]) -> Value {
         match self {
@@ -110,7 +110,7 @@ impl Short {
     }
 }
 
-/// The number after `$`, `*` and their kin: `0`, or digits without a leading zero. `-1` is `None`.
+/// Reads the number after `$`, `*` and the other length prefixes: `0`, or digits without a leading zero. `-1` becomes `None`.
 pub(crate) fn length(bytes: &[u8]) -> Scan<Option<u64>> {
     let Some(&first) = bytes.first() else { return Ok(None) };
     if first == b'-' {
@@ -143,7 +143,7 @@ pub(crate) fn length(bytes: &[u8]) -> Scan<Option<u64>> {
     Ok(None)
 }
 
-/// The number after `:`, an optional sign and at least one digit.
+/// Reads the number after `:`, an optional sign and at least one digit.
 pub(crate) fn integer(bytes: &[u8]) -> Scan<i64> {
     let bad = |at| Bad { kind: ErrorKind::Integer, at };
     let Some(&first) = bytes.first() else { return Ok(None) };
@@ -158,11 +158,11 @@ pub(crate) fn integer(bytes: &[u8]) -> Scan<i64> {
             }
             return Err(bad(at));
         }
-        // Leading zeros are legal but must not go on for ever.
+        // Leading zeros are legal, but an endless line of them must be an error.
         if at - signed >= INTEGER_DIGITS {
             return Err(bad(at));
         }
-        // Negative numbers are built downwards: the smallest has no positive twin.
+        // Accumulate negative numbers downwards: the smallest number has no positive counterpart.
         let digit = i64::from(digit);
         let tens = number.checked_mul(10).ok_or(bad(at))?;
         number = if negative { tens.checked_sub(digit) } else { tens.checked_add(digit) }.ok_or(bad(at))?;
@@ -170,7 +170,7 @@ pub(crate) fn integer(bytes: &[u8]) -> Scan<i64> {
     Ok(None)
 }
 
-/// What is left of `#t` and `#f` after the type byte.
+/// Reads the rest of `#t` and `#f` after the type byte.
 pub(crate) fn boolean(bytes: &[u8]) -> Scan<bool> {
     match bytes.first() {
         None => Ok(None),
@@ -180,7 +180,7 @@ pub(crate) fn boolean(bytes: &[u8]) -> Scan<bool> {
     }
 }
 
-/// What is left of `_` after the type byte: nothing but its end.
+/// Reads the rest of `_` after the type byte: only the line ending.
 pub(crate) fn null(bytes: &[u8]) -> Scan<()> {
     match bytes.first() {
         Some(byte) if !matches!(byte, b'\r' | b'\n') => Err(Bad { kind: ErrorKind::Null, at: 0 }),
@@ -188,10 +188,10 @@ pub(crate) fn null(bytes: &[u8]) -> Scan<()> {
     }
 }
 
-/// A line of at most `limit` bytes, without its end. The first `searched` bytes are known to hold no CR or LF; on `None` the
-/// caller may count all bytes as searched except a CR at the very end.
+/// Reads a line of at most `limit` bytes, and returns it without its end. The first `searched` bytes must contain no CR or LF. On `None`
+/// the caller may count all bytes as searched, except a CR at the very end.
 ///
-/// A line over the limit is reported at index 0; the caller reports it at the type byte.
+/// An error at index 0 reports a line over the limit; the caller reports it at the type byte.
 pub(crate) fn line(bytes: &[u8], searched: usize, limit: usize) -> Scan<&[u8]> {
     let window = bytes.get(..limit.saturating_add(1)).unwrap_or(bytes);
     match find_break(window, searched) {
@@ -201,13 +201,13 @@ pub(crate) fn line(bytes: &[u8], searched: usize, limit: usize) -> Scan<&[u8]> {
     }
 }
 
-/// The double a whole line spells: `[+-]digits[.digits][e[+-]digits]`, `inf`, `nan`. Too large is infinite, as in C.
+/// Parses a whole line as a double: `[+-]digits[.digits][e[+-]digits]`, `inf`, `nan`. A number that is too large becomes infinite, as in C.
 pub(crate) fn double(line: &[u8]) -> Result<f64, Bad> {
     let bad = |at| Bad { kind: ErrorKind::Double, at };
     let signed = usize::from(matches!(line.first(), Some(b'+' | b'-')));
     let unsigned = line.get(signed..).unwrap_or_default();
     if unsigned != b"inf" && unsigned != b"nan" {
-        // A server's printf may write `-nan`; Rust reads it, as it does the words above.
+        // A server's printf may write `-nan`; Rust parses it, as it parses `inf` and `nan`.
         let digits = |from: usize| line.iter().skip(from).take_while(|byte| byte.is_ascii_digit()).count();
         let mut at = signed + digits(signed);
         if at == signed {
@@ -231,7 +231,7 @@ pub(crate) fn double(line: &[u8]) -> Result<f64, Bad> {
     std::str::from_utf8(line).ok().and_then(|text| text.parse().ok()).ok_or(bad(0))
 }
 
-/// Checks that a whole line spells a big number: an optional sign and at least one digit.
+/// Checks that a whole line is a big number: an optional sign and at least one digit.
 pub(crate) fn big_number(line: &[u8]) -> Result<(), Bad> {
     let signed = usize::from(matches!(line.first(), Some(b'+' | b'-')));
     let digits = line.iter().skip(signed).take_while(|byte| byte.is_ascii_digit()).count();
@@ -241,7 +241,7 @@ pub(crate) fn big_number(line: &[u8]) -> Result<(), Bad> {
     Ok(())
 }
 
-/// CR LF at `at`, and with it the end of a token.
+/// Expects CR LF at `at`, which ends the token.
 pub(crate) fn ended<T>(bytes: &[u8], at: usize, token: T) -> Scan<T> {
     match (bytes.get(at), bytes.get(at + 1)) {
         (None, _) | (Some(b'\r'), None) => Ok(None),
@@ -251,12 +251,12 @@ pub(crate) fn ended<T>(bytes: &[u8], at: usize, token: T) -> Scan<T> {
     }
 }
 
-/// The index of the first CR or LF from `from` on.
+/// Returns the index of the first CR or LF from `from` on.
 fn find_break(bytes: &[u8], from: usize) -> Option<usize> {
     let from = from.min(bytes.len());
     let rest = bytes.get(from..)?;
     rest.iter().position(|byte| matches!(byte, b'\r' | b'\n')).map(|at| from + at)
 }
 
-/// Digits of an integer, leading zeros included: the largest has 19.
+/// Maximum digits of an integer, leading zeros included. The largest integer has 19 digits.
 const INTEGER_DIGITS: usize = 20;

@@ -1,5 +1,7 @@
-//! A RESP2/RESP3 codec without I/O: iterative, resumable, bounded. It turns bytes of a Redis or Valkey server into
-//! [`Frame`]s and commands into bytes, knows no socket, no runtime, no clock, and no command by name.
+//! RESP2/RESP3 codec without I/O: iterative, resumable and bounded.
+//!
+//! The codec turns bytes of a Redis or Valkey server into [`Frame`]s, and commands into bytes. It does not depend on a socket, a runtime or
+//! a clock, and it does not know any command by name.
 //!
 //! ```
 //! use bytes::BytesMut;
@@ -27,16 +29,16 @@
 //!
 //! | to | use |
 //! |---|---|
-//! | decode what a server sends | [`Decoder`], with [`Limits`] |
-//! | look at it | [`Frame`], [`Value`], [`Push`], [`Blob`] |
+//! | decode the bytes of a server | [`Decoder`], with [`Limits`] |
+//! | inspect a decoded message | [`Frame`], [`Value`], [`Push`], [`Blob`] |
 //! | encode a command | [`Command`], [`Arg`] |
-//! | call one script very often | [`EvalSha`] |
-//! | play the server, in tests or a proxy | [`Value::encode`], [`Frame::encode`] |
-//! | plug it into tokio-util's `Framed` | feature `codec`: `codec::RespCodec` |
+//! | call one script frequently | [`EvalSha`] |
+//! | act as the server, in tests or a proxy | [`Value::encode`], [`Frame::encode`] |
+//! | use tokio-util's `Framed` | feature `codec`: `codec::RespCodec` |
 //!
 //! # The grammar
 //!
-//! All that is accepted, and nothing else. `CRLF` is CR LF; a CR or LF anywhere else outside a payload is an error.
+//! The decoder accepts exactly this grammar. `CRLF` is CR LF; a CR or LF anywhere else outside a payload is an error.
 //!
 //! ```text
 //! frame      = *attribute ( value / push )
@@ -67,8 +69,8 @@
 //! payload    = as many bytes, of any kind, as the length says
 //! ```
 //!
-//! The streamed types of RESP3 (`$?`, `*?` and so on, `;`, `.`) are legal, and sent by no server; they are
-//! [`ErrorKind::Unsupported`]. RESP2 is a part of this grammar, so a server that never switched is understood as well.
+//! The streamed types of RESP3 (`$?`, `*?` and so on, `;`, `.`) are legal, but no server sends them; they are [`ErrorKind::Unsupported`].
+//! RESP2 is a part of this grammar, so the decoder also understands a server that never switched to RESP3.
 //!
 //! # Limits
 //!
@@ -78,18 +80,19 @@
 //! | `bulk` | bytes of a payload | 16 MiB | 512 MiB |
 //! | `elements` | values in a frame, all levels together, attributes included | 1 Mi | 64 Mi |
 //! | `line` | bytes of a line | 64 KiB | 16 MiB |
-//! | `frame` | bytes of payload in a frame, all levels together, attributes included; those that have room in their values do not count | 64 MiB, no less than `bulk` and `line` | 1 GiB |
+//! | `frame` | payload bytes in a frame, all levels, attributes included, inline payloads excluded | 64 MiB, no less than `bulk` and `line` | 1 GiB |
 //!
-//! A header that announces more is refused before anything is allocated for it, and one that announces less is believed only
-//! as far as bytes arrive: **headers alone make the decoder hold less than 64 KiB**, whatever they say. What did arrive takes
-//! at most 14 bytes of memory per byte received, for an array of nothing but nulls (three bytes each, 32 in memory); payloads take
-//! their own length. By default a whole frame takes about 40 MiB at most for its values (a vector that grows is there twice for a moment), and
-//! 64 MiB for their payloads, which keep alive at most four times as much of the read buffer.
+//! The decoder rejects a header that announces more than a limit before it allocates anything. For a smaller header it allocates only as
+//! bytes arrive: **headers alone make the decoder hold less than 64 KiB**, whatever they announce. Received bytes take at most 14 bytes of
+//! memory each. This worst case is an array of nulls, which have three bytes on the wire and 32 in memory. A payload takes its own length.
+//!
+//! By default a whole frame takes about 40 MiB at most for its values, because a growing vector exists twice for a moment. Its payloads
+//! take 64 MiB at most, and keep at most four times as much of the read buffer alive.
 //!
 //! # What it costs
 //!
-//! Measured by `cargo xtask bench codec`, on one core of an AMD EPYC (Zen 3), in nanoseconds of CPU time, with two other parsers
-//! on the same bytes:
+//! `cargo xtask bench codec` measured these figures on one core of an AMD EPYC (Zen 3), in nanoseconds of CPU time. Two other parsers
+//! decoded the same bytes:
 //!
 //! | work | this crate | `redis-protocol` 6 | `redis` 2.0 |
 //! |---|---|---|---|
@@ -102,37 +105,37 @@
 //! | `EVALSHA`, one key, two arguments | 25 from a template, 52 built, no allocation | 274 | 171, 6 allocations |
 //! | twice the elements in 1-byte chunks | twice the time | four times | twice |
 //!
-//! - **Where bytes live** is [`Blob`]'s table: up to 22 bytes in the value itself, from 32 KiB on a slice of the read buffer, in
-//!   between an allocation of exact size. A short reply never keeps the block alive it was read into, and a slice no block
-//!   of more than four times its size.
-//! - **Work** is linear in the bytes however they are cut: finished values leave the buffer at once, an unfinished line is
-//!   searched once, and only an unfinished number of at most 22 bytes is looked at again.
-//! - **A large bulk** is read in few steps if the reader makes room for what [`Decoder::wanted`] says.
-//! - **Stack**: decoding does not recurse. Dropping, cloning, comparing, printing and encoding a value do, once per level, which
+//! - **Storage** is described at [`Blob`]: up to 22 bytes are in the value itself. From 32 KiB on, a blob is a slice of the read buffer.
+//!   Between these sizes it has an allocation of exact size. A short reply never keeps its read block alive, and a slice never keeps a
+//!   block of more than four times its size.
+//! - **Work** is linear in the bytes, however they are split: finished values leave the buffer at once, and an unfinished line is searched
+//!   once. Only an unfinished number of at most 22 bytes is read again.
+//! - **A large bulk** is read in few steps if the reader reserves the room that [`Decoder::wanted`] returns.
+//! - **Stack**: decoding does not recurse. Dropping, cloning, comparing, printing and encoding a value recurse once per level, which
 //!   [`Limits::depth`] bounds.
 //!
 //! # Errors
 //!
-//! An [`Error`] is a kind and an offset: how many bytes of the stream came before the offending one. Both depend on the bytes
-//! alone, never on how they were cut. Every error is fatal to the stream, because nothing says where the next frame begins; the
-//! decoder repeats it for ever, and the connection has to be closed.
+//! An [`Error`] has a kind and an offset: the number of bytes of the stream before the offending byte. Both depend only on the bytes, not
+//! on how they were split. Every error is fatal to the stream, because the decoder cannot know where the next frame begins. The decoder
+//! returns the same error for ever, and the caller must close the connection.
 //!
 //! | [`ErrorKind`] | example | offset of |
 //! |---|---|---|
 //! | `UnknownType` | `HTTP/1.1 400` | the type byte |
 //! | `Unsupported` | `$?`, `;4` | the `?`, or the type byte |
-//! | `LineEnding` | `+OK` LF, `$1` CRLF `xy` | the byte in the place of CR or LF |
-//! | `Length` | `$05`, `*+1`, `%-1` | the first byte that cannot be |
-//! | `Integer`, `Double`, `BigNumber` | `:1.5`, `,.5`, `(1a` | the first byte that cannot be |
-//! | `Boolean`, `Null` | `#x`, `_x` | the byte that cannot be |
-//! | `Verbatim` | `=3`, `=8` CRLF `txt;` | the length, or the byte in the place of the colon |
+//! | `LineEnding` | `+OK` LF, `$1` CRLF `xy` | the byte in place of CR or LF |
+//! | `Length` | `$05`, `*+1`, `%-1` | the first invalid byte |
+//! | `Integer`, `Double`, `BigNumber` | `:1.5`, `,.5`, `(1a` | the first invalid byte |
+//! | `Boolean`, `Null` | `#x`, `_x` | the invalid byte |
+//! | `Verbatim` | `=3`, `=8` CRLF `txt;` | the length, or the byte in place of the colon |
 //! | `PushKind` | `>0`, `>1` CRLF `:1` | the push, or its first element |
 //! | `PushInside` | `*1` CRLF `>1` | the push |
-//! | `Limit` | see above | the type byte of the value that is too much |
+//! | `Limit` | see above | the type byte of the value over the limit |
 //!
 //! # Features
 //!
-//! - `codec`: `codec::RespCodec` for tokio-util. Off by default; without it the only dependency is `bytes`.
+//! - `codec`: `codec::RespCodec` for tokio-util. Off by default; without this feature the only dependency is `bytes`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod blob;
@@ -148,7 +151,7 @@ mod number;
 mod value;
 mod writer;
 
-/// Buffers are `BytesMut`, whole payloads `Bytes`: the crate they come from, in the version used here.
+/// The `bytes` crate in the version used here: buffers are `BytesMut`, and whole payloads are `Bytes`.
 pub use bytes;
 
 pub use blob::Blob;
@@ -158,7 +161,7 @@ pub use error::{Error, ErrorKind, LimitKind};
 pub use limits::Limits;
 pub use value::{Frame, Push, Value};
 
-/// The examples in the package's README must compile.
+/// Compiles the examples in the package's README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

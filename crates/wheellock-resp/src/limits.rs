@@ -1,9 +1,9 @@
-//! What a peer may make the decoder hold. Knows sizes only, nothing of the grammar.
+//! Bounds on the memory that a peer can make the decoder use.
 
-/// Bounds on what one frame may contain. Every bound has a default and a hard ceiling; none can be switched off.
+/// Bounds on the content of one frame. Every bound has a default and a hard ceiling; no bound can be disabled.
 ///
-/// A frame that exceeds a bound is an [`ErrorKind::Limit`](crate::ErrorKind::Limit), raised as soon as a header announces
-/// too much: nothing is allocated or waited for on the strength of a header alone.
+/// A frame that exceeds a bound is an [`ErrorKind::Limit`](crate::ErrorKind::Limit). The decoder reports it as soon as a header announces
+/// too much; it does not allocate or wait because of a header alone.
 ///
 /// ```
 /// use wheellock_resp::{Decoder, Limits};
@@ -13,38 +13,38 @@
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Limits {
-    /// Aggregates (arrays, sets, maps, pushes, attributes) open inside each other. Default 32, ceiling [`Limits::MAX_DEPTH`].
+    /// Maximum nesting of aggregates (arrays, sets, maps, pushes, attributes). Default 32, ceiling [`Limits::MAX_DEPTH`].
     pub depth: usize,
-    /// Bytes in one bulk string, bulk error or verbatim string. Default 16 MiB, ceiling [`Limits::MAX_BULK`].
+    /// Maximum bytes in one bulk string, bulk error or verbatim string. Default 16 MiB, ceiling [`Limits::MAX_BULK`].
     pub bulk: usize,
-    /// Values inside one frame at all levels together, attributes included; a map entry counts as two.
-    /// Default 1 Mi, ceiling [`Limits::MAX_ELEMENTS`].
+    /// Maximum values inside one frame at all levels together, attributes included. A map entry counts as two. Default 1 Mi, ceiling
+    /// [`Limits::MAX_ELEMENTS`].
     pub elements: usize,
-    /// Bytes in one line: a simple string, simple error, double or big number. Default 64 KiB, ceiling [`Limits::MAX_LINE`].
+    /// Maximum bytes in one line: a simple string, simple error, double or big number. Default 64 KiB, ceiling [`Limits::MAX_LINE`].
     pub line: usize,
-    /// Bytes of payload inside one frame at all levels together, attributes included: of bulk strings, bulk errors and verbatim
-    /// strings, of simple strings, simple errors and big numbers. Those of up to [`Blob::INLINE`](crate::Blob::INLINE) bytes do
-    /// not count: they have room in their values, which [`elements`](Self::elements) bounds. Default 64 MiB, ceiling
-    /// [`Limits::MAX_FRAME`]; never less than [`bulk`](Self::bulk) and [`line`](Self::line), to which it is raised.
+    /// Maximum bytes of payload inside one frame at all levels together, attributes included. Bulk strings, bulk errors, verbatim strings,
+    /// simple strings, simple errors and big numbers count. A payload of up to [`Blob::INLINE`](crate::Blob::INLINE) bytes does not count:
+    /// it is stored in its value, and [`elements`](Self::elements) bounds the values. Default 64 MiB, ceiling [`Limits::MAX_FRAME`]. A
+    /// value below [`bulk`](Self::bulk) or [`line`](Self::line) is raised to them.
     pub frame: usize,
 }
 
 impl Limits {
-    /// Ceiling of [`Limits::depth`]. Decoding does not recurse; dropping, cloning, comparing, printing and encoding a
-    /// [`Value`](crate::Value) do, once per level. Even without optimisation, decoding and dropping 128 levels fits a stack
-    /// of 64 KiB, and everything else one of 256 KiB; at the default of 32 everything fits 64 KiB.
+    /// Ceiling of [`Limits::depth`]. Decoding does not recurse. Dropping, cloning, comparing, printing and encoding a
+    /// [`Value`](crate::Value) recurse once per level. Even without optimisation, a stack of 64 KiB suffices to decode and drop 128 levels,
+    /// and 256 KiB suffice for all other operations. At the default of 32 levels, 64 KiB suffice for everything.
     pub const MAX_DEPTH: usize = 128;
-    /// Ceiling of [`Limits::bulk`]: 512 MiB, the `proto-max-bulk-len` a server has by default.
+    /// Ceiling of [`Limits::bulk`]: 512 MiB, a server's default `proto-max-bulk-len`.
     pub const MAX_BULK: usize = 512 * 1024 * 1024;
-    /// Ceiling of [`Limits::elements`]: 64 Mi values, 2 GiB of [`Value`](crate::Value)s.
+    /// Ceiling of [`Limits::elements`]: 64 Mi values, which are 2 GiB of [`Value`](crate::Value)s.
     pub const MAX_ELEMENTS: usize = 64 * 1024 * 1024;
     /// Ceiling of [`Limits::line`]: 16 MiB.
     pub const MAX_LINE: usize = 16 * 1024 * 1024;
     /// Ceiling of [`Limits::frame`]: 1 GiB.
     pub const MAX_FRAME: usize = 1024 * 1024 * 1024;
 
-    /// These limits with every bound above its ceiling lowered to it, and with [`frame`](Self::frame) raised to what a single
-    /// payload may have.
+    /// Returns these limits with every bound lowered to its ceiling. [`frame`](Self::frame) is raised to the size of the largest single
+    /// payload.
     #[must_use]
     pub fn clamped(self) -> Self {
         let (bulk, line) = (self.bulk.min(Self::MAX_BULK), self.line.min(Self::MAX_LINE));

@@ -1,4 +1,4 @@
-//! Decimal digits of an integer, without allocating. Knows nothing of RESP.
+//! Decimal digits of integers, without allocation.
 
 /// The decimal text of an integer, on the stack.
 #[derive(Clone, Copy)]
@@ -45,13 +45,13 @@ impl Decimal {
     }
 }
 
-/// The longest texts, `-9223372036854775808` and `18446744073709551615`.
+/// Length of the longest texts, `-9223372036854775808` and `18446744073709551615`.
 const DIGITS: usize = 20;
 
-/// How many decimal digits `number` has.
+/// Returns the number of decimal digits of `number`.
 #[inline]
 pub(crate) fn digits(number: u64) -> usize {
-    // Most numbers are lengths of short strings.
+    // Check small numbers first: most numbers are lengths of short strings.
     match number {
         0..10 => 1,
         10..100 => 2,
@@ -62,7 +62,7 @@ pub(crate) fn digits(number: u64) -> usize {
     }
 }
 
-/// The two digits of every number below a hundred.
+/// The two digits of every number below 100.
 pub(crate) static PAIRS: [[u8; 2]; 100] = {
     let mut pairs = [[b'0'; 2]; 100];
     let mut number = 0_u8;
@@ -73,8 +73,8 @@ pub(crate) static PAIRS: [[u8; 2]; 100] = {
     pairs
 };
 
-/// Writes the digits of `number` into a place that has room for exactly them. Two at a time: a division costs more than what is
-/// done with its remainder.
+/// Writes the digits of `number` into `place`, which must have exactly the right length. Two digits at a time save divisions, which are the
+/// largest cost.
 #[inline]
 pub(crate) fn write_digits(place: &mut [u8], number: u64) {
     let (mut left, mut rest) = (number, place);
@@ -94,7 +94,7 @@ pub(crate) fn write_digits(place: &mut [u8], number: u64) {
     }
 }
 
-/// How many bytes the decimal text of `number` has.
+/// Returns the number of bytes of the decimal text of `number`.
 #[inline]
 pub(crate) fn signed_digits(number: i64) -> usize {
     digits(number.unsigned_abs()) + usize::from(number < 0)

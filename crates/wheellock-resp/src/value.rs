@@ -1,10 +1,10 @@
-//! What one frame says: values, pushes, and which of the two. Knows the types of RESP, and neither bytes nor meanings.
+//! Decoded messages: values, pushes and frames.
 
 use bytes::Bytes;
 
 use crate::Blob;
 
-/// One complete message of a server.
+/// One complete message from a server.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -22,19 +22,19 @@ use crate::Blob;
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub enum Frame {
-    /// The answer to a command; answers come in the order of the commands.
+    /// The reply to a command. Replies arrive in the order of the commands.
     Reply(Value),
-    /// Out-of-band data, answering no command.
+    /// Out-of-band data, not a reply to any command.
     Push(Push),
 }
 
-/// A RESP2 or RESP3 value, 32 bytes.
+/// A RESP2 or RESP3 value, 32 bytes in size.
 ///
-/// The codec interprets nothing: `+OK` is a simple string, and an error is a value like any other, because an array may hold
-/// some. RESP2's null bulk string and null array are [`Value::Null`].
+/// The codec does not interpret values: `+OK` is a simple string. An error is an ordinary value, because an array may contain errors.
+/// RESP2's null bulk string and null array are [`Value::Null`].
 ///
-/// Cloning, comparing, printing, encoding and dropping recurse once per level of nesting, which
-/// [`Limits::MAX_DEPTH`](crate::Limits::MAX_DEPTH) bounds for everything that was decoded.
+/// Cloning, comparing, printing, encoding and dropping recurse once per level of nesting. For decoded values,
+/// [`Limits::MAX_DEPTH`](crate::Limits::MAX_DEPTH) bounds the nesting.
 ///
 /// ```
 /// use wheellock_resp::Value;
@@ -53,7 +53,7 @@ pub enum Value {
     Boolean(bool),
     /// `:` A signed 64-bit integer.
     Integer(i64),
-    /// `,` A double; infinite and not-a-number included.
+    /// `,` A double, including infinity and not-a-number.
     Double(f64),
     /// `+` A short string without line breaks, such as `OK`.
     SimpleString(Blob),
@@ -63,25 +63,25 @@ pub enum Value {
     BulkString(Blob),
     /// `!` An error that may contain any byte.
     BulkError(Blob),
-    /// `=` A text and how to read it.
+    /// `=` A text and its format.
     Verbatim {
         /// Three bytes such as `txt` or `mkd`.
         format: [u8; 3],
         /// The text, without the format and its colon.
         text: Blob,
     },
-    /// `(` An integer of any size, as its decimal digits with an optional sign.
+    /// `(` An integer of any size: its decimal digits with an optional sign.
     BigNumber(Blob),
     /// `*` Values in order.
     Array(Vec<Self>),
-    /// `~` Values without an order; kept as they came, duplicates included.
+    /// `~` Values without an order. The received order and duplicates are kept.
     Set(Vec<Self>),
-    /// `%` Pairs of key and value; kept as they came, duplicates included.
+    /// `%` Pairs of key and value. The received order and duplicates are kept.
     Map(Vec<(Self, Self)>),
 }
 
 impl Value {
-    /// The bytes of a string of any kind: simple, bulk or verbatim. Errors are none: see [`Value::as_error`].
+    /// Returns the bytes of a string of any kind: simple, bulk or verbatim. Errors are not strings; see [`Value::as_error`].
     #[inline]
     #[must_use]
     pub fn as_bytes(&self) -> Option<&[u8]> {
@@ -93,13 +93,13 @@ impl Value {
         }
     }
 
-    /// The text of a string of any kind, if it is UTF-8.
+    /// Returns the text of a string of any kind, if it is UTF-8.
     #[must_use]
     pub fn as_str(&self) -> Option<&str> {
         std::str::from_utf8(self.as_bytes()?).ok()
     }
 
-    /// The bytes of a string of any kind, without copying unless they are inline; see [`Blob`].
+    /// Returns the bytes of a string of any kind. Only inline bytes are copied; see [`Blob`].
     #[must_use]
     pub fn into_bytes(self) -> Option<Bytes> {
         match self {
@@ -110,7 +110,7 @@ impl Value {
         }
     }
 
-    /// The number of an integer.
+    /// Returns the number of an integer.
     #[inline]
     #[must_use]
     pub fn as_i64(&self) -> Option<i64> {
@@ -120,7 +120,7 @@ impl Value {
         }
     }
 
-    /// The number of a double.
+    /// Returns the number of a double.
     #[must_use]
     pub fn as_f64(&self) -> Option<f64> {
         match self {
@@ -129,7 +129,7 @@ impl Value {
         }
     }
 
-    /// The truth of a boolean.
+    /// Returns the value of a boolean.
     #[must_use]
     pub fn as_bool(&self) -> Option<bool> {
         match self {
@@ -138,7 +138,7 @@ impl Value {
         }
     }
 
-    /// The bytes of an error, simple or bulk.
+    /// Returns the bytes of an error, simple or bulk.
     #[inline]
     #[must_use]
     pub fn as_error(&self) -> Option<&[u8]> {
@@ -148,20 +148,20 @@ impl Value {
         }
     }
 
-    /// Whether this is an error, simple or bulk.
+    /// Returns true if this is an error, simple or bulk.
     #[must_use]
     pub fn is_error(&self) -> bool {
         matches!(self, Self::Error(_) | Self::BulkError(_))
     }
 
-    /// Whether this is null.
+    /// Returns true if this is null.
     #[inline]
     #[must_use]
     pub fn is_null(&self) -> bool {
         matches!(self, Self::Null)
     }
 
-    /// The values of an array.
+    /// Returns the values of an array.
     #[must_use]
     pub fn as_array(&self) -> Option<&[Self]> {
         match self {
@@ -170,7 +170,7 @@ impl Value {
         }
     }
 
-    /// The values of a set.
+    /// Returns the values of a set.
     #[must_use]
     pub fn as_set(&self) -> Option<&[Self]> {
         match self {
@@ -179,7 +179,7 @@ impl Value {
         }
     }
 
-    /// The pairs of a map.
+    /// Returns the pairs of a map.
     #[must_use]
     pub fn as_map(&self) -> Option<&[(Self, Self)]> {
         match self {
@@ -188,7 +188,7 @@ impl Value {
         }
     }
 
-    /// The value beside the first key of a map that is the string `key`. Looks at the pairs one by one.
+    /// Returns the value of the first key in a map that is the string `key`. The search is linear.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Self> {
         self.as_map()?
@@ -197,7 +197,7 @@ impl Value {
             .map(|(_, value)| value)
     }
 
-    /// The type's name, for messages about a reply of the wrong one.
+    /// Returns the name of the type, for messages about a reply of the wrong type.
     #[must_use]
     pub fn type_name(&self) -> &'static str {
         match self {
@@ -225,22 +225,22 @@ impl From<i64> for Value {
 }
 
 impl From<&str> for Value {
-    /// A bulk string.
+    /// Creates a bulk string.
     fn from(text: &str) -> Self {
         Self::BulkString(text.into())
     }
 }
 
 impl From<&[u8]> for Value {
-    /// A bulk string.
+    /// Creates a bulk string.
     fn from(bytes: &[u8]) -> Self {
         Self::BulkString(bytes.into())
     }
 }
 
-/// `>` A message the server sends of its own accord: its kind, and what it says.
+/// `>` A message that the server sends on its own: a kind and its arguments.
 ///
-/// The first element is always a string, so [`Push::kind`] always has an answer; see [`Push::new`].
+/// The first element is always a string, so [`Push::kind`] always returns a kind; see [`Push::new`].
 ///
 /// ```
 /// use wheellock_resp::{Push, Value};
@@ -254,32 +254,32 @@ impl From<&[u8]> for Value {
 pub struct Push(Vec<Value>);
 
 impl Push {
-    /// A push of these elements, or `None` if the first is not a string.
+    /// Creates a push from these elements. Returns `None` if the first element is not a string.
     #[must_use]
     pub fn new(elements: Vec<Value>) -> Option<Self> {
         elements.first()?.as_bytes()?;
         Some(Self(elements))
     }
 
-    /// What kind of message: `message`, `subscribe`, `invalidate` and so on.
+    /// Returns the kind of the message: `message`, `subscribe`, `invalidate` and so on.
     #[must_use]
     pub fn kind(&self) -> &[u8] {
         self.0.first().and_then(Value::as_bytes).unwrap_or_default()
     }
 
-    /// The elements after the kind.
+    /// Returns the elements after the kind.
     #[must_use]
     pub fn args(&self) -> &[Value] {
         self.0.get(1..).unwrap_or_default()
     }
 
-    /// All elements, the kind included.
+    /// Returns all elements, the kind included.
     #[must_use]
     pub fn elements(&self) -> &[Value] {
         &self.0
     }
 
-    /// All elements, the kind included.
+    /// Returns all elements, the kind included.
     #[must_use]
     pub fn into_elements(self) -> Vec<Value> {
         self.0

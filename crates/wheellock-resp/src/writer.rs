@@ -1,5 +1,7 @@
-//! Bytes into a buffer, fast: small pieces are written as chunks of fixed size into room made beforehand, which costs a few
-//! instructions each where a copy of variable length costs a call. Knows headers and bulks, no commands.
+//! Fast writing of headers and bulks into reserved room.
+//!
+//! Small pieces are written as chunks of fixed size, which cost a few instructions each. A copy of variable length costs a call. The writer
+//! does not know commands.
 
 #![expect(
     clippy::inline_always,
@@ -10,24 +12,25 @@ use bytes::BytesMut;
 
 use crate::number::{PAIRS, digits, write_digits};
 
-/// The room that is left at the end of a buffer. What does not fit is not written.
+/// The remaining room at the end of a buffer. A piece that does not fit is not written.
 ///
-/// Each piece takes it and gives back what is left of it: so it stays in registers, also where one is written by a call.
+/// Each method consumes the writer and returns one with the remaining room. The room thus stays in registers, even if a call writes the
+/// piece.
 pub(crate) struct Writer<'a> {
     room: &'a mut [u8],
 }
 
 impl<'a> Writer<'a> {
-    /// Makes room for `most` bytes behind `out`, to be cut off there as far as it is [left](Self::left).
+    /// Reserves room for `most` bytes after `out`. The caller must cut off the bytes that are [left](Self::left).
     #[inline(always)]
     pub(crate) fn behind(out: &'a mut BytesMut, most: usize) -> Self {
         let start = out.len();
-        // It is zeroed first, which for a few hundred bytes is a handful of instructions.
+        // The room is zeroed first, which takes a handful of instructions for a few hundred bytes.
         out.resize(start + most, 0);
         Self { room: out.get_mut(start..).unwrap_or_default() }
     }
 
-    /// Bytes that were not written.
+    /// Returns the number of bytes that were not written.
     #[inline(always)]
     pub(crate) fn left(self) -> usize {
         self.room.len()
@@ -75,7 +78,7 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// Writes a bulk string of `len` bytes, less than a hundred, which `fill` writes: in one piece.
+    /// Writes a bulk string of `len` bytes, fewer than 100, in one piece. `fill` writes the payload.
     #[inline(always)]
     fn framed(self, len: usize, fill: impl FnOnce(&mut [u8])) -> Self {
         let Some([ten, one]) = PAIRS.get(len) else { return Self::full() };
@@ -84,7 +87,7 @@ impl<'a> Writer<'a> {
             if let Some((head, rest)) = place.split_at_mut_checked(head)
                 && let Some((text, end)) = rest.split_last_chunk_mut()
             {
-                // The second covers the ten, where there is none.
+                // The second write overwrites the tens digit if the length has only one digit.
                 head.first_chunk_mut().into_iter().for_each(|place| *place = [b'$', *ten]);
                 head.last_chunk_mut().into_iter().for_each(|place| *place = [*one, b'\r', b'\n']);
                 fill(text);
@@ -134,10 +137,10 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Fills the place with as many bytes.
+/// Copies `bytes` into `place`, which must have the same length.
 #[inline(always)]
 fn copy(place: &mut [u8], bytes: &[u8]) {
-    // Two chunks that overlap cover every length from one to two of them.
+    // Two overlapping chunks of N bytes cover every length from N to 2N.
     match bytes.len() {
         33..=64 => overlapping::<32>(place, bytes),
         17..=32 => overlapping::<16>(place, bytes),

@@ -1,5 +1,6 @@
-//! The failure catalogue's codec rows, K1 to K20, one test each. Where a row is about sockets too, the test covers the
-//! codec's part and says what is left to the client.
+//! Codec rows of the failure catalogue, K1 to K20, one test each.
+//!
+//! If a row is also about sockets, the test covers the codec's part, and its comment names the client's part.
 
 use crate::support::{Outcome, feed, whole};
 use allocation_counter::AllocationInfo;
@@ -8,7 +9,7 @@ use wheellock_resp::{
     Arg, Blob, Command, Decoder, ErrorKind, EvalSha, Frame, LimitKind, Limits, Push, Value,
 };
 
-/// K1: an unknown type byte is an error that names byte and offset, at the front and inside.
+/// K1: an unknown type byte is an error with the byte and its offset, at the front and inside a value.
 #[test]
 fn k01_unknown_type_byte() {
     let known = b"+-:$*_#,(!=%~>|";
@@ -20,20 +21,20 @@ fn k01_unknown_type_byte() {
         let (first, inside) = (whole([byte]), whole([b"*2\r\n:1\r\n".as_slice(), &[byte]].concat()));
         if known.contains(&byte) {
             assert!(first.waits(), "{byte:#x}");
-            // A push inside is wrong whatever follows.
+            // A push inside a value is always an error.
             assert_eq!(inside.waits(), byte != b'>', "{byte:#x}");
         } else {
             assert_eq!(first.error(), (expected, 0));
             assert_eq!(inside.error(), (expected, 8));
         }
     }
-    // What came before is delivered.
+    // The frames before the error are delivered.
     let outcome = whole(":1\r\n:2\r\nHTTP/1.1 400 Bad Request\r\n");
     assert_eq!(outcome.values(), [Value::Integer(1), Value::Integer(2)]);
     assert_eq!(outcome.error(), (ErrorKind::UnknownType(b'H'), 8));
 }
 
-/// K2: line endings are CR LF and nothing else; the decoder never looks for the next one to resynchronise by.
+/// K2: a line ends only with CR LF. The decoder never searches for the next CR LF to resynchronise.
 #[test]
 fn k02_line_endings() {
     for (stream, offset) in [
@@ -64,11 +65,11 @@ fn k02_line_endings() {
     for stream in ["+OK", "+OK\r", "$5\r\nhello", "$5\r\nhello\r", ":1\r", "_\r", "#f\r"] {
         assert!(whole(stream).waits(), "{stream:?}");
     }
-    // A payload may hold what looks like an ending, and like a frame.
+    // A payload may contain bytes that look like a line ending or a frame.
     assert_eq!(whole("$9\r\na\r\n:1\r\n\n\r\r\n").value().as_bytes(), Some(&b"a\r\n:1\r\n\n\r"[..]));
 }
 
-/// K3: a length is `0` or digits without a leading zero; `-1` is null after `$` and `*` alone.
+/// K3: a length is `0` or digits without a leading zero; `-1` is null only after `$` and `*`.
 #[test]
 fn k03_lengths() {
     for (length, offset) in [
@@ -106,8 +107,8 @@ fn k03_lengths() {
     }
 }
 
-/// K4: whatever a header claims, it makes us hold less than 64 KiB beyond what was received. The reader's part is to reserve
-/// what `wanted` asks for and no more.
+/// K4: whatever a header announces, the decoder holds less than 64 KiB beyond the received bytes. The reader must reserve only the room
+/// that `wanted` returns.
 #[test]
 fn k04_headers_then_silence() {
     let all = usize::MAX;
@@ -141,14 +142,14 @@ fn k04_headers_then_silence() {
         let bound = stream.len() as u64 + 64 * 1024;
         assert!(held.bytes_max <= bound, "{stream:?}: {} bytes held, {bound} allowed", held.bytes_max);
     }
-    // At the default limits the headers alone are refused.
+    // At the default limits the headers alone are rejected.
     assert_eq!(whole("*2147483647\r\n").error(), (ErrorKind::Limit(LimitKind::Elements), 0));
     assert_eq!(whole("$536870912\r\n").error(), (ErrorKind::Limit(LimitKind::Bulk), 0));
     assert_eq!(whole("*2\r\n:1\r\n$16777217\r\n").error(), (ErrorKind::Limit(LimitKind::Bulk), 8));
     assert!(whole("$16777216\r\n").waits());
 }
 
-/// A megabyte has room from its first sixteenth on, which alone is copied.
+/// A reader reserves room for a whole megabyte once a sixteenth has arrived, and copies only that sixteenth.
 #[test]
 fn a_large_bulk_is_given_room_once() {
     let len = 1 << 20;
@@ -162,8 +163,8 @@ fn a_large_bulk_is_given_room_once() {
     assert!(held.bytes_total <= room + 3 * pieces, "{} bytes for one of {room}", held.bytes_total);
 }
 
-/// K4 and P8: what is held grows with what was received. The densest values are three bytes on the wire and 32 in memory,
-/// in a vector with at most a quarter to spare; the counter sees it twice while it grows.
+/// K4 and P8: memory grows with the received bytes. The densest values have three bytes on the wire and 32 in memory, in a vector with at
+/// most a quarter unused. The counter sees the vector twice while it grows.
 #[test]
 fn k04_memory_follows_the_bytes() {
     for (count, element) in
@@ -178,7 +179,7 @@ fn k04_memory_follows_the_bytes() {
     }
 }
 
-/// K5: counts that overflow when doubled or added up are over the limit, not wrapped.
+/// K5: counts that overflow when doubled or added exceed the limit instead of wrapping.
 #[test]
 fn k05_counts_overflow() {
     let all = usize::MAX;
@@ -200,18 +201,18 @@ fn k05_counts_overflow() {
         feed(all, ["$9223372036854775807\r\n".as_bytes()]).error(),
         (ErrorKind::Limit(LimitKind::Bulk), 0)
     );
-    // The limit is on the frame as a whole: many small aggregates do not get around it.
+    // The limit applies to the whole frame: many small aggregates cannot evade it.
     let stream = format!("*1000\r\n{}", "*1100\r\n".to_owned() + &":1\r\n".repeat(1100)).repeat(1);
     assert!(whole(&stream).waits());
     let stream = "*2\r\n*600000\r\n".to_owned() + &":1\r\n".repeat(600_000) + "*600000\r\n";
     assert_eq!(whole(&stream).error(), (elements, stream.len() as u64 - 9));
 }
 
-/// The payloads of a frame are bounded together: many that are allowed one by one do not get around it.
+/// The payloads of a frame are bounded together: many payloads below the single limit cannot evade the bound.
 #[test]
 fn payloads_add_up() {
     let frame = ErrorKind::Limit(LimitKind::Frame);
-    // What the default allows takes a while to arrive; the header of what is too much is enough.
+    // The largest allowed payloads must arrive; for one more payload the header suffices.
     let largest = format!("$16777216\r\n{}\r\n", "x".repeat(16 << 20));
     let stream = format!("*5\r\n{}", largest.repeat(4));
     assert!(whole(stream.clone() + "$22\r\n").waits());
@@ -220,7 +221,7 @@ fn payloads_add_up() {
     let limits = Limits { bulk: 40, line: 30, frame: 100, ..Limits::default() };
     let failed = |stream: &str| feed(limits, [stream.as_bytes()]).error();
     let (bulk, line) = (format!("$40\r\n{}\r\n", "x".repeat(40)), format!("+{}\r\n", "x".repeat(30)));
-    // At all levels, of every type, also in attributes, which are not kept.
+    // The bound applies at all levels, to every type, and in attributes, which are not kept.
     for (before, last) in [
         (format!("*4\r\n{bulk}*2\r\n{bulk}"), "$23\r\n"),
         (format!("%2\r\n{bulk}{bulk}"), "!23\r\n"),
@@ -233,7 +234,7 @@ fn payloads_add_up() {
     ] {
         assert_eq!(failed(&(before.clone() + last)), (frame, before.len() as u64), "{before}{last}");
     }
-    // What has room in its value is counted as a value, numbers and doubles are no payload, and the next frame begins anew.
+    // An inline payload counts only as a value. Integers and doubles are not payloads. The next frame starts from zero.
     let short = "$22\r\n0123456789012345678901\r\n+0123456789012345678901\r\n";
     let double = format!(",1.{}\r\n", "0".repeat(28));
     for stream in [
@@ -246,7 +247,7 @@ fn payloads_add_up() {
     }
 }
 
-/// A limit below what has room in a value holds, too, and wherever the bytes are cut.
+/// A limit below the inline size is enforced too, wherever the bytes are split.
 #[test]
 fn the_shortest_of_limits_is_one() {
     let (bulk, line) = (ErrorKind::Limit(LimitKind::Bulk), ErrorKind::Limit(LimitKind::Line));
@@ -264,13 +265,13 @@ fn the_shortest_of_limits_is_one() {
             assert_eq!(feed(limits, [front, back]).error(), exceeded, "{stream:?} at {cut}");
         }
     }
-    // What is allowed comes through.
+    // Values within the limits are decoded.
     for limits in [limits, Limits { bulk: 22, line: 3, ..limits }, Limits { bulk: 4, line: 22, ..limits }] {
         assert_eq!(feed(limits, [&b"$4\r\nhell\r\n+hel\r\n_\r\n$-1\r\n:1\r\n"[..]]).frames.len(), 5);
     }
 }
 
-/// K6: nesting ends at the limit, on a small stack, and so does everything one can do with the deepest value allowed.
+/// K6: nesting ends at the limit, on a small stack. All operations on the deepest allowed value also fit that stack.
 #[test]
 fn k06_nesting() {
     let deepest = Limits { depth: Limits::MAX_DEPTH, ..Limits::default() };
@@ -284,7 +285,7 @@ fn k06_nesting() {
         });
         assert!(held.bytes_max <= stream.len() as u64 + 64 * 1024, "{held:?}");
 
-        // The deepest is decoded and dropped, the deepest by default anything.
+        // The deepest value is decoded and dropped. At the default depth, every operation runs.
         for kind in ["*1\r\n", "~1\r\n", "%1\r\n:1\r\n"] {
             drop(feed(deepest, [(kind.repeat(Limits::MAX_DEPTH) + ":1\r\n").as_bytes()]));
             exercise(Limits::default(), &(kind.repeat(Limits::default().depth) + ":1\r\n"));
@@ -297,12 +298,11 @@ fn k06_nesting() {
     });
     assert!(whole("*1\r\n".repeat(32) + ":1\r\n").end.is_ok());
     assert_eq!(whole("*1\r\n".repeat(32) + "*0\r\n").error(), (ErrorKind::Limit(LimitKind::Depth), 128));
-    // A map's value is as deep as its key, and an attribute's contents as deep as an array's.
+    // A map's value is as deep as its key, and an attribute's contents are as deep as an array's.
     assert_eq!(whole("|1\r\n".repeat(33)).error(), (ErrorKind::Limit(LimitKind::Depth), 128));
 }
 
-/// K7 and R16: a chunk that begins inside a payload begins with any byte at all, and is payload all the same. The general
-/// property is in `splits.rs`.
+/// K7 and R16: a chunk that begins inside a payload may begin with any byte and is still payload. `splits.rs` has the general property.
 #[test]
 fn k07_payload_chunks_that_look_like_types() {
     for byte in 0..=u8::MAX {
@@ -317,8 +317,8 @@ fn k07_payload_chunks_that_look_like_types() {
     }
 }
 
-/// K8: nothing is read from the start again. A frame leaves the buffer value by value, so a byte that comes late meets only
-/// the token it belongs to, whatever came before; time is measured in `benches`.
+/// K8: the decoder never starts over. A frame leaves the buffer value by value, so a late byte affects only its own token. `benches`
+/// measures the time.
 #[test]
 fn k08_linear_work() {
     let totals = [50_000, 100_000].map(|elements: usize| {
@@ -336,11 +336,11 @@ fn k08_linear_work() {
         assert_eq!(frames, 1);
         total.bytes_total
     });
-    // Growing by a quarter allocates five times what is kept in the end, at any size.
+    // Growing by a quarter allocates five times the final size in total, at any size.
     assert!(totals[1] * 10 <= totals[0] * 22 + 10 * 64 * 1024, "{totals:?}");
 }
 
-/// K9: attributes are skipped wherever they stand, cost no memory, are bounded, and are not the reply.
+/// K9: attributes are skipped at every place, cost no memory, are bounded, and are not the reply.
 #[test]
 fn k09_attributes() {
     let ok = Value::SimpleString("OK".into());
@@ -359,13 +359,13 @@ fn k09_attributes() {
         let push = format!("{attribute}>2\r\n{attribute}+kind\r\n{attribute}:1\r\n");
         let expected = Push::new(vec![Value::SimpleString("kind".into()), 1.into()]).unwrap();
         assert_eq!(whole(push).frames, [Frame::Push(expected)], "{attribute:?}");
-        // Alone it is no reply, however long one waits.
+        // An attribute alone is never a reply.
         let alone = whole(attribute);
         assert!(alone.waits());
         assert!(matches!(alone.end, Ok((_, true))), "an end here would be a truncation");
     }
 
-    // A million empty ones in a row are skipped; another hundred thousand are over the limit of values in a frame.
+    // A million empty attributes in a row are skipped. Another hundred thousand exceed the limit of values in a frame.
     let chain = "|0\r\n".repeat(1_000_000);
     assert_eq!(whole(chain.clone() + "+OK\r\n").value(), ok);
     let longer = chain + &"|0\r\n".repeat(100_000);
@@ -380,13 +380,13 @@ fn k09_attributes() {
     let held = measured(|| assert_eq!(decoder.decode(&mut buf), Ok(Some(Frame::Reply(ok.clone())))));
     assert!(held.bytes_max < 1024, "{held:?}");
 
-    // What is wrong inside one is wrong.
+    // An error inside an attribute is an error.
     assert_eq!(whole("|1\r\n+a\r\n:x\r\n").error(), (ErrorKind::Integer, 9));
     assert_eq!(whole("|1\r\n+a\r\n>1\r\n+x\r\n").error(), (ErrorKind::PushInside, 8));
 }
 
-/// K10: pushes between replies are frames of another kind, and take nobody's place. Which waiter gets which reply is the
-/// client's business.
+/// K10: pushes between replies are frames of a different kind and do not take the place of a reply. The client matches replies to waiting
+/// calls.
 #[test]
 fn k10_pushes_between_replies() {
     let stream = ":1\r\n>3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\n0\r\n:2\r\n>2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n+OK\r\n";
@@ -402,8 +402,8 @@ fn k10_pushes_between_replies() {
     assert_eq!(kinds, ["integer", "push message +2", "integer", "push invalidate +1", "simple string"]);
 }
 
-/// K11: a push is a frame of its own and begins with a string. What to do with an unknown kind is the client's business: it is
-/// a push like any other here.
+/// K11: a push is a frame of its own and begins with a string. The codec treats an unknown kind like any other push; the client decides
+/// about it.
 #[test]
 fn k11_pushes_out_of_place() {
     for (stream, kind, offset) in [
@@ -440,7 +440,7 @@ fn k11_pushes_out_of_place() {
     }
 }
 
-/// K12: streamed types are refused at once, by name.
+/// K12: streamed types are rejected at once, by name.
 #[test]
 fn k12_streamed_types() {
     for (stream, byte, offset) in [
@@ -459,7 +459,8 @@ fn k12_streamed_types() {
     }
 }
 
-/// K13: doubles and big numbers: a value, or an error where it stops being one; long ones are a limit, not a slow parse.
+/// K13: doubles and big numbers are values, or errors at the first invalid byte. A long number exceeds a limit instead of causing a slow
+/// parse.
 #[test]
 fn k13_doubles_and_big_numbers() {
     for (text, expected) in [
@@ -532,7 +533,7 @@ fn k13_doubles_and_big_numbers() {
     }
 }
 
-/// K14: the small types hold what they may and nothing else.
+/// K14: the small types accept only their allowed contents.
 #[test]
 fn k14_small_types() {
     assert_eq!(whole("#t\r\n").value(), Value::Boolean(true));
@@ -555,12 +556,12 @@ fn k14_small_types() {
     ] {
         assert_eq!(whole(stream).error(), (kind, offset), "{stream:?}");
     }
-    // A large one is sliced; its format is taken off all the same.
+    // A large verbatim string is sliced, and its format is still removed.
     let stream = format!("={}\r\ntxt:{}\r\n", 100_004, "x".repeat(100_000));
     assert_eq!(whole(stream).value(), Value::Verbatim { format: *b"txt", text: "x".repeat(100_000).into() });
 }
 
-/// K15: a line without an end is an error as soon as it is over the limit, however slowly it drips.
+/// K15: a line without an end is an error as soon as it exceeds the limit, however slowly it arrives.
 #[test]
 fn k15_endless_lines() {
     let limit = ErrorKind::Limit(LimitKind::Line);
@@ -578,8 +579,8 @@ fn k15_endless_lines() {
     assert_eq!(feed(long, [&line[..]]).value().as_bytes().map(<[u8]>::len), Some(1024 * 1024));
 }
 
-/// K16: a reply nobody asked for looks like any other. The codec's part is to keep nothing between frames, so that the client
-/// can tell a stray reply by there being no call; closing is the client's part.
+/// K16: an unrequested reply looks like any other. The codec keeps nothing between frames, so the client can detect such a reply because no
+/// call is waiting. The client must close the connection.
 #[test]
 fn k16_stray_reply() {
     let mut decoder = Decoder::new(Limits::default());
@@ -590,8 +591,8 @@ fn k16_stray_reply() {
     assert_eq!(decoder.decode(&mut buf), Ok(None));
 }
 
-/// K17: a missing reply is not made up for: after one frame the decoder waits, and says that it waits between frames and not
-/// inside one. Timing out and closing are the client's part.
+/// K17: the decoder does not replace a missing reply. After one frame it waits, and reports that it waits between frames and not inside a
+/// frame. The client must time out and close the connection.
 #[test]
 fn k17_missing_reply() {
     let mut decoder = Decoder::new(Limits::default());
@@ -606,8 +607,7 @@ fn k17_missing_reply() {
     assert!(buf.is_empty() && decoder.is_mid_frame());
 }
 
-/// K18: a reply of the wrong type is told by its type: no accessor converts. Treating the connection as suspect is the
-/// client's part.
+/// K18: a reply of the wrong type is detected by its type: accessors do not convert. The client must treat the connection as suspect.
 #[test]
 fn k18_wrong_type() {
     for (stream, name) in [
@@ -634,7 +634,7 @@ fn k18_wrong_type() {
     assert_eq!(whole(":1\r\n").value().as_i64(), Some(1));
 }
 
-/// K19: an error's bytes are kept as they came; shown, they are escaped and cut at 256.
+/// K19: the bytes of an error are kept unchanged. The display form is escaped and cut at 256 bytes.
 #[test]
 fn k19_error_texts() {
     let text = b"ERR \xff\xfe \x1b[31mred\x1b[0m \0";
@@ -657,7 +657,7 @@ fn k19_error_texts() {
     assert_eq!(text.to_string(), format!("{}... (1000000 bytes)", "x".repeat(256)));
 }
 
-/// K20: an argument is its length and its bytes, whatever they are. Refusing names over 4 KiB is the lock layer's part.
+/// K20: an argument is encoded as its length and its bytes, whatever they are. The lock layer must reject names over 4 KiB.
 #[test]
 fn k20_encoder() {
     let big = vec![b'x'; 100_000];
@@ -695,7 +695,7 @@ fn k20_encoder() {
     }
 }
 
-/// Small replies and commands allocate nothing, and a short payload does not keep its read block alive.
+/// Small replies and commands do not allocate, and a short payload does not keep its read block alive.
 #[test]
 fn allocations_of_the_usual() {
     let stream = b":1\r\n:-9223372036854775808\r\n+OK\r\n_\r\n#t\r\n,1.5\r\n$-1\r\n$16\r\n0123456789abcdef\r\n$22\r\n0123456789abcdef012345\r\n-ERR short\r\n(12345\r\n=7\r\ntxt:abc\r\n*0\r\n%0\r\n";
@@ -710,7 +710,7 @@ fn allocations_of_the_usual() {
     assert_eq!(kept.len(), 140);
     assert_eq!(decoding.count_total, 0, "{decoding:?}");
 
-    // Nobody but us holds the block: it can be had back as it was.
+    // Only this buffer holds the block, so the whole block can be reclaimed.
     let capacity = buf.capacity();
     buf.clear();
     assert!(buf.try_reclaim(capacity + stream.len() * 10), "something kept holds the block");
@@ -725,13 +725,13 @@ fn allocations_of_the_usual() {
     });
     assert_eq!(encoding.count_total, 0, "{encoding:?}");
 
-    // Who reserves what is needed gets by with it.
+    // A caller that reserves the exact length causes no further allocation.
     let command = Command::new("SET").arg("key").arg("value").arg("PX").arg(30_000);
     let mut exact = BytesMut::with_capacity(command.encoded_len());
     let encoding = measured(|| command.encode(&mut exact));
     assert_eq!((encoding.count_total, exact.len()), (0, exact.capacity()));
 
-    // From 23 bytes on a payload has an allocation of its own; from 32 KiB on it is a slice.
+    // From 23 bytes on a payload has its own allocation; from 32 KiB on it is a slice.
     for (len, bytes) in
         [(23, 23), (1000, 1000), (32 * 1024 - 1, 32 * 1024 - 1), (32 * 1024, 200), (1024 * 1024, 200)]
     {
@@ -743,7 +743,7 @@ fn allocations_of_the_usual() {
     }
 }
 
-/// A slice keeps its block alive, so none is made of a small part of a large block, wherever in the block it lies.
+/// A slice keeps its block alive. A small part of a large block is therefore copied, wherever it lies in the block.
 #[test]
 fn a_slice_does_not_pin_a_block_many_times_its_size() {
     let bulk = format!("${}\r\n{}\r\n", 40_000, "x".repeat(40_000));
@@ -761,7 +761,7 @@ fn a_slice_does_not_pin_a_block_many_times_its_size() {
     }
 }
 
-/// As `feed`, for a reader that makes room for what the decoder wants.
+/// Feeds the pieces like `feed`, and reserves the room that the decoder wants.
 fn read<'a>(limits: Limits, pieces: impl IntoIterator<Item = &'a [u8]>) -> Outcome {
     let mut decoder = Decoder::new(limits);
     let mut buf = BytesMut::new();
@@ -785,7 +785,7 @@ fn measured(work: impl FnOnce()) -> AllocationInfo {
     allocation_counter::measure(work)
 }
 
-/// Everything that recurses over a value.
+/// Runs every operation that recurses over a value.
 fn exercise(limits: Limits, stream: &str) {
     let value = feed(limits, [stream.as_bytes()]).value();
     let copy = value.clone();

@@ -1,4 +1,4 @@
-//! The codec from outside: one program with a module for each subject.
+//! Integration tests of the codec, one module per subject.
 
 mod catalogue;
 mod properties;

@@ -1,4 +1,6 @@
-//! Properties over arbitrary streams and values: what the fuzz targets check for longer, in every test run.
+//! Properties of arbitrary streams and values.
+//!
+//! The fuzz targets check the same properties for longer.
 
 use crate::support::{TIGHT, TIGHTEST, encoded, feed, whole};
 use proptest::collection::vec;
@@ -6,7 +8,7 @@ use proptest::prelude::*;
 use wheellock_resp::{Blob, Frame, Limits, Value};
 
 proptest! {
-    /// Bytes that are mostly RESP, cut anywhere.
+    /// Mostly valid RESP, split anywhere.
     #[test]
     fn any_stream_cut_anywhere(pieces in vec(piece(), 0..12), sizes in vec(1_usize..9, 1..6)) {
         let stream = pieces.concat();
@@ -22,7 +24,7 @@ proptest! {
         }
     }
 
-    /// What is encoded decodes to the same, and encodes to the same bytes.
+    /// An encoded value decodes to the same value, and encodes to the same bytes again.
     #[test]
     fn any_value_comes_back(value in value()) {
         let frames = [Frame::Reply(value)];

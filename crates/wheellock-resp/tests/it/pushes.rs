@@ -9,7 +9,7 @@ fn decoder() -> Decoder {
     Decoder::new(SMALL).keeping_of_pushes(2)
 }
 
-/// Decodes `wire`, cut at `cut`.
+/// Decodes `wire`, split at `cut`.
 fn decode(wire: &[u8], cut: usize) -> Vec<Frame> {
     let (mut decoder, mut buf, mut frames) = (decoder(), BytesMut::new(), Vec::new());
     for part in [&wire[..cut], &wire[cut..]] {

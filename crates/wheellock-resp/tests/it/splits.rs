@@ -1,5 +1,6 @@
-//! However a stream is cut, the same frames, errors and offsets come out: exhaustive for one cut and two over the golden
-//! corpus, and for single bytes.
+//! Splits of a stream, which must not change frames, errors or offsets.
+//!
+//! The tests try every single cut and every pair of cuts over the golden corpus, and single bytes.
 
 use crate::support::{TIGHT, TIGHTEST, corpus, encoded, feed};
 use wheellock_resp::Limits;
@@ -38,7 +39,7 @@ fn single_bytes_change_nothing() {
     });
 }
 
-/// What a prefix yields, more bytes only add to: no frame is taken back, no error appears earlier than its byte.
+/// A prefix of a stream yields a prefix of its frames: more bytes withdraw no frame, and no error appears before its byte.
 #[test]
 fn a_prefix_yields_a_prefix() {
     every(|stream, limits| {
@@ -61,7 +62,7 @@ fn every(check: impl Fn(&[u8], Limits)) {
     }
 }
 
-/// The whole corpus of what is well-formed, one after the other, so that state left over from one would show in the next.
+/// Decodes the whole well-formed corpus as one stream, so that leftover state of one frame would affect the next.
 #[test]
 fn one_cut_anywhere_in_a_long_stream_changes_nothing() {
     let stream = crate::support::WELL_FORMED.concat().into_bytes();

@@ -1,18 +1,18 @@
-//! What the tests share: a stream fed in pieces, what came out of it, and the golden corpus.
+//! Shared test support: feeding in pieces, outcomes, and the corpus.
 
 use bytes::BytesMut;
 use wheellock_resp::{Decoder, Error, ErrorKind, Frame, Limits, Value};
 
-/// Everything a decoder made of a stream.
+/// All results of decoding a stream.
 #[derive(Debug, Clone)]
 pub(crate) struct Outcome {
     pub(crate) frames: Vec<Frame>,
-    /// How the stream failed, and if not, how many bytes it took and whether it ended inside a frame.
+    /// The error of the stream. Without an error: the number of bytes taken, and whether the stream ended inside a frame.
     pub(crate) end: Result<(u64, bool), Error>,
 }
 
 impl PartialEq for Outcome {
-    /// By the bytes the frames encode to, so that not-a-number equals itself.
+    /// Compares the encoded bytes of the frames, so that not-a-number equals itself.
     fn eq(&self, other: &Self) -> bool {
         self.end == other.end && encoded(&self.frames) == encoded(&other.frames)
     }
@@ -37,7 +37,7 @@ impl Outcome {
             .collect()
     }
 
-    /// The only value of a stream that neither failed nor ended early.
+    /// Returns the only value of a stream that neither failed nor ended early.
     pub(crate) fn value(&self) -> Value {
         assert!(matches!(self.end, Ok((_, false))), "{self:?}");
         match self.values().as_slice() {
@@ -51,7 +51,7 @@ impl Outcome {
         (error.kind(), error.offset())
     }
 
-    /// Whether nothing came out and nothing was wrong.
+    /// Returns true if there is neither a frame nor an error.
     pub(crate) fn waits(&self) -> bool {
         self.frames.is_empty() && self.end.is_ok()
     }
@@ -75,7 +75,7 @@ pub(crate) fn feed<'a>(limits: Limits, pieces: impl IntoIterator<Item = &'a [u8]
             }
         }
     }
-    // Bytes that wait in the buffer for the rest of a token count as taken: how many do is nobody's business.
+    // Bytes that wait in the buffer for the rest of a token count as taken: their number is not part of the contract.
     let taken = decoder.consumed() + buf.len() as u64;
     Outcome { frames, end: Ok((taken, decoder.is_mid_frame() || !buf.is_empty())) }
 }
@@ -84,13 +84,14 @@ pub(crate) fn whole(stream: impl AsRef<[u8]>) -> Outcome {
     feed(Limits::default(), [stream.as_ref()])
 }
 
-/// Small enough for the corpus to run into every one of them.
+/// Limits so small that the corpus exceeds each of them.
 pub(crate) const TIGHT: Limits = Limits { depth: 4, bulk: 40, elements: 12, line: 30, frame: 70 };
 
-/// Below what has room in a value.
+/// Limits below the inline size.
 pub(crate) const TIGHTEST: Limits = Limits { depth: 2, bulk: 4, elements: 4, line: 3, frame: 4 };
 
-/// Streams that meet every branch of the grammar, well-formed and not. Run under `TIGHT` and `TIGHTEST` limits too.
+/// Returns streams that reach every branch of the grammar, well-formed and malformed. The tests also run them under `TIGHT` and `TIGHTEST`
+/// limits.
 pub(crate) fn corpus() -> Vec<Vec<u8>> {
     let mut streams: Vec<Vec<u8>> =
         WELL_FORMED.iter().chain(MALFORMED).map(|text| text.as_bytes().to_vec()).collect();
@@ -133,7 +134,7 @@ pub(crate) const WELL_FORMED: &[&str] = &[
     ">2\r\n|1\r\n+a\r\n+b\r\n+kind\r\n:1\r\n",
     "%1\r\n$3\r\nkey\r\n%1\r\n$3\r\nkey\r\n%1\r\n+a\r\n#t\r\n",
     "*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n",
-    // Found by fuzzing: what was searched of one line, cut in the middle, was counted as searched of the next.
+    // Found by fuzzing: the searched length of one line, split in the middle, was applied to the next line.
     "*3\r\n+0123456789abcdef\r\n+a\r\n-b\r\n",
 ];
 
@@ -244,7 +245,7 @@ pub(crate) const MALFORMED: &[&str] = &[
     ">1\r\nx",
     "*1\r\n>1\r\n+message\r\n",
     "|1\r\n+a\r\n>1\r\n+message\r\n",
-    // Limits, at the default or the tight ones.
+    // Limits, at the default or at the tight values.
     "$17000000\r\n",
     "*2000000\r\n",
     "*13\r\n:1\r\n",

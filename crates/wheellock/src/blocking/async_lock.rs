@@ -1,4 +1,6 @@
-//! What the blocking API asks of an asynchronous lock and its guard. Owns the list of verbs, and which types have them.
+//! Common interface of the asynchronous locks and guards.
+//!
+//! It lists the methods that the blocking API needs, and the types that have them.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -8,14 +10,14 @@ use crate::{
     RedLock, RedLockGuard, Released,
 };
 
-/// A lock whose verbs are asynchronous, and the guard that it gives. No other crate can implement it: nobody can name it.
+/// A lock with asynchronous methods, and its guard. Other crates cannot name this trait, so they cannot implement it.
 pub trait AsyncLock: Clone + Debug {
-    /// What acquiring gives.
+    /// The guard that an acquire returns.
     type Guard: Debug;
-    /// What is known of a loss.
+    /// The description of a loss.
     type Loss;
 
-    /// The same lock with every lock that it is made of changed.
+    /// Returns the same lock with `change` applied to each lock that it consists of.
     fn map(&self, change: impl Fn(&Lock) -> Lock) -> Self;
 
     fn acquire(&self) -> impl Future<Output = Result<Self::Guard, Error>>;
@@ -27,12 +29,12 @@ pub trait AsyncLock: Clone + Debug {
     fn lost(guard: &Self::Guard) -> impl Future<Output = Self::Loss>;
     fn renew(guard: &Self::Guard) -> impl Future<Output = Result<(), Error>>;
     fn release(guard: Self::Guard) -> impl Future<Output = Result<Released, Error>>;
-    /// Releases after work that was done under the guard. An error if that was not under the lock to its end.
+    /// Releases the lock after work that was done under the guard. Returns an error if the lock was lost before the work ended.
     fn end_work(guard: Self::Guard) -> impl Future<Output = Result<(), Error>>;
 }
 
-/// The verbs of a lock and a guard that have them under these names. Only a macro can pass a call on to what has the same
-/// name in another type.
+/// Implements the methods for a lock and a guard that have them under the same names. Only a macro can forward a call to a method
+/// of the same name in any type.
 macro_rules! verbs_by_their_names {
     () => {
         async fn acquire(&self) -> Result<Self::Guard, Error> {

@@ -1,4 +1,6 @@
-//! Elections for threads: campaigns, leaderships and observers, each the asynchronous one and a runtime to wait in.
+//! Elections, leaderships and observers for threads.
+//!
+//! Each type wraps the asynchronous type and the runtime that waits for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,8 +9,8 @@ use super::LockManager;
 use super::served::Served;
 use crate::{BootInstant, Error, Leader, LostReason, Released};
 
-/// An election by name, as [`crate::Election`] is. Who leads is not the thread: a thread that leads and campaigns once more waits for
-/// itself.
+/// An election by name, like [`crate::Election`]. The leader is a [`Leadership`], not a thread. A thread that leads and campaigns
+/// again therefore waits for itself.
 ///
 /// ```no_run
 /// # fn example(locks: &wheellock::blocking::LockManager) -> Result<(), wheellock::Error> {
@@ -25,54 +27,54 @@ pub struct Election {
 }
 
 impl Election {
-    /// The election's name, which is that of its lock.
+    /// Returns the election's name, which is the name of its lock.
     pub fn name(&self) -> &str {
         self.inner.name()
     }
 
-    /// As [`crate::Election::with_announcement`].
+    /// Works like [`crate::Election::with_announcement`].
     #[must_use]
     pub fn with_announcement(&self, text: &str) -> Self {
         Self { inner: self.inner.with_announcement(text), runtime: Arc::clone(&self.runtime) }
     }
 
-    /// Waits until nobody else leads, and leads.
+    /// Waits until no other candidate leads, and becomes the leader.
     ///
     /// # Errors
     ///
-    /// As [`crate::Election::campaign`].
+    /// Returns the errors of [`crate::Election::campaign`].
     pub fn campaign(&self) -> Result<Leadership, Error> {
         self.runtime.block_on(self.inner.campaign()).map(|inner| self.leadership(inner))
     }
 
-    /// Leads if nobody does: two round trips.
+    /// Becomes the leader if there is none. Costs two round trips.
     ///
     /// # Errors
     ///
-    /// As [`crate::Election::campaign`].
+    /// Returns the errors of [`crate::Election::campaign`].
     pub fn try_campaign(&self) -> Result<Option<Leadership>, Error> {
         Ok(self.runtime.block_on(self.inner.try_campaign())?.map(|inner| self.leadership(inner)))
     }
 
-    /// Waits up to `wait`. Returns `None` if another one still leads then.
+    /// Waits for at most `wait`, and becomes the leader. Returns `None` if another candidate still leads at the end of that time.
     ///
     /// # Errors
     ///
-    /// As [`crate::Election::try_campaign_for`].
+    /// Returns the errors of [`crate::Election::try_campaign_for`].
     pub fn try_campaign_for(&self, wait: Duration) -> Result<Option<Leadership>, Error> {
         Ok(self.runtime.block_on(self.inner.try_campaign_for(wait))?.map(|inner| self.leadership(inner)))
     }
 
-    /// Who leads now, as the primary says.
+    /// Returns the current leader, as the primary knows it.
     ///
     /// # Errors
     ///
-    /// As [`crate::Election::leader`].
+    /// Returns the errors of [`crate::Election::leader`].
     pub fn leader(&self) -> Result<Option<Leader>, Error> {
         self.runtime.block_on(self.inner.leader())
     }
 
-    /// As [`crate::Election::observe`].
+    /// Works like [`crate::Election::observe`].
     pub fn observe(&self) -> Observer {
         Observer { inner: self.inner.observe(), runtime: Arc::clone(&self.runtime) }
     }
@@ -82,7 +84,7 @@ impl Election {
     }
 }
 
-/// Being the leader of an [`Election`], as [`crate::Leadership`] is. Dropping it resigns in the background.
+/// Proof of being the leader of an [`Election`], like [`crate::Leadership`]. Dropping the leadership resigns in the background.
 ///
 /// ```no_run
 /// # fn example(election: &wheellock::blocking::Election) -> Result<(), wheellock::Error> {
@@ -103,46 +105,46 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// As [`crate::Leadership::is_leader`].
+    /// Works like [`crate::Leadership::is_leader`].
     pub fn is_leader(&self) -> bool {
         self.inner.is_leader()
     }
 
-    /// As [`crate::FencedGuard::token`].
+    /// Works like [`crate::FencedGuard::token`].
     pub fn token(&self) -> u64 {
         self.inner.token()
     }
 
-    /// As [`crate::Guard::valid_until`].
+    /// Works like [`crate::Guard::valid_until`].
     pub fn valid_until(&self) -> BootInstant {
         self.inner.valid_until()
     }
 
-    /// Blocks until this one can no longer believe to lead, and tells why.
+    /// Blocks until this leader can no longer believe that it leads, and returns the reason.
     pub fn lost(&self) -> LostReason {
         self.runtime.block_on(self.inner.lost())
     }
 
-    /// As [`crate::Leadership::announce`].
+    /// Works like [`crate::Leadership::announce`].
     ///
     /// # Errors
     ///
-    /// As [`crate::Leadership::announce`].
+    /// Returns the errors of [`crate::Leadership::announce`].
     pub fn announce(&self, text: &str) -> Result<(), Error> {
         self.runtime.block_on(self.inner.announce(text))
     }
 
-    /// Gives the leadership back and waits for the server's word.
+    /// Resigns, and waits for the server's reply.
     ///
     /// # Errors
     ///
-    /// As [`crate::Leadership::resign`].
+    /// Returns the errors of [`crate::Leadership::resign`].
     pub fn resign(self) -> Result<Released, Error> {
         self.runtime.block_on(self.inner.resign())
     }
 }
 
-/// Watches who leads an [`Election`], as [`crate::Observer`] does.
+/// Watches the leader of an [`Election`], like [`crate::Observer`].
 ///
 /// ```no_run
 /// # fn example(election: &wheellock::blocking::Election) -> Result<(), wheellock::Error> {
@@ -160,18 +162,18 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Blocks until another one leads than was told last, or says something else of itself.
+    /// Blocks until the leader or its announcement differs from the last returned one.
     ///
     /// # Errors
     ///
-    /// As [`crate::Observer::changed`].
+    /// Returns the errors of [`crate::Observer::changed`].
     pub fn changed(&mut self) -> Result<Option<Leader>, Error> {
         self.runtime.block_on(self.inner.changed())
     }
 }
 
 impl LockManager {
-    /// As [`crate::LockManager::election`].
+    /// Works like [`crate::LockManager::election`].
     pub fn election(&self, name: &str) -> Election {
         Election { inner: self.inner.election(name), runtime: Arc::clone(&self.runtime) }
     }

@@ -1,11 +1,15 @@
-//! Locks of other kinds, for threads: how each is made, and what it has beside the verbs of all.
+//! Other kinds of locks, for threads.
+//!
+//! This module has their constructors, and their methods beyond those of every lock.
 
 use super::LockManager;
 use super::lock::{Guard, Lock, this_thread};
 use crate::{Error, Fairness};
 
-/// A read-write lock for threads, as [`crate::ReadWriteLock`] is: each side is a [`Lock`]. A thread that writes may read as well,
-/// because it is the same owner; one that reads and asks to write is refused with [`Error::Upgrade`].
+/// A read-write lock for threads, like [`crate::ReadWriteLock`]. Each side is a [`Lock`].
+///
+/// A thread that holds the write side may also take the read side, because it is the same owner. A thread that holds the read
+/// side and requests the write side is refused with [`Error::Upgrade`].
 ///
 /// ```no_run
 /// # fn example(locks: wheellock::blocking::LockManager) -> Result<(), wheellock::Error> {
@@ -24,31 +28,31 @@ pub struct ReadWriteLock {
 }
 
 impl ReadWriteLock {
-    /// The lock's name.
+    /// Returns the lock's name.
     pub fn name(&self) -> &str {
         self.inner.name()
     }
 
-    /// As [`crate::ReadWriteLock::with_fairness`].
+    /// Works like [`crate::ReadWriteLock::with_fairness`].
     #[must_use]
     pub fn with_fairness(&self, fairness: Fairness) -> Self {
         Self { manager: self.manager.clone(), inner: self.inner.with_fairness(fairness) }
     }
 
-    /// The side for those who read, any number at once.
+    /// Returns the read side, which any number of readers may hold at once.
     #[must_use]
     pub fn read(&self) -> Lock {
         Lock::new(self.inner.read(), &self.manager.runtime)
     }
 
-    /// The side for the one who writes.
+    /// Returns the write side, which a single writer may hold.
     #[must_use]
     pub fn write(&self) -> Lock {
         Lock::new(self.inner.write(), &self.manager.runtime)
     }
 }
 
-/// A lock whose every grant has a token, for threads, as [`crate::FencedLock`] is. It has the verbs of [`Lock`].
+/// A lock for threads with a fencing token for each grant, like [`crate::FencedLock`]. It has the methods of [`Lock`].
 ///
 /// ```no_run
 /// use wheellock::blocking::FencedLock;
@@ -62,7 +66,7 @@ impl ReadWriteLock {
 /// ```
 pub type FencedLock = Lock<crate::FencedLock>;
 
-/// One hold of a [`FencedLock`]. It has the verbs of [`Guard`].
+/// One hold of a [`FencedLock`]. It has the methods of [`Guard`].
 ///
 /// ```no_run
 /// use wheellock::blocking::FencedGuard;
@@ -78,7 +82,7 @@ pub type FencedLock = Lock<crate::FencedLock>;
 pub type FencedGuard = Guard<crate::FencedLock>;
 
 impl FencedLock {
-    /// As [`Lock::is_held_by_current_thread`].
+    /// Works like [`Lock::is_held_by_current_thread`].
     ///
     /// # Errors
     ///
@@ -88,7 +92,7 @@ impl FencedLock {
         self.runtime.block_on(lock.is_held_by(&this_thread(&lock.context)))
     }
 
-    /// As [`crate::FencedLock::token`].
+    /// Works like [`crate::FencedLock::token`].
     ///
     /// # Errors
     ///
@@ -99,34 +103,34 @@ impl FencedLock {
 }
 
 impl FencedGuard {
-    /// As [`crate::FencedGuard::token`].
+    /// Works like [`crate::FencedGuard::token`].
     pub fn token(&self) -> u64 {
         self.inner.token()
     }
 }
 
 impl LockManager {
-    /// As [`crate::LockManager::fair_lock`].
+    /// Works like [`crate::LockManager::fair_lock`].
     pub fn fair_lock(&self, name: &str) -> Lock {
         Lock::new(self.inner.fair_lock(name), &self.runtime)
     }
 
-    /// As [`crate::LockManager::read_write_lock`].
+    /// Works like [`crate::LockManager::read_write_lock`].
     pub fn read_write_lock(&self, name: &str) -> ReadWriteLock {
         ReadWriteLock { manager: self.clone(), inner: self.inner.read_write_lock(name) }
     }
 
-    /// As [`crate::LockManager::fenced_lock`].
+    /// Works like [`crate::LockManager::fenced_lock`].
     pub fn fenced_lock(&self, name: &str) -> FencedLock {
         Lock::new(self.inner.fenced_lock(name), &self.runtime)
     }
 
-    /// As [`crate::LockManager::spin_lock`].
+    /// Works like [`crate::LockManager::spin_lock`].
     pub fn spin_lock(&self, name: &str) -> Lock {
         Lock::new(self.inner.spin_lock(name), &self.runtime)
     }
 
-    /// As [`crate::LockManager::simple_lock`]. A thread that holds it and asks again is refused with
+    /// Works like [`crate::LockManager::simple_lock`]. A thread that holds the lock and requests it again is refused with
     /// [`Error::NotReentrant`].
     pub fn simple_lock(&self, name: &str) -> Lock {
         Lock::new(self.inner.simple_lock(name), &self.runtime)

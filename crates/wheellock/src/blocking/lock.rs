@@ -1,4 +1,6 @@
-//! Locks and guards for threads: every verb once, for all kinds. Owns the owners of threads.
+//! Locks and guards for threads.
+//!
+//! This module has each method once, for all kinds of locks, and the owners of threads.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,9 +12,9 @@ use super::served::Served;
 use crate::request::context::Context;
 use crate::{Backoff, BootInstant, Error, Holder, Holders, Owner, Released};
 
-/// A reentrant lock by name, as [`crate::Lock`] is, taken by threads.
+/// A reentrant lock by name for threads, like [`crate::Lock`].
 ///
-/// Locks of other types have the same verbs: `L` is the asynchronous lock behind this one, as in
+/// Locks of other types have the same methods. `L` is the asynchronous lock behind this one, as in
 /// [`MultiLock`](super::MultiLock) and [`RedLock`](super::RedLock).
 ///
 /// ```no_run
@@ -40,72 +42,74 @@ impl<L: AsyncLock> Lock<L> {
         Self { inner, runtime: Arc::clone(runtime) }
     }
 
-    /// The same lock taken with a fixed lease: no watchdog, it ends by itself after `lease` unless released before. In a
-    /// [`MultiLock`](super::MultiLock), each member has this lease.
+    /// Returns the same lock with a fixed lease. The watchdog does not renew it, so the hold ends `lease` after the grant unless
+    /// it is released before. In a [`MultiLock`](super::MultiLock), each member has this lease.
     #[must_use]
     pub fn with_lease(&self, lease: Duration) -> Self {
         Self::new(self.inner.map(|lock| lock.with_lease(lease)), &self.runtime)
     }
 
-    /// Waits until the lock is free and takes it; at once if the calling thread holds it already.
+    /// Waits until the lock is free and takes it. Returns at once if the calling thread holds the lock already.
     ///
-    /// A [`MultiLock`](super::MultiLock) is free when all its members are at the same time, a
-    /// [`RedLock`](super::RedLock) when a majority of the servers grants it.
+    /// A [`MultiLock`](super::MultiLock) is free when all its members are free at the same time. A [`RedLock`](super::RedLock) is
+    /// free when a majority of the servers grants it.
     ///
     /// # Errors
     ///
-    /// As [`crate::Lock::acquire`], [`crate::MultiLock::acquire`], [`crate::RedLock::acquire`].
+    /// Returns the errors of [`crate::Lock::acquire`], [`crate::MultiLock::acquire`] or [`crate::RedLock::acquire`].
     pub fn acquire(&self) -> Result<Guard<L>, Error> {
         let guard = self.runtime.block_on(self.as_this_thread().acquire())?;
         Ok(self.guard(guard))
     }
 
-    /// Takes the lock if it is free or the calling thread's: one round trip.
+    /// Takes the lock if it is free or the calling thread holds it. Costs one round trip.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Returns the errors of [`acquire`](Self::acquire).
     pub fn try_acquire(&self) -> Result<Option<Guard<L>>, Error> {
         let guard = self.runtime.block_on(self.as_this_thread().try_acquire())?;
         Ok(guard.map(|guard| self.guard(guard)))
     }
 
-    /// Waits up to `wait` for the lock. Returns `None` if another holder still has it then, and no later.
+    /// Waits for the lock for at most `wait`. Returns `None` at the end of that time, and no later, if another holder still has
+    /// the lock.
     ///
     /// # Errors
     ///
-    /// As [`crate::Lock::try_acquire_for`], [`crate::MultiLock::try_acquire_for`],
+    /// Returns the errors of [`crate::Lock::try_acquire_for`], [`crate::MultiLock::try_acquire_for`] or
     /// [`crate::RedLock::try_acquire_for`].
     pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<Guard<L>>, Error> {
         let guard = self.runtime.block_on(self.as_this_thread().try_acquire_for(wait))?;
         Ok(guard.map(|guard| self.guard(guard)))
     }
 
-    /// Acquires, runs `work` with the guard, and releases with confirmation; releases also when `work` panics.
+    /// Acquires the lock, runs `work` with the guard, and releases with confirmation. Releases the lock also if `work` panics.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire); [`Error::Lost`] if the lock was lost before `work` had ended. Work in a thread
-    /// cannot be stopped: it has run to its end, but not under the lock.
+    /// Returns the errors of [`acquire`](Self::acquire), and [`Error::Lost`] if the lock was lost before `work` ended. Work in a
+    /// thread cannot be stopped. After [`Error::Lost`] it has run to its end, but not under the lock.
     pub fn run<T>(&self, work: impl FnOnce(&Guard<L>) -> T) -> Result<T, Error> {
         self.run_under(self.acquire()?, work)
     }
 
-    /// [`run`](Self::run) for work that can fail: one `Result` for both, as in [`crate::Lock::try_run`].
+    /// Works like [`run`](Self::run), for work that can fail. Returns one `Result` for both, as [`crate::Lock::try_run`] does.
     ///
     /// # Errors
     ///
-    /// What `work` returns, after the lock was released; and all of [`run`](Self::run).
+    /// Returns the error of `work`, after the lock was released. Also returns the errors of [`run`](Self::run).
     pub fn try_run<T, E: From<Error>>(&self, work: impl FnOnce(&Guard<L>) -> Result<T, E>) -> Result<T, E> {
         self.run(work)?
     }
 
-    /// [`try_run`](Self::try_run) that waits for the lock up to `wait`. Returns `None` if another holder still has it then: `work`
-    /// was not begun.
+    /// Works like [`try_run`](Self::try_run), and waits for the lock for at most `wait`. Returns `None` if another holder still
+    /// has it at the end of that time. Then `work` did not begin.
     ///
     /// # Errors
     ///
-    /// What `work` returns, after the lock was released; and all of [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
+    /// Returns the error of `work`, after the lock was released. Also returns the errors of
+    /// [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
     pub fn try_run_for<T, E: From<Error>>(
         &self,
         wait: Duration,
@@ -117,7 +121,7 @@ impl<L: AsyncLock> Lock<L> {
         }
     }
 
-    /// Runs `work` under what was granted, and gives that back.
+    /// Runs `work` under `guard`, and releases the guard.
     fn run_under<T>(&self, guard: Guard<L>, work: impl FnOnce(&Guard<L>) -> T) -> Result<T, Error> {
         let result = work(&guard);
         self.runtime.block_on(L::end_work(guard.inner))?;
@@ -128,7 +132,7 @@ impl<L: AsyncLock> Lock<L> {
         Guard { inner, runtime: Arc::clone(&self.runtime) }
     }
 
-    /// The lock taken by the calling thread, unless another owner is presented.
+    /// Returns the lock with the calling thread as its owner, unless it has an owner already.
     fn as_this_thread(&self) -> L {
         self.inner.map(|lock| {
             if lock.has_owner() { lock.clone() } else { lock.with_owner(this_thread(&lock.context)) }
@@ -137,24 +141,24 @@ impl<L: AsyncLock> Lock<L> {
 }
 
 impl Lock {
-    /// The lock's name, which is also its key on the server.
+    /// Returns the lock's name, which is also its key on the server.
     pub fn name(&self) -> &str {
         self.inner.name()
     }
 
-    /// The same lock taken as `owner` instead of as the calling thread.
+    /// Returns the same lock with `owner` as its owner instead of the calling thread.
     #[must_use]
     pub fn with_owner(&self, owner: Owner) -> Self {
         Self::new(self.inner.with_owner(owner), &self.runtime)
     }
 
-    /// As [`crate::Lock::with_backoff`].
+    /// Works like [`crate::Lock::with_backoff`].
     #[must_use]
     pub fn with_backoff(&self, backoff: Backoff) -> Self {
         Self::new(self.inner.with_backoff(backoff), &self.runtime)
     }
 
-    /// As [`crate::Lock::queue_length`].
+    /// Works like [`crate::Lock::queue_length`].
     ///
     /// # Errors
     ///
@@ -163,7 +167,7 @@ impl Lock {
         self.runtime.block_on(self.inner.queue_length())
     }
 
-    /// As [`crate::Lock::position`].
+    /// Works like [`crate::Lock::position`].
     ///
     /// # Errors
     ///
@@ -172,25 +176,25 @@ impl Lock {
         self.runtime.block_on(self.inner.position(owner))
     }
 
-    /// As [`crate::Lock::holder`].
+    /// Works like [`crate::Lock::holder`].
     ///
     /// # Errors
     ///
-    /// As [`crate::Lock::holder`].
+    /// Returns the errors of [`crate::Lock::holder`].
     pub fn holder(&self) -> Result<Option<Holder>, Error> {
         self.runtime.block_on(self.inner.holder())
     }
 
-    /// As [`crate::Lock::holders`].
+    /// Works like [`crate::Lock::holders`].
     ///
     /// # Errors
     ///
-    /// As [`crate::Lock::holder`].
+    /// Returns the errors of [`crate::Lock::holder`].
     pub fn holders(&self) -> Result<Holders, Error> {
         self.runtime.block_on(self.inner.holders())
     }
 
-    /// As [`crate::Lock::is_locked`].
+    /// Works like [`crate::Lock::is_locked`].
     ///
     /// # Errors
     ///
@@ -199,7 +203,7 @@ impl Lock {
         self.runtime.block_on(self.inner.is_locked())
     }
 
-    /// As [`crate::Lock::hold_count`].
+    /// Works like [`crate::Lock::hold_count`].
     ///
     /// # Errors
     ///
@@ -208,7 +212,7 @@ impl Lock {
         self.runtime.block_on(self.inner.hold_count(owner))
     }
 
-    /// As [`crate::Lock::is_held_by`].
+    /// Works like [`crate::Lock::is_held_by`].
     ///
     /// # Errors
     ///
@@ -217,8 +221,8 @@ impl Lock {
         self.runtime.block_on(self.inner.is_held_by(owner))
     }
 
-    /// Whether the calling thread holds the lock: Redisson's `isHeldByCurrentThread`. Holds of owners that were presented by
-    /// [`with_owner`](Self::with_owner) are not the thread's.
+    /// Returns true if the calling thread holds the lock, like Redisson's `isHeldByCurrentThread`. A hold of an owner that
+    /// [`with_owner`](Self::with_owner) presented is not the thread's hold.
     ///
     /// # Errors
     ///
@@ -227,7 +231,7 @@ impl Lock {
         self.is_held_by(&this_thread(&self.inner.context))
     }
 
-    /// As [`crate::Lock::remaining_lease`].
+    /// Works like [`crate::Lock::remaining_lease`].
     ///
     /// # Errors
     ///
@@ -236,7 +240,7 @@ impl Lock {
         self.runtime.block_on(self.inner.remaining_lease())
     }
 
-    /// As [`crate::Lock::force_release`].
+    /// Works like [`crate::Lock::force_release`].
     ///
     /// # Errors
     ///
@@ -252,9 +256,9 @@ impl<L: AsyncLock> fmt::Debug for Lock<L> {
     }
 }
 
-/// Proof of holding one hold of a lock, as [`crate::Guard`] is. Dropping it releases the hold in the background.
+/// Proof of one hold of a lock, like [`crate::Guard`]. Dropping the guard releases the hold in the background.
 ///
-/// It may be sent to another thread and released there.
+/// A guard may be sent to another thread and released there.
 ///
 /// ```no_run
 /// # fn example(locks: wheellock::blocking::LockManager) -> Result<(), wheellock::Error> {
@@ -273,48 +277,50 @@ pub struct Guard<L: AsyncLock = crate::Lock> {
 }
 
 impl<L: AsyncLock> Guard<L> {
-    /// Until when the lock may be believed held, as far as is known now: see [`crate::Guard::valid_until`].
+    /// Returns the instant until which the lock may be believed held, as far as is known now. See [`crate::Guard::valid_until`].
     pub fn valid_until(&self) -> BootInstant {
         L::valid_until(&self.inner)
     }
 
-    /// Whether the lock may be believed held right now. Ask before every step that must not happen without it.
+    /// Returns true if the lock may be believed held right now. Call this before every step that must not happen without the
+    /// lock.
     pub fn is_valid(&self) -> bool {
         L::is_valid(&self.inner)
     }
 
-    /// Blocks until the lock can no longer be believed held, and tells why; of a [`MultiLock`](super::MultiLock), until any
-    /// member cannot, and which.
+    /// Blocks until the lock can no longer be believed held, and returns the reason. For a [`MultiLock`](super::MultiLock),
+    /// blocks until a member can no longer be believed held, and returns that member and the reason.
     pub fn lost(&self) -> L::Loss {
         self.runtime.block_on(L::lost(&self.inner))
     }
 
-    /// Extends the lease to its full length from now on: see [`crate::Guard::renew`].
+    /// Extends the lease to its full length from now on. See [`crate::Guard::renew`].
     ///
     /// # Errors
     ///
-    /// As [`crate::Guard::renew`], [`crate::MultiGuard::renew`], [`crate::RedLockGuard::renew`].
+    /// Returns the errors of [`crate::Guard::renew`], [`crate::MultiGuard::renew`] or [`crate::RedLockGuard::renew`].
     pub fn renew(&self) -> Result<(), Error> {
         self.runtime.block_on(L::renew(&self.inner))
     }
 
-    /// Gives the hold back and waits for the server's word; of several members, for every server's, or a majority's.
+    /// Releases the hold and waits for the server's reply. With several members, waits for the reply of every server, or of a
+    /// majority.
     ///
     /// # Errors
     ///
-    /// As [`crate::Guard::release`], [`crate::MultiGuard::release`], [`crate::RedLockGuard::release`].
+    /// Returns the errors of [`crate::Guard::release`], [`crate::MultiGuard::release`] or [`crate::RedLockGuard::release`].
     pub fn release(self) -> Result<Released, Error> {
         self.runtime.block_on(L::release(self.inner))
     }
 }
 
 impl Guard {
-    /// The lock's name.
+    /// Returns the lock's name.
     pub fn name(&self) -> &str {
         self.inner.name()
     }
 
-    /// Who holds: the thread that acquired, unless it presented another owner.
+    /// Returns the owner of the hold. This is the thread that acquired the lock, unless it presented another owner.
     pub fn owner(&self) -> Owner {
         self.inner.owner()
     }
@@ -326,12 +332,12 @@ impl<L: AsyncLock> fmt::Debug for Guard<L> {
     }
 }
 
-/// The owner that the calling thread is in one manager.
+/// Returns the owner that represents the calling thread in one manager.
 pub(super) fn this_thread(context: &Context) -> Owner {
     context.owner(THREAD.with(|number| *number))
 }
 
-/// Threads are numbered from here, far above the owners that managers number from 1, and still within Java's `long`.
+/// Number of the next thread. It starts far above the owners that managers number from 1, and fits Java's `long`.
 static NEXT_THREAD: AtomicU64 = AtomicU64::new(1 << 62);
 
 thread_local! {

@@ -1,15 +1,16 @@
-//! The same locks for threads. Owns nothing but the waiting: every lock operation is the asynchronous one, and every kind of
-//! lock has the same verbs, written once.
+//! Blocking locks for threads.
 //!
-//! All blocking managers of a process share one background thread, which is started by the first and never ends. Calls
-//! block the calling thread only.
+//! This module adds only the waiting. Each lock operation is the asynchronous one. Every kind of lock has the same methods.
 //!
-//! As in Redisson, **a thread is an owner**: a thread that acquires a lock twice holds it twice, and has to release both
-//! guards. Unlike there, an owner is never shared by mistake: numbers of threads are not used again when threads end.
+//! All blocking managers of a process share one background thread. The first manager starts it, and it never ends. A call blocks
+//! the calling thread only.
 //!
-//! The background thread ends with the process. So the last handle of a manager (it, its locks, its guards) waits when it is
-//! dropped until the server has answered, for a tenth of a second at most; a manager in a `static` is to be
-//! [shut down](LockManager::shutdown) at the end of `main`.
+//! As in Redisson, **a thread is an owner**: a thread that acquires a lock twice holds it twice, and must release both guards.
+//! Unlike in Redisson, two threads never share an owner by mistake, because the number of an ended thread is not reused.
+//!
+//! The background thread ends with the process. The last handle of a manager (the manager, a lock or a guard) therefore waits for
+//! the server's replies when it is dropped, for a tenth of a second at most. Statics are not dropped, so
+//! [shut down](LockManager::shutdown) a manager in a `static` at the end of `main`.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -26,8 +27,8 @@
 //!
 //! # Panics
 //!
-//! Blocking calls panic in asynchronous code, where they would stop the runtime's worker (source:
-//! [`tokio::runtime::Handle::block_on`]). Guards may be dropped anywhere.
+//! A blocking call panics in asynchronous code, because it would stop the runtime's worker (source:
+//! [`tokio::runtime::Handle::block_on`]). A guard may be dropped anywhere.
 
 mod async_lock;
 mod elections;
@@ -50,7 +51,7 @@ use crate::{Error, Finding, Health, Leftover, LockManagerBuilder, Metrics, Owner
 use lock::this_thread;
 use served::{Served, background};
 
-/// Makes locks on one server, as [`crate::LockManager`] does. Cheap to clone.
+/// Creates blocking locks on one server, like [`crate::LockManager`]. Cheap to clone.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -77,77 +78,82 @@ impl LockManager {
     ///
     /// # Errors
     ///
-    /// As [`crate::LockManager::connect`]; [`Error::NoBackgroundThread`].
+    /// Returns the errors of [`crate::LockManager::connect`], and [`Error::NoBackgroundThread`].
     pub fn connect(url: &str) -> Result<Self, Error> {
         Self::builder(url).connect_blocking()
     }
 
-    /// Starts the settings of a manager; end them with
-    /// [`connect_blocking`](LockManagerBuilder::connect_blocking).
+    /// Starts the configuration of a manager. Finish it with [`connect_blocking`](LockManagerBuilder::connect_blocking).
     pub fn builder(url: &str) -> LockManagerBuilder {
         crate::LockManager::builder(url)
     }
 
-    /// A reentrant lock, shared with every process that uses this name. No I/O.
+    /// Returns a reentrant lock, shared with every process that uses this name. No I/O.
     pub fn lock(&self, name: &str) -> Lock {
         Lock::new(self.inner.lock(name), &self.runtime)
     }
 
-    /// The owner that the calling thread is, unless it presents another: see [`Lock::with_owner`].
+    /// Returns the owner of the calling thread. A lock uses it unless [`Lock::with_owner`] presents another owner.
     pub fn this_thread(&self) -> Owner {
         this_thread(&self.inner.context)
     }
 
-    /// A new owner that is no thread.
+    /// Returns a new owner that is not bound to a thread.
     pub fn owner(&self) -> Owner {
         self.inner.owner()
     }
 
-    /// The identity of this manager on the wire: the part of its owners before the colon.
+    /// Returns the identity of this manager on the wire: the part of its owners before the colon.
     pub fn id(&self) -> &str {
         self.inner.id()
     }
 
-    /// As [`crate::LockManager::diagnostics`].
+    /// Works like [`crate::LockManager::diagnostics`].
     pub fn diagnostics(&self) -> &[Finding] {
         self.inner.diagnostics()
     }
 
-    /// As [`crate::LockManager::metrics`].
+    /// Works like [`crate::LockManager::metrics`].
     pub fn metrics(&self) -> Metrics {
         self.inner.metrics()
     }
 
-    /// As [`crate::LockManager::metrics_by_family`].
+    /// Works like [`crate::LockManager::metrics_by_family`].
     pub fn metrics_by_family(&self) -> Vec<(&'static str, Metrics)> {
         self.inner.metrics_by_family()
     }
 
-    /// As [`crate::LockManager::report_metrics`].
+    /// Works like [`crate::LockManager::report_metrics`].
     #[cfg(feature = "metrics")]
     pub fn report_metrics(&self) {
         self.inner.report_metrics();
     }
 
-    /// As [`crate::LockManager::health`].
+    /// Works like [`crate::LockManager::health`].
     pub fn health(&self) -> Health {
         self.inner.health()
     }
 
-    /// As [`crate::LockManager::is_healthy`].
+    /// Works like [`crate::LockManager::is_healthy`].
     pub fn is_healthy(&self) -> bool {
         self.inner.is_healthy()
     }
 
-    /// Asks the provider of credentials once more and tells every server, as [`Client::reauthenticate`](wheellock_client::Client::reauthenticate) does: for tokens that end while a
-    /// connection lives. Blocks for as long as the provider and then the servers take, within
-    /// [`connect_timeout`](wheellock_client::Config::connect_timeout) and [`response_timeout`](wheellock_client::Config::response_timeout).
-    /// The provider is asked on this thread; when a connection is made it is on the background thread, which serves all blocking managers,
-    /// and which it must not keep waiting.
+    /// Requests new credentials from the provider and sends them to every server, like
+    /// [`Client::reauthenticate`](wheellock_client::Client::reauthenticate). Use it for tokens that expire while a connection
+    /// lives.
+    ///
+    /// The call blocks while the provider and then the servers take their time, within
+    /// [`connect_timeout`](wheellock_client::Config::connect_timeout) and
+    /// [`response_timeout`](wheellock_client::Config::response_timeout).
+    ///
+    /// This call runs the provider on the calling thread. A new connection runs the provider on the background thread. That
+    /// thread serves all blocking managers, so the provider must not block it.
     ///
     /// # Errors
     ///
-    /// [`Error::Server`], whose source is what [`Client::reauthenticate`](wheellock_client::Client::reauthenticate) says.
+    /// Returns [`Error::Server`]. Its source is the error of
+    /// [`Client::reauthenticate`](wheellock_client::Client::reauthenticate).
     ///
     /// # Panics
     ///
@@ -157,23 +163,23 @@ impl LockManager {
         renewed.map_err(|source| Error::Server { operation: "reauthenticate".to_owned(), source })
     }
 
-    /// As [`crate::LockManager::shutdown`], also for threads that wait or hold a lock.
+    /// Works like [`crate::LockManager::shutdown`], also for threads that wait for a lock or hold one.
     pub fn shutdown(&self, within: Duration) -> Leftover {
         self.runtime.block_on(self.inner.shutdown(within))
     }
 
-    /// The asynchronous manager behind this one, for the asynchronous parts of the same process.
+    /// Returns the asynchronous manager behind this one, for the asynchronous parts of the same process.
     pub fn to_async(&self) -> crate::LockManager {
         self.inner.clone()
     }
 }
 
 impl LockManagerBuilder {
-    /// Connects, and blocks the calling thread until that is done.
+    /// Connects to the server, and blocks the calling thread until the connection is ready.
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect); [`Error::NoBackgroundThread`].
+    /// Returns the errors of [`connect`](Self::connect), and [`Error::NoBackgroundThread`].
     ///
     /// # Panics
     ///
@@ -184,11 +190,12 @@ impl LockManagerBuilder {
         Ok(LockManager { runtime: Served::new(runtime, &inner), inner })
     }
 
-    /// [`lazy`](Self::lazy) for threads: the manager connects in the background, for one server of a [`RedLockManager`].
+    /// Creates a manager that connects in the background, for one server of a [`RedLockManager`]. It is [`lazy`](Self::lazy) for
+    /// threads.
     ///
     /// # Errors
     ///
-    /// As [`lazy`](Self::lazy); [`Error::NoBackgroundThread`].
+    /// Returns the errors of [`lazy`](Self::lazy), and [`Error::NoBackgroundThread`].
     pub fn lazy_blocking(self) -> Result<LockManager, Error> {
         let runtime = background()?;
         let _entered = runtime.enter();
@@ -196,7 +203,7 @@ impl LockManagerBuilder {
         Ok(LockManager { runtime: Served::new(runtime, &inner), inner })
     }
 
-    /// The background thread ends with the process, whatever it was about to write for others.
+    /// Makes callers write at once, because the background thread ends with the process and may leave requests of others unsent.
     fn for_threads(self) -> Self {
         self.configure(|config| config.write_at_once = true)
     }

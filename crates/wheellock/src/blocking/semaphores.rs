@@ -1,5 +1,6 @@
-//! Semaphores and latches for threads. Owns nothing but the waiting: see [`crate::Semaphore`], [`crate::PermitSemaphore`] and
-//! [`crate::CountDownLatch`].
+//! Semaphores and latches for threads.
+//!
+//! This module adds only the waiting. See [`crate::Semaphore`], [`crate::PermitSemaphore`] and [`crate::CountDownLatch`].
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -10,8 +11,8 @@ use super::LockManager;
 use super::served::Served;
 use crate::{BootInstant, Error, LostReason, PermitId, Released};
 
-/// A semaphore without holders, for threads, as [`crate::Semaphore`] is. What a process had when it died is gone until somebody
-/// adds it.
+/// A semaphore without holders, for threads, like [`crate::Semaphore`]. The permits of a process that dies are gone until another
+/// process adds them.
 ///
 /// ```no_run
 /// # fn example(locks: wheellock::blocking::LockManager) -> Result<(), wheellock::Error> {
@@ -30,90 +31,90 @@ pub struct Semaphore {
 }
 
 impl Semaphore {
-    /// The semaphore's name, which is also its key on the server.
+    /// Returns the semaphore's name, which is also its key on the server.
     pub fn name(&self) -> &str {
         self.inner.name()
     }
 
-    /// As [`crate::Semaphore::acquire`].
+    /// Works like [`crate::Semaphore::acquire`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::Semaphore::acquire`].
     pub fn acquire(&self, permits: u32) -> Result<Permits, Error> {
         self.runtime.block_on(self.inner.acquire(permits)).map(|permits| self.permits(permits))
     }
 
-    /// As [`crate::Semaphore::try_acquire`].
+    /// Works like [`crate::Semaphore::try_acquire`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::Semaphore::try_acquire`].
     pub fn try_acquire(&self, permits: u32) -> Result<Option<Permits>, Error> {
         let permits = self.runtime.block_on(self.inner.try_acquire(permits))?;
         Ok(permits.map(|permits| self.permits(permits)))
     }
 
-    /// As [`crate::Semaphore::try_acquire_for`].
+    /// Works like [`crate::Semaphore::try_acquire_for`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::Semaphore::try_acquire_for`].
     pub fn try_acquire_for(&self, permits: u32, wait: Duration) -> Result<Option<Permits>, Error> {
         let permits = self.runtime.block_on(self.inner.try_acquire_for(permits, wait))?;
         Ok(permits.map(|permits| self.permits(permits)))
     }
 
-    /// As [`crate::Semaphore::release`].
+    /// Works like [`crate::Semaphore::release`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::Semaphore::release`].
     pub fn release(&self, permits: u32) -> Result<(), Error> {
         self.runtime.block_on(self.inner.release(permits))
     }
 
-    /// As [`crate::Semaphore::try_set_permits`].
+    /// Works like [`crate::Semaphore::try_set_permits`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::Semaphore::try_set_permits`].
     pub fn try_set_permits(&self, permits: u32) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.try_set_permits(permits))
     }
 
-    /// As [`crate::Semaphore::add_permits`].
+    /// Works like [`crate::Semaphore::add_permits`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::Semaphore::add_permits`].
     pub fn add_permits(&self, permits: i64) -> Result<i64, Error> {
         self.runtime.block_on(self.inner.add_permits(permits))
     }
 
-    /// As [`crate::Semaphore::drain`].
+    /// Works like [`crate::Semaphore::drain`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::Semaphore::drain`].
     pub fn drain(&self) -> Result<u64, Error> {
         self.runtime.block_on(self.inner.drain())
     }
 
-    /// As [`crate::Semaphore::available`].
+    /// Works like [`crate::Semaphore::available`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::Semaphore::available`].
     pub fn available(&self) -> Result<i64, Error> {
         self.runtime.block_on(self.inner.available())
     }
 
-    /// As [`crate::Semaphore::delete`].
+    /// Works like [`crate::Semaphore::delete`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::Semaphore::delete`].
     pub fn delete(&self) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.delete())
     }
@@ -129,7 +130,7 @@ impl fmt::Debug for Semaphore {
     }
 }
 
-/// So many permits of a [`Semaphore`], as [`crate::Permits`] is. Dropping it gives them back in the background.
+/// A number of permits of a [`Semaphore`], like [`crate::Permits`]. Dropping them releases them in the background.
 ///
 /// ```no_run
 /// # fn example(locks: wheellock::blocking::LockManager) -> Result<(), wheellock::Error> {
@@ -147,26 +148,26 @@ pub struct Permits {
 }
 
 impl Permits {
-    /// How many these are.
+    /// Returns the number of these permits.
     pub fn count(&self) -> u32 {
         self.inner.count()
     }
 
-    /// As [`crate::Permits::split`].
+    /// Works like [`crate::Permits::split`].
     pub fn split(&mut self, permits: u32) -> Option<Self> {
         Some(Self { inner: self.inner.split(permits)?, runtime: Arc::clone(&self.runtime) })
     }
 
-    /// As [`crate::Permits::forget`].
+    /// Works like [`crate::Permits::forget`].
     pub fn forget(self) {
         self.inner.forget();
     }
 
-    /// As [`crate::Permits::release`].
+    /// Works like [`crate::Permits::release`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::Permits::release`].
     pub fn release(self) -> Result<Released, Error> {
         self.runtime.block_on(self.inner.release())
     }
@@ -178,8 +179,8 @@ impl fmt::Debug for Permits {
     }
 }
 
-/// A semaphore whose permits have leases, for threads, as [`crate::PermitSemaphore`] is. No thread owns a permit: one that has
-/// it and asks again gets another.
+/// A semaphore with leased permits, for threads, like [`crate::PermitSemaphore`]. A thread does not own a permit, so a thread
+/// that has a permit and acquires again gets a second permit.
 ///
 /// ```no_run
 /// # fn example(locks: wheellock::blocking::LockManager) -> Result<(), wheellock::Error> {
@@ -198,98 +199,99 @@ pub struct PermitSemaphore {
 }
 
 impl PermitSemaphore {
-    /// The semaphore's name, which is also its key on the server.
+    /// Returns the semaphore's name, which is also its key on the server.
     pub fn name(&self) -> &str {
         self.inner.name()
     }
 
-    /// As [`crate::PermitSemaphore::with_lease`].
+    /// Works like [`crate::PermitSemaphore::with_lease`].
     #[must_use]
     pub fn with_lease(&self, lease: Duration) -> Self {
         Self { inner: self.inner.with_lease(lease), runtime: Arc::clone(&self.runtime) }
     }
 
-    /// As [`crate::PermitSemaphore::acquire`].
+    /// Works like [`crate::PermitSemaphore::acquire`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::PermitSemaphore::acquire`].
     pub fn acquire(&self) -> Result<Permit, Error> {
         self.runtime.block_on(self.inner.acquire()).map(|permit| self.permit(permit))
     }
 
-    /// As [`crate::PermitSemaphore::try_acquire`].
+    /// Works like [`crate::PermitSemaphore::try_acquire`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::PermitSemaphore::try_acquire`].
     pub fn try_acquire(&self) -> Result<Option<Permit>, Error> {
         let permit = self.runtime.block_on(self.inner.try_acquire())?;
         Ok(permit.map(|permit| self.permit(permit)))
     }
 
-    /// As [`crate::PermitSemaphore::try_acquire_for`].
+    /// Works like [`crate::PermitSemaphore::try_acquire_for`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::PermitSemaphore::try_acquire_for`].
     pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<Permit>, Error> {
         let permit = self.runtime.block_on(self.inner.try_acquire_for(wait))?;
         Ok(permit.map(|permit| self.permit(permit)))
     }
 
-    /// As [`crate::PermitSemaphore::acquire_many`].
+    /// Works like [`crate::PermitSemaphore::acquire_many`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::PermitSemaphore::acquire_many`].
     pub fn acquire_many(&self, permits: u16) -> Result<Vec<Permit>, Error> {
         self.runtime.block_on(self.inner.acquire_many(permits)).map(|permits| self.permits_of(permits))
     }
 
-    /// As [`crate::PermitSemaphore::try_acquire_many`].
+    /// Works like [`crate::PermitSemaphore::try_acquire_many`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::PermitSemaphore::try_acquire_many`].
     pub fn try_acquire_many(&self, permits: u16) -> Result<Option<Vec<Permit>>, Error> {
         let permits = self.runtime.block_on(self.inner.try_acquire_many(permits))?;
         Ok(permits.map(|permits| self.permits_of(permits)))
     }
 
-    /// As [`crate::PermitSemaphore::try_acquire_many_for`].
+    /// Works like [`crate::PermitSemaphore::try_acquire_many_for`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::PermitSemaphore::try_acquire_many_for`].
     pub fn try_acquire_many_for(&self, permits: u16, wait: Duration) -> Result<Option<Vec<Permit>>, Error> {
         let permits = self.runtime.block_on(self.inner.try_acquire_many_for(permits, wait))?;
         Ok(permits.map(|permits| self.permits_of(permits)))
     }
 
-    /// As [`Lock::run`](super::Lock::run), with a permit.
+    /// Works like [`Lock::run`](super::Lock::run), with a permit.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire), and as there.
+    /// Returns the errors of [`acquire`](Self::acquire) and of [`Lock::run`](super::Lock::run).
     pub fn run<T>(&self, work: impl FnOnce(&Permit) -> T) -> Result<T, Error> {
         Self::run_under(self.acquire()?, work)
     }
 
-    /// [`run`](Self::run) for work that can fail, as [`Lock::try_run`](super::Lock::try_run).
+    /// Works like [`run`](Self::run), for work that can fail. See [`Lock::try_run`](super::Lock::try_run).
     ///
     /// # Errors
     ///
-    /// What `work` returns, after the permit was given back; and all of [`run`](Self::run).
+    /// Returns the error of `work`, after the permit was released. Also returns the errors of [`run`](Self::run).
     pub fn try_run<T, E: From<Error>>(&self, work: impl FnOnce(&Permit) -> Result<T, E>) -> Result<T, E> {
         self.run(work)?
     }
 
-    /// [`try_run`](Self::try_run) that waits up to `wait`, as [`Lock::try_run_for`](super::Lock::try_run_for).
+    /// Works like [`try_run`](Self::try_run), and waits for at most `wait`. See [`Lock::try_run_for`](super::Lock::try_run_for).
     ///
     /// # Errors
     ///
-    /// What `work` returns, after the permit was given back; and all of [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
+    /// Returns the error of `work`, after the permit was released. Also returns the errors of
+    /// [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
     pub fn try_run_for<T, E: From<Error>>(
         &self,
         wait: Duration,
@@ -301,108 +303,108 @@ impl PermitSemaphore {
         }
     }
 
-    /// Runs `work` under what was granted, and gives that back.
+    /// Runs `work` under `permit`, and releases the permit.
     fn run_under<T>(permit: Permit, work: impl FnOnce(&Permit) -> T) -> Result<T, Error> {
         let result = work(&permit);
         permit.runtime.block_on(permit.inner.end_work())?;
         Ok(result)
     }
 
-    /// As [`crate::PermitSemaphore::release`].
+    /// Works like [`crate::PermitSemaphore::release`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::PermitSemaphore::release`].
     pub fn release(&self, permit: PermitId) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.release(permit))
     }
 
-    /// As [`crate::PermitSemaphore::release_many`].
+    /// Works like [`crate::PermitSemaphore::release_many`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::PermitSemaphore::release_many`].
     pub fn release_many(&self, permits: &[PermitId]) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.release_many(permits))
     }
 
-    /// As [`crate::PermitSemaphore::extend`].
+    /// Works like [`crate::PermitSemaphore::extend`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::PermitSemaphore::extend`].
     pub fn extend(&self, permit: PermitId, lease: Duration) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.extend(permit, lease))
     }
 
-    /// As [`crate::PermitSemaphore::remaining_lease`].
+    /// Works like [`crate::PermitSemaphore::remaining_lease`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::PermitSemaphore::remaining_lease`].
     pub fn remaining_lease(&self, permit: PermitId) -> Result<Option<Duration>, Error> {
         self.runtime.block_on(self.inner.remaining_lease(permit))
     }
 
-    /// As [`crate::PermitSemaphore::try_set_permits`].
+    /// Works like [`crate::PermitSemaphore::try_set_permits`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::PermitSemaphore::try_set_permits`].
     pub fn try_set_permits(&self, permits: u32) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.try_set_permits(permits))
     }
 
-    /// As [`crate::PermitSemaphore::set_permits`].
+    /// Works like [`crate::PermitSemaphore::set_permits`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::PermitSemaphore::set_permits`].
     pub fn set_permits(&self, permits: u32) -> Result<i64, Error> {
         self.runtime.block_on(self.inner.set_permits(permits))
     }
 
-    /// As [`crate::PermitSemaphore::add_permits`].
+    /// Works like [`crate::PermitSemaphore::add_permits`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::PermitSemaphore::add_permits`].
     pub fn add_permits(&self, permits: i64) -> Result<i64, Error> {
         self.runtime.block_on(self.inner.add_permits(permits))
     }
 
-    /// As [`crate::PermitSemaphore::available`].
+    /// Works like [`crate::PermitSemaphore::available`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::PermitSemaphore::available`].
     pub fn available(&self) -> Result<i64, Error> {
         self.runtime.block_on(self.inner.available())
     }
 
-    /// As [`crate::PermitSemaphore::acquired`].
+    /// Works like [`crate::PermitSemaphore::acquired`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::PermitSemaphore::acquired`].
     pub fn acquired(&self) -> Result<u64, Error> {
         self.runtime.block_on(self.inner.acquired())
     }
 
-    /// As [`crate::PermitSemaphore::permits`].
+    /// Works like [`crate::PermitSemaphore::permits`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::PermitSemaphore::permits`].
     pub fn permits(&self) -> Result<i64, Error> {
         self.runtime.block_on(self.inner.permits())
     }
 
-    /// As [`crate::PermitSemaphore::delete`].
+    /// Works like [`crate::PermitSemaphore::delete`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::PermitSemaphore::delete`].
     pub fn delete(&self) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.delete())
     }
@@ -422,7 +424,7 @@ impl fmt::Debug for PermitSemaphore {
     }
 }
 
-/// One permit of a [`PermitSemaphore`], as [`crate::Permit`] is. Dropping it gives the permit back in the background.
+/// One permit of a [`PermitSemaphore`], like [`crate::Permit`]. Dropping it releases the permit in the background.
 ///
 /// ```no_run
 /// # fn example(locks: wheellock::blocking::LockManager) -> Result<(), wheellock::Error> {
@@ -439,40 +441,40 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// As [`crate::Permit::id`].
+    /// Works like [`crate::Permit::id`].
     pub fn id(&self) -> PermitId {
         self.inner.id()
     }
 
-    /// As [`crate::Guard::valid_until`].
+    /// Works like [`crate::Guard::valid_until`].
     pub fn valid_until(&self) -> BootInstant {
         self.inner.valid_until()
     }
 
-    /// As [`crate::Guard::is_valid`].
+    /// Works like [`crate::Guard::is_valid`].
     pub fn is_valid(&self) -> bool {
         self.inner.is_valid()
     }
 
-    /// Blocks until the permit can no longer be believed held, and tells why.
+    /// Blocks until the permit can no longer be believed held, and returns the reason.
     pub fn lost(&self) -> LostReason {
         self.runtime.block_on(self.inner.lost())
     }
 
-    /// As [`crate::Guard::renew`].
+    /// Works like [`crate::Guard::renew`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::Guard::renew`].
     pub fn renew(&self) -> Result<(), Error> {
         self.runtime.block_on(self.inner.renew())
     }
 
-    /// As [`crate::Permit::release`].
+    /// Works like [`crate::Permit::release`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::Permit::release`].
     pub fn release(self) -> Result<Released, Error> {
         self.runtime.block_on(self.inner.release())
     }
@@ -484,7 +486,7 @@ impl fmt::Debug for Permit {
     }
 }
 
-/// A latch for threads, as [`crate::CountDownLatch`] is.
+/// A latch for threads, like [`crate::CountDownLatch`].
 ///
 /// ```no_run
 /// # fn example(locks: wheellock::blocking::LockManager) -> Result<(), Box<dyn std::error::Error>> {
@@ -502,61 +504,61 @@ pub struct CountDownLatch {
 }
 
 impl CountDownLatch {
-    /// The latch's name, which is also its key on the server.
+    /// Returns the latch's name, which is also its key on the server.
     pub fn name(&self) -> &str {
         self.inner.name()
     }
 
-    /// As [`crate::CountDownLatch::try_set_count`].
+    /// Works like [`crate::CountDownLatch::try_set_count`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::CountDownLatch::try_set_count`].
     pub fn try_set_count(&self, count: NonZeroU32) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.try_set_count(count))
     }
 
-    /// As [`crate::CountDownLatch::count_down`].
+    /// Works like [`crate::CountDownLatch::count_down`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::CountDownLatch::count_down`].
     pub fn count_down(&self) -> Result<u64, Error> {
         self.runtime.block_on(self.inner.count_down())
     }
 
-    /// As [`crate::CountDownLatch::wait`].
+    /// Works like [`crate::CountDownLatch::wait`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::CountDownLatch::wait`].
     pub fn wait(&self) -> Result<(), Error> {
         self.runtime.block_on(self.inner.wait())
     }
 
-    /// As [`crate::CountDownLatch::wait_for`].
+    /// Works like [`crate::CountDownLatch::wait_for`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::CountDownLatch::wait_for`].
     pub fn wait_for(&self, wait: Duration) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.wait_for(wait))
     }
 
-    /// As [`crate::CountDownLatch::count`].
+    /// Works like [`crate::CountDownLatch::count`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::CountDownLatch::count`].
     pub fn count(&self) -> Result<u64, Error> {
         self.runtime.block_on(self.inner.count())
     }
 
-    /// As [`crate::CountDownLatch::delete`].
+    /// Works like [`crate::CountDownLatch::delete`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Returns the errors of [`crate::CountDownLatch::delete`].
     pub fn delete(&self) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.delete())
     }
@@ -569,17 +571,17 @@ impl fmt::Debug for CountDownLatch {
 }
 
 impl LockManager {
-    /// As [`crate::LockManager::semaphore`].
+    /// Works like [`crate::LockManager::semaphore`].
     pub fn semaphore(&self, name: &str) -> Semaphore {
         Semaphore { inner: self.inner.semaphore(name), runtime: Arc::clone(&self.runtime) }
     }
 
-    /// As [`crate::LockManager::permit_semaphore`].
+    /// Works like [`crate::LockManager::permit_semaphore`].
     pub fn permit_semaphore(&self, name: &str) -> PermitSemaphore {
         PermitSemaphore { inner: self.inner.permit_semaphore(name), runtime: Arc::clone(&self.runtime) }
     }
 
-    /// As [`crate::LockManager::count_down_latch`].
+    /// Works like [`crate::LockManager::count_down_latch`].
     pub fn count_down_latch(&self, name: &str) -> CountDownLatch {
         CountDownLatch { inner: self.inner.count_down_latch(name), runtime: Arc::clone(&self.runtime) }
     }

@@ -1,5 +1,6 @@
-//! The background thread that serves the connections of all blocking managers, and the wait of their last handles for its
-//! answers.
+//! The background thread that serves all blocking managers.
+//!
+//! The last handle of a manager waits for that thread's last replies.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,9 +11,10 @@ use wheellock_wheel::PerProcess;
 
 use crate::{Error, LockManager};
 
-/// What serves a manager and everything that was made with it. The last of them to go waits for the server's answers: the
-/// background thread ends with the process, whatever it was about to send, and a server that cannot answer any more throws
-/// away what it has not read yet.
+/// The runtime of a manager and of everything that was made with it.
+///
+/// The last handle waits for the server's replies when it is dropped. The background thread ends with the process, and would
+/// leave requests unsent. A server that can no longer reply also discards requests that it has not read yet.
 #[derive(Debug)]
 pub(super) struct Served {
     runtime: &'static Handle,
@@ -49,12 +51,12 @@ impl Drop for Served {
     }
 }
 
-/// How long the last handle waits for answers, and how long between two looks.
+/// Longest time for which the last handle waits for replies, and the pause between two checks.
 const LAST_ANSWERS: Duration = Duration::from_millis(100);
 const LAST_LOOKS: Duration = Duration::from_micros(50);
 
-/// The runtime of the background thread. After `fork()` the child starts a thread of its own, because that of its parent does not live on
-/// there.
+/// Returns the runtime of the background thread. After `fork()` the child starts a thread of its own, because the parent's thread
+/// does not live on in the child.
 pub(super) fn background() -> Result<&'static Handle, Error> {
     static BACKGROUND: PerProcess<Result<Handle, Error>> = PerProcess::new();
     let start = || {

@@ -1,5 +1,6 @@
-//! Several locks as one, and locks on several servers, for threads. Owns nothing but the waiting: see [`crate::MultiLock`]
-//! and [`crate::RedLockManager`].
+//! Sets of locks, and locks on several servers, for threads.
+//!
+//! This module adds only the waiting. See [`crate::MultiLock`] and [`crate::RedLockManager`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,19 +11,19 @@ use super::lock::{Guard, Lock, this_thread};
 use super::served::Served;
 use crate::{Error, Finding, Health, Leftover, Owner, RedLockMember, multi_lock as async_multi_lock};
 
-/// Puts locks together into one that takes them all or none: see [`crate::multi_lock`]. As a lock's owner, a thread may
-/// take it again.
+/// Combines locks into one lock that takes all of them or none. See [`crate::multi_lock`]. A thread may take the lock again,
+/// because a thread is an owner.
 ///
 /// # Errors
 ///
-/// [`Error::NoMembers`], [`Error::DuplicateMember`], [`Error::NoBackgroundThread`].
+/// Returns [`Error::NoMembers`], [`Error::DuplicateMember`] or [`Error::NoBackgroundThread`].
 pub fn multi_lock(members: impl IntoIterator<Item = Lock>) -> Result<MultiLock, Error> {
     let (members, served) = members.into_iter().map(|lock| (lock.inner, lock.runtime)).unzip();
     let members: Vec<_> = members;
     Ok(MultiLock { inner: async_multi_lock(members)?, runtime: Served::together(served)? })
 }
 
-/// Several locks that are taken together, all or none, as [`crate::MultiLock`] is. Its verbs are those of every [`Lock`].
+/// Several locks that are taken together, all or none, like [`crate::MultiLock`]. It has the methods of every [`Lock`].
 ///
 /// ```no_run
 /// use wheellock::blocking::{MultiLock, multi_lock};
@@ -35,7 +36,7 @@ pub fn multi_lock(members: impl IntoIterator<Item = Lock>) -> Result<MultiLock, 
 /// ```
 pub type MultiLock = Lock<crate::MultiLock>;
 
-/// One hold of every member of a [`MultiLock`], as [`crate::MultiGuard`] is. Dropping it releases all of them in the
+/// One hold of every member of a [`MultiLock`], like [`crate::MultiGuard`]. Dropping the guard releases all of them in the
 /// background.
 ///
 /// ```no_run
@@ -53,75 +54,75 @@ pub type MultiLock = Lock<crate::MultiLock>;
 pub type MultiGuard = Guard<crate::MultiLock>;
 
 impl MultiLock {
-    /// The members, as they were given.
+    /// Returns the members, in the order in which they were passed.
     pub fn members(&self) -> Vec<Lock> {
         self.inner.members().iter().map(|lock| Lock::new(lock.clone(), &self.runtime)).collect()
     }
 
-    /// As [`crate::MultiLock::is_locked`].
+    /// Works like [`crate::MultiLock::is_locked`].
     ///
     /// # Errors
     ///
-    /// As [`crate::MultiLock::is_locked`].
+    /// Returns the errors of [`crate::MultiLock::is_locked`].
     pub fn is_locked(&self) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.is_locked())
     }
 
-    /// As [`crate::MultiLock::is_held_by`].
+    /// Works like [`crate::MultiLock::is_held_by`].
     ///
     /// # Errors
     ///
-    /// As [`crate::MultiLock::is_held_by`].
+    /// Returns the errors of [`crate::MultiLock::is_held_by`].
     pub fn is_held_by(&self, owner: &Owner) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.is_held_by(owner))
     }
 
-    /// As [`crate::MultiLock::hold_count`].
+    /// Works like [`crate::MultiLock::hold_count`].
     ///
     /// # Errors
     ///
-    /// As [`crate::MultiLock::hold_count`].
+    /// Returns the errors of [`crate::MultiLock::hold_count`].
     pub fn hold_count(&self, owner: &Owner) -> Result<u64, Error> {
         self.runtime.block_on(self.inner.hold_count(owner))
     }
 
-    /// As [`crate::MultiLock::remaining_lease`].
+    /// Works like [`crate::MultiLock::remaining_lease`].
     ///
     /// # Errors
     ///
-    /// As [`crate::MultiLock::remaining_lease`].
+    /// Returns the errors of [`crate::MultiLock::remaining_lease`].
     pub fn remaining_lease(&self) -> Result<Option<Duration>, Error> {
         self.runtime.block_on(self.inner.remaining_lease())
     }
 
-    /// As [`crate::MultiLock::force_release`].
+    /// Works like [`crate::MultiLock::force_release`].
     ///
     /// # Errors
     ///
-    /// As [`crate::MultiLock::force_release`].
+    /// Returns the errors of [`crate::MultiLock::force_release`].
     pub fn force_release(&self) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.force_release())
     }
 
-    /// Whether the calling thread holds every member, also if they belong to several managers, in each of which it is another
-    /// owner.
+    /// Returns true if the calling thread holds every member. The members may belong to several managers, in each of which the
+    /// thread is a different owner.
     ///
     /// # Errors
     ///
-    /// As [`crate::MultiLock::is_held_by`].
+    /// Returns the errors of [`crate::MultiLock::is_held_by`].
     pub fn is_held_by_current_thread(&self) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.is_each_held_by(|lock| this_thread(&lock.context)))
     }
 }
 
 impl MultiGuard {
-    /// As [`crate::MultiGuard::members`].
+    /// Works like [`crate::MultiGuard::members`].
     pub fn members(&self) -> &[crate::Guard] {
         self.inner.members()
     }
 }
 
-/// Independent servers of which a majority decides who holds a lock, as [`crate::RedLockManager`] is: read there when to use it.
+/// Independent servers that grant locks by majority, like [`crate::RedLockManager`]. Its page says when to use it.
 ///
 /// ```no_run
 /// use wheellock::blocking::RedLockManager;
@@ -141,59 +142,59 @@ pub struct RedLockManager {
 }
 
 impl RedLockManager {
-    /// As [`crate::RedLockManager::new`].
+    /// Works like [`crate::RedLockManager::new`].
     ///
     /// # Errors
     ///
-    /// As [`crate::RedLockManager::new`]; [`Error::NoBackgroundThread`].
+    /// Returns the errors of [`crate::RedLockManager::new`], and [`Error::NoBackgroundThread`].
     pub fn new(managers: impl IntoIterator<Item = LockManager>) -> Result<Self, Error> {
         let (managers, served) = managers.into_iter().map(|manager| (manager.inner, manager.runtime)).unzip();
         let (managers, runtime): (Vec<_>, _) = (managers, Served::together(served)?);
         Ok(Self { inner: runtime.block_on(crate::RedLockManager::new(managers))?, runtime })
     }
 
-    /// As [`crate::RedLockManager::connect`].
+    /// Works like [`crate::RedLockManager::connect`].
     ///
     /// # Errors
     ///
-    /// As [`crate::RedLockManager::connect`]; [`Error::NoBackgroundThread`].
+    /// Returns the errors of [`crate::RedLockManager::connect`], and [`Error::NoBackgroundThread`].
     pub fn connect(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
         let lazy = |url: &str| LockManager::builder(url).lazy_blocking();
         Self::new(urls.into_iter().map(|url| lazy(url.as_ref())).collect::<Result<Vec<_>, _>>()?)
     }
 
-    /// A lock by name. No I/O. As with other locks, a thread may take it again.
+    /// Returns a lock by name. No I/O. A thread may take it again, as with other locks.
     pub fn lock(&self, name: &str) -> RedLock {
         Lock::new(self.inner.lock(name), &self.runtime)
     }
 
-    /// As [`crate::RedLockManager::simple_lock`]. No I/O. A thread that holds it and asks again is told
-    /// [`Error::NoQuorum`], with [`Error::NotReentrant`] of each server.
+    /// Works like [`crate::RedLockManager::simple_lock`]. No I/O. A thread that holds the lock and requests it again gets
+    /// [`Error::NoQuorum`], with [`Error::NotReentrant`] from each server.
     pub fn simple_lock(&self, name: &str) -> RedLock {
         Lock::new(self.inner.simple_lock(name), &self.runtime)
     }
 
-    /// As [`crate::RedLockManager::shutdown`], also for threads that wait or hold a lock.
+    /// Works like [`crate::RedLockManager::shutdown`], also for threads that wait for a lock or hold one.
     pub fn shutdown(&self, within: Duration) -> Leftover {
         self.runtime.block_on(self.inner.shutdown(within))
     }
 
-    /// How many servers have to grant.
+    /// Returns the number of servers that must grant a lock.
     pub fn quorum(&self) -> usize {
         self.inner.quorum()
     }
 
-    /// As [`crate::RedLockManager::health`].
+    /// Works like [`crate::RedLockManager::health`].
     pub fn health(&self) -> Health {
         self.inner.health()
     }
 
-    /// As [`crate::RedLockManager::is_healthy`].
+    /// Works like [`crate::RedLockManager::is_healthy`].
     pub fn is_healthy(&self) -> bool {
         self.inner.is_healthy()
     }
 
-    /// As [`crate::RedLockManager::diagnostics`].
+    /// Works like [`crate::RedLockManager::diagnostics`].
     pub fn diagnostics(&self) -> Vec<Finding> {
         self.inner.diagnostics()
     }
@@ -205,7 +206,7 @@ impl fmt::Debug for RedLockManager {
     }
 }
 
-/// A lock of a [`RedLockManager`], by name, as [`crate::RedLock`] is. Its verbs are those of every [`Lock`].
+/// A lock of a [`RedLockManager`], by name, like [`crate::RedLock`]. It has the methods of every [`Lock`].
 ///
 /// ```no_run
 /// use wheellock::blocking::RedLock;
@@ -220,7 +221,7 @@ impl fmt::Debug for RedLockManager {
 /// ```
 pub type RedLock = Lock<crate::RedLock>;
 
-/// One hold of a [`RedLock`], as [`crate::RedLockGuard`] is. Dropping it releases all members in the background.
+/// One hold of a [`RedLock`], like [`crate::RedLockGuard`]. Dropping the guard releases all members in the background.
 ///
 /// ```no_run
 /// use wheellock::blocking::RedLockGuard;
@@ -235,19 +236,19 @@ pub type RedLock = Lock<crate::RedLock>;
 pub type RedLockGuard = Guard<crate::RedLock>;
 
 impl RedLock {
-    /// The lock's name, which is also its key on every server.
+    /// Returns the lock's name, which is also its key on every server.
     pub fn name(&self) -> &str {
         self.inner.name()
     }
 }
 
 impl RedLockGuard {
-    /// The lock's name.
+    /// Returns the lock's name.
     pub fn name(&self) -> &str {
         self.inner.name()
     }
 
-    /// As [`crate::RedLockGuard::members`].
+    /// Works like [`crate::RedLockGuard::members`].
     pub fn members(&self) -> Vec<RedLockMember> {
         self.inner.members()
     }

@@ -1,31 +1,35 @@
-//! A server in memory, for tests of what uses locks: every kind of lock as it is shipped, without a server, a socket or a wait. Owns
-//! what a test may do to that server; what the scripts mean is `server`'s.
+//! A server in memory, for tests of code that uses locks.
 //!
-//! With the feature `testing`, for `[dev-dependencies]`:
+//! Every kind of lock works as shipped, without a server, a socket or a wait. This module owns the control that a test
+//! has over the server. `server` models the scripts.
+//!
+//! Enable the feature `testing` in `[dev-dependencies]`:
 //!
 //! ```toml
 //! wheellock = { version = "0.1", features = ["testing"] }
 //! ```
 //!
-//! The library above the socket is the one that runs in production: its connection, its scripts, its watchdog, its errors. Only what
-//! answers is a model, which this project's own tests compare with real servers, call by call. It knows what locks send and a few
-//! commands on their keys; to everything else it answers with an error, and so it does where other data is under a key.
+//! The library above the socket is the production library, with its connection, its scripts, its watchdog and its
+//! errors. Only the server is a model. This project's own tests compare the model with real servers, call by call. The
+//! model knows the commands of locks and a few more commands on their keys. To all other commands it replies with an
+//! error. It also does so if other data is under a key.
 //!
 //! # Time
 //!
-//! A [`Double`] that is made in a tokio runtime keeps that runtime's time. Where a test has paused it, the 30 s of a lease pass in
-//! milliseconds: whenever every task waits, tokio goes on to the next moment at which one of them has something to do. Two ways to let
-//! time pass say two things:
+//! A [`Double`] that is created in a tokio runtime uses that runtime's time. If a test has paused the time, the 30 s of
+//! a lease pass in milliseconds. Whenever every task waits, tokio jumps to the next moment at which a task has work. A
+//! test can let time pass in two ways:
 //!
-//! - `tokio::time::sleep` lets everything happen meanwhile: the watchdog renews, and a lock that is held stays so;
-//! - `tokio::time::advance` is a process that stood still, as in a debugger or while its machine was suspended: the leases run out.
+//! - `tokio::time::sleep` lets everything happen meanwhile. The watchdog renews, and a held lock stays held.
+//! - `tokio::time::advance` acts like a process that stood still, as in a debugger or on a suspended machine. Leases
+//!   expire.
 //!
-//! A double that is made outside of a runtime keeps the system's time.
+//! A double that is created outside of a runtime uses the system's time.
 //!
-//! Managers for threads do not go with paused time. What waits for a thread in `spawn_blocking` keeps tokio from going on to the next
-//! moment for as long as that thread works, so a wait that only time would end does not end. In a thread of its own
-//! (`std::thread`) time jumps whenever the runtime is idle, whatever that thread is about: leases run out between two of its
-//! steps. Make such a double outside of a runtime, or in one whose time runs.
+//! Managers for threads do not work with paused time. While a task waits for a thread in `spawn_blocking`, tokio does
+//! not jump to the next moment. So a wait that only time would end does not end. With a thread of its own
+//! (`std::thread`), time jumps whenever the runtime is idle, even while that thread works. Leases may expire between
+//! two of its steps. Create such a double outside of a runtime, or in a runtime whose time is not paused.
 
 #[doc(hidden)]
 pub mod server;
@@ -43,10 +47,10 @@ use crate::request::context::Context;
 use crate::{blocking, request::watchdog};
 use server::{Host, How};
 
-/// A server in memory, and what a test may do to it. Clones are the same server; it lives as long as one of them, or a manager that
-/// was made with it.
+/// A server in memory, under the control of a test. Clones are the same server. It lives as long as its clones and its
+/// managers.
 ///
-/// Managers are what processes are: two of them contend as two processes do.
+/// Each manager acts as a process. Two managers contend as two processes do.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -61,13 +65,14 @@ use server::{Host, How};
 /// # }
 /// ```
 ///
-/// Several doubles are several independent servers: `RedLockManager::new([a.manager().await?, b.manager().await?, c.manager().await?])`.
+/// Several doubles act as independent servers:
+/// `RedLockManager::new([a.manager().await?, b.manager().await?, c.manager().await?])`.
 #[derive(Clone)]
 pub struct Double {
     shared: Arc<Shared>,
 }
 
-/// In which way a server is away.
+/// The way in which a server is unavailable.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -85,20 +90,20 @@ pub struct Double {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Outage {
-    /// Its process has ended: connections break, and new ones are refused.
+    /// The server's process has ended. Connections break, and new connections are refused.
     Down,
-    /// It does not answer, and nobody knows why: stopped, overloaded, or behind a network that is parted. What was sent to it is
-    /// executed when it comes back.
+    /// The server does not reply. It may be stopped, overloaded, or behind a network partition. When it comes back, it
+    /// executes the requests that were sent meanwhile.
     Silent,
 }
 
 impl Double {
-    /// A server without data.
+    /// Creates a server without data.
     ///
     /// # Panics
     ///
-    /// In a tokio runtime without its time driver nothing that waits would ever go on: the task that keeps the time panics. The
-    /// runtimes of `#[tokio::test]` and `#[tokio::main]` have it.
+    /// In a tokio runtime without its time driver: the task that keeps the time panics, and waits would never end. The
+    /// runtimes of `#[tokio::test]` and `#[tokio::main]` have the driver.
     pub fn new() -> Self {
         let timer = match tokio::runtime::Handle::try_current() {
             Ok(_) => Timer::tokio(MILLISECOND),
@@ -115,7 +120,7 @@ impl Double {
         Self { shared }
     }
 
-    /// A manager that is connected to this server, with default settings.
+    /// Returns a manager that is connected to this server, with default settings.
     ///
     /// # Cancel safety
     ///
@@ -132,7 +137,7 @@ impl Double {
         self.manager_with(|settings| settings).await
     }
 
-    /// A manager that is connected to this server, with settings.
+    /// Returns a manager that is connected to this server, with the settings of `adjust`.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -166,8 +171,8 @@ impl Double {
         Ok(locks)
     }
 
-    /// A manager that connects to this server in the background, as [`LockManagerBuilder::lazy`] makes it: for tests of a service that
-    /// starts before its server.
+    /// Returns a manager that connects to this server in the background, as [`LockManagerBuilder::lazy`]. Use it to
+    /// test a service that starts before its server.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -201,8 +206,8 @@ impl Double {
         Ok(locks)
     }
 
-    /// A manager for threads that is connected to this server, with default settings. Not for a double of a runtime whose time is
-    /// paused: see [above](self#time).
+    /// Returns a manager for threads that is connected to this server, with default settings. Do not use it with a
+    /// double in a runtime whose time is paused: see [above](self#time).
     ///
     /// ```
     /// let double = wheellock::testing::Double::new();
@@ -223,11 +228,11 @@ impl Double {
         self.blocking_manager_with(|settings| settings)
     }
 
-    /// A manager for threads that is connected to this server, with settings.
+    /// Returns a manager for threads that is connected to this server, with the settings of `adjust`.
     ///
     /// # Errors
     ///
-    /// As [`blocking::LockManager::connect`], and those of the settings.
+    /// As [`blocking::LockManager::connect`], and the errors of the settings.
     ///
     /// # Panics
     ///
@@ -241,11 +246,11 @@ impl Double {
         Ok(locks)
     }
 
-    /// Takes away from everybody what they hold under this name, of whatever kind, as if an operator had deleted it; permits become free.
-    /// Returns whether anybody held anything.
+    /// Takes all holds under this name away, of any kind, as if an operator had deleted the key. Permits become free.
+    /// Returns true if anything was held.
     ///
-    /// Who held it is told as by a real loss, and need not wait for the next renewal: the managers of this double ask the server at
-    /// once.
+    /// The guards are notified as of a real loss, but before the next renewal, because the managers of this double poll
+    /// the server at once.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -269,7 +274,8 @@ impl Double {
         lost
     }
 
-    /// From now on every answer and every message takes so much longer, to the millisecond. [`Duration::ZERO`] ends that.
+    /// Delays every reply and every message by this time, to the millisecond, from now on. [`Duration::ZERO`] ends
+    /// that.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -288,14 +294,17 @@ impl Double {
         self.shared.host.change(|server| server.faults.latency = millis(answers));
     }
 
-    /// The next so many requests of locks are executed, and their connection breaks in place of the answer. The library repeats what it
-    /// can repeat, so that a service hardly ever sees this: it is what makes an outcome
-    /// [`MaybeExecuted`](crate::Outcome::MaybeExecuted) if an [`outage`](Self::outage) follows.
+    /// Loses the replies to the next `requests` requests of locks. Each request is executed, and its connection breaks
+    /// instead of the reply.
+    ///
+    /// The library retries where it can, so a service hardly ever notices. If an [`outage`](Self::outage) follows, the
+    /// outcome of an error is [`MaybeExecuted`](crate::Outcome::MaybeExecuted).
     pub fn lose_answers(&self, requests: usize) {
         self.shared.host.change(|server| server.faults.losses = Some((0, requests, How::Rst)));
     }
 
-    /// From now on the server is away, until it [comes back](Self::come_back). It keeps its data, and leases run on.
+    /// Makes the server unavailable until it [comes back](Self::come_back). The server keeps its data, and leases run
+    /// on.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -323,19 +332,20 @@ impl Double {
         });
     }
 
-    /// The server is there again. Nothing happens if it was not away.
+    /// Makes the server available again. Does nothing if it is available.
     pub fn come_back(&self) {
         self.shared.host.network().set_down(false);
         self.shared.host.change(|server| server.faults.is_silent = false);
     }
 
-    /// Everything that the server keeps is gone, as after a restart without persistence; connections stay. Holders learn of it when
+    /// Deletes all data of the server, as after a restart without persistence. Connections stay. Holders notice when
     /// they renew, within a third of their lease.
     pub fn forget_everything(&self) {
         self.shared.host.change(|server| server.store.forget_everything());
     }
 
-    /// From now on a connection with a subscription runs no other command, as in RESP2; it is confirmed by a push, or by a reply.
+    /// Blocks other commands on connections with a subscription from now on, as in RESP2. A push or a reply confirms a
+    /// subscription.
     #[doc(hidden)]
     pub fn block_subscribers(&self, confirms_by_push: bool) {
         self.shared.host.change(|server| {
@@ -356,7 +366,7 @@ impl Double {
         adjust(LockManager::builder(&url)).configure(move |config| {
             config.timer = shared.host.timer().clone();
             let open = shared.host.network().connector();
-            // The server lives as long as somebody may connect to it.
+            // The connector keeps the server alive while a manager may connect to it.
             config.connector = Some(Arc::new(move || {
                 let _lives = &shared;
                 open()
@@ -388,8 +398,8 @@ impl fmt::Debug for Double {
 }
 
 impl LockManager {
-    /// A manager with a server in memory, for tests of what uses locks: see [`testing`](self). For a server that a test can take away,
-    /// or that several managers share, make a [`Double`].
+    /// Returns a manager with a server in memory, for tests of code that uses locks: see [`testing`](self). Create a
+    /// [`Double`] for a server with outages or with several managers.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -418,7 +428,7 @@ impl LockManager {
 }
 
 struct Shared {
-    /// What tells it from other doubles, in messages too; nothing is looked up.
+    /// Name that differs between doubles, also in messages. It is never resolved.
     name: String,
     host: Arc<Host>,
     managers: Mutex<Vec<Weak<Context>>>,
@@ -429,5 +439,5 @@ fn millis(duration: Duration) -> u64 {
 }
 
 const MILLISECOND: Duration = Duration::from_millis(1);
-/// How many servers there were, to tell them apart.
+/// Number of servers created so far, which makes their names differ.
 static SERVERS: AtomicU64 = AtomicU64::new(1);

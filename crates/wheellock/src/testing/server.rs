@@ -1,7 +1,11 @@
-//! The model of a server: takes commands from any number of connections, runs them on one store, answers, and misbehaves where it
-//! is told to. Owns who is told what; what scripts mean is the store's, how bytes travel the connections', what goes wrong a value.
+//! The model of a server.
 //!
-//! Nothing happens by itself: [`Server::serve`] does what can be done, and whoever owns the server says when, and what the time is.
+//! It takes commands from any number of connections, runs them on one store, replies, and injects faults. This module
+//! owns the delivery of replies and messages. The store models the scripts, `connection` moves the bytes, and `faults`
+//! holds the faults.
+//!
+//! The model runs only when it is called. [`Server::serve`] does all work that is possible now. The owner of the server
+//! decides when, and sets the clock.
 
 #![expect(
     clippy::expect_used,
@@ -28,26 +32,26 @@ pub use network::Network;
 pub use scripts::Which;
 pub use store::{Answer, Executed, Make, Published, Snapshot, Store, late_renewals};
 
-/// Answers complete commands, of each connection in their order.
+/// A server that replies to complete commands, in order on each connection.
 #[derive(Debug)]
 pub struct Server {
     pub store: Store,
     pub faults: Faults,
     network: Arc<Network>,
     connections: Vec<Connection>,
-    /// Commands that are read from connections that have ended, one day.
+    /// Commands from connections that have ended. A test runs them later.
     late: Vec<Vec<String>>,
-    /// What its replica has, if one is looked at: all that it has acknowledged, and nothing that came later.
+    /// Data of the replica, if a test uses one. It has everything that the replica acknowledged, and nothing later.
     pub replica: Option<Snapshot>,
-    /// What tells this server from others.
+    /// Identity of this server.
     pub run_id: String,
-    /// Whether a command that it does not know is a mistake in a test; an error for its caller otherwise.
+    /// Unknown commands panic, as mistakes in a test. Otherwise their callers get an error.
     pub strict: bool,
-    /// Number of commands that it has answered, without heartbeats.
+    /// Number of commands that the server has answered, without heartbeats.
     pub commands: u64,
 }
 
-/// The connections end with their server, or whoever is dropped with a question under way would listen for an answer.
+/// Ends the connections with their server. Otherwise a caller dropped during a request would wait for the reply.
 impl Drop for Server {
     fn drop(&mut self) {
         self.connections.iter().for_each(|connection| connection.end(How::Fin));
@@ -56,7 +60,7 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// A server without data, which is reached by `network`.
+    /// Creates a server without data, behind `network`.
     pub fn new(network: Arc<Network>) -> Self {
         Self {
             store: Store::default(),
@@ -71,13 +75,13 @@ impl Server {
         }
     }
 
-    /// From now on so many bytes pass per turn and direction, on every connection.
+    /// Limits the bytes per turn and direction from now on, on every connection.
     pub fn set_trickle(&mut self, trickle: Option<usize>) {
         self.faults.trickle = trickle;
         self.connections.iter_mut().for_each(|connection| connection.accept(trickle));
     }
 
-    /// Does what can be done now; returns whether anything moved.
+    /// Does all work that is possible now. Returns true if anything moved.
     pub fn serve(&mut self) -> bool {
         if self.faults.is_silent {
             return false;
@@ -103,7 +107,7 @@ impl Server {
         moved
     }
 
-    /// The replica takes over, under the same address: the connections end, and it knows no script.
+    /// Promotes the replica under the same address. The connections end, and the new primary has no script loaded.
     pub fn fail_over(&mut self) {
         self.end(How::Rst);
         if let Some(snapshot) = self.replica.take() {
@@ -112,12 +116,12 @@ impl Server {
         self.run_id.push('+');
     }
 
-    /// The server's clock was set by so many milliseconds: answers that are under way take no longer for it.
+    /// Shifts the times of delayed replies after a change of the server's clock, so that they are not delayed longer.
     pub fn clock_was_set(&mut self, by: i64) {
         self.connections.iter_mut().for_each(|connection| connection.clock_was_set(by));
     }
 
-    /// When the next answer leaves that is held up, in milliseconds of the store's clock.
+    /// Returns the time at which the next delayed reply leaves, in milliseconds of the store's clock.
     pub fn next_due(&self) -> Option<u64> {
         self.connections.iter().filter_map(Connection::next_due).min()
     }
@@ -129,12 +133,12 @@ impl Server {
         self.tell(None);
     }
 
-    /// Sends what was published to those who listen; for who changes the store's data by himself.
+    /// Sends published messages to the subscribers, after a caller has changed the store's data itself.
     pub fn tell_all(&mut self) {
         self.tell(None);
     }
 
-    /// Breaks all connections, those included that it has not seen.
+    /// Breaks all connections, including connections that the server has not accepted yet.
     pub fn end(&mut self, how: How) {
         self.faults.cut = None;
         self.connections.extend(self.network.take_opened().into_iter().map(Connection::new));
@@ -143,7 +147,7 @@ impl Server {
         }
     }
 
-    /// Reads what came on connections that have ended; returns how many commands that were.
+    /// Runs the late commands of ended connections, and returns their number.
     pub fn read_late(&mut self) -> usize {
         let late = std::mem::take(&mut self.late);
         let count = late.len();
@@ -155,7 +159,7 @@ impl Server {
         count
     }
 
-    /// Whether something is still to be read that came on a connection that has ended.
+    /// Returns true if late commands of an ended connection are left to run.
     pub fn is_late(&self) -> bool {
         !self.late.is_empty()
     }
@@ -166,7 +170,7 @@ impl Server {
         connection.channels.iter().for_each(|channel| self.store.unsubscribe(channel));
     }
 
-    /// Serves one connection. Whether anything moved, and how the connection is to end, if it is.
+    /// Serves one connection. Returns whether anything moved, and how the connection must end, if it must.
     fn serve_one(&mut self, place: usize) -> (bool, Option<How>) {
         let (arrived, broken) = self.connections[place].take_in(&mut self.faults);
         if let Some(how) = arrived.then(|| self.answer_all(place)).flatten() {
@@ -177,7 +181,7 @@ impl Server {
         (arrived || left || cut.is_some(), cut.or(broken))
     }
 
-    /// Answers what has come whole on one connection; how that is to end, if it is.
+    /// Answers all complete commands of one connection. Returns how the connection must end, if it must.
     fn answer_all(&mut self, place: usize) -> Option<How> {
         loop {
             let words = match self.connections[place].next_command() {
@@ -198,7 +202,7 @@ impl Server {
         }
     }
 
-    /// Answers what is no command as a server does, whose connection ends then.
+    /// Replies to bytes that are not a command as a server does, which then ends the connection.
     fn refuse(&mut self, place: usize, wrong: &str) -> How {
         let now = self.store.now();
         self.connections[place].put(&format!("-ERR Protocol error: {}\r\n", wrong.escape_debug()), now);
@@ -227,12 +231,13 @@ impl Server {
             ["PING"] => "+PONG\r\n".to_owned(),
             ["PING" | "ECHO", nonce] => bulk(nonce),
             ["INFO", "replication"] => bulk("role:master\r\nconnected_slaves:1\r\n"),
-            // Whoever has written nothing on this connection has nothing to wait for, and is told that all have it.
+            // A connection that has written nothing has nothing to wait for, so the reply says that all replicas have
+            // it.
             ["WAIT", _, _] => encode(&self.acked(place)),
             ["WAITAOF", _, _, _] => encode(&Answer::Array(vec![Answer::Integer(1), self.acked(place)])),
             ["INFO", "server"] => bulk(&format!("run_id:{}\r\n", self.run_id)),
             ["INFO"] => bulk(&format!("redis_version:7.0.15\r\naof_enabled:1\r\nrun_id:{}\r\n", self.run_id)),
-            // Nothing is forbidden.
+            // The user has every permission.
             ["EVAL", text, "0", ..] if text == diagnostics::script() => "*0\r\n".to_owned(),
             ["EVAL", diagnostics::PROBE, "0"] => ":1\r\n".to_owned(),
             ["SUBSCRIBE", channel] => {
@@ -240,7 +245,7 @@ impl Server {
                     self.store.subscribe(channel);
                 }
                 let confirmed = confirmation("subscribe", channel);
-                // RESP2 has no pushes.
+                // RESP2 does not have pushes.
                 if self.faults.confirms_by_reply { confirmed.replacen('>', "*", 1) } else { confirmed }
             }
             ["UNSUBSCRIBE", channel] => {
@@ -268,7 +273,7 @@ impl Server {
         self.tell(Some((place, &reply)));
     }
 
-    /// Returns true if the connection has a subscription, after which this server runs hardly anything.
+    /// Returns true if the connection has a subscription, after which this server refuses most commands.
     fn is_blocked(&self, place: usize, verb: &str) -> bool {
         let blocks = self.faults.subscriptions_block && !self.connections[place].channels.is_empty();
         blocks && !["SUBSCRIBE", "UNSUBSCRIBE", "PING"].contains(&verb)
@@ -281,8 +286,8 @@ impl Server {
         Answer::Integer(i64::from(self.faults.replica_acks || !self.connections[place].wrote))
     }
 
-    /// Sends everybody what was published on their channels, and a reply to the one who is at its place, before or after his own
-    /// messages.
+    /// Sends published messages to the subscribed connections. Sends a reply to the connection at its place, before or
+    /// after that connection's own messages.
     fn tell(&mut self, reply: Option<(usize, &str)>) {
         let published = std::mem::take(&mut self.store.published);
         let due = self.store.now() + self.faults.latency;

@@ -1,5 +1,7 @@
-//! The server's end of one in-memory connection: bytes in, commands out, answers back. Owns what is under way on it, and knows no
-//! command's meaning.
+//! The server's end of one in-memory connection.
+//!
+//! It takes bytes in, gives commands out, and sends replies back. This module owns the bytes under way. It does not
+//! know the meaning of commands.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -15,17 +17,17 @@ use super::store::text_of;
 pub(super) struct Connection {
     pipe: Pipe,
     input: BytesMut,
-    /// Where in a command the input stands.
+    /// Decoder of the command that the input is in.
     decoder: Decoder,
-    /// Answers that have not left yet, in order, each with the time from which on it may.
+    /// Replies that have not left yet, in order, each with the earliest time at which it may leave.
     output: VecDeque<(u64, VecDeque<u8>)>,
-    /// What is listened to.
+    /// Subscribed channels.
     pub(super) channels: BTreeSet<String>,
-    /// How many bytes of the client pass per turn.
+    /// Number of the client's bytes that pass per turn.
     accepts: Option<usize>,
-    /// How many turns in a row the client sent all that it was let.
+    /// Number of turns in a row in which the client sent all bytes that could pass.
     full_turns: u32,
-    /// Something was written on this connection.
+    /// A command on this connection wrote data.
     pub(super) wrote: bool,
 }
 
@@ -43,13 +45,13 @@ impl Connection {
         }
     }
 
-    /// Lets so many bytes of the client pass until the next turn.
+    /// Lets `trickle` bytes of the client, times 2^`haste`, pass until the next turn. `None` lets all pass.
     pub(super) fn accept(&mut self, trickle: Option<usize>) {
         self.accepts = trickle;
         self.pipe.accept(trickle.map_or(usize::MAX, |bytes| bytes << self.haste()));
     }
 
-    /// How often what passes per turn has doubled.
+    /// Returns how many times the bytes per turn have doubled.
     fn haste(&self) -> u32 {
         self.full_turns.saturating_sub(PATIENT_TURNS).min(MOST_HASTE)
     }
@@ -61,12 +63,13 @@ impl Connection {
         }
     }
 
-    /// Whether the client has gone, and left nothing to read.
+    /// Returns true if the client has gone and left nothing to read.
     pub(super) fn is_abandoned(&self) -> bool {
         self.pipe.is_abandoned()
     }
 
-    /// Takes what the client has written. Whether that was anything, and how the connection is to end after it, if it is.
+    /// Takes the client's bytes. Returns true if there were any, and how the connection must end after them, if it
+    /// must.
     pub(super) fn take_in(&mut self, faults: &mut Faults) -> (bool, Option<How>) {
         let arrived = self.pipe.take();
         if arrived.is_empty() && self.accepts == faults.trickle {
@@ -80,7 +83,7 @@ impl Connection {
         (!arrived.is_empty(), broken)
     }
 
-    /// The next command that is whole, or what is wrong with the bytes that came.
+    /// Returns the next complete command, or the error in the bytes that came.
     pub(super) fn next_command(&mut self) -> Result<Option<Vec<String>>, String> {
         let frame = self.decoder.decode(&mut self.input).map_err(|error| error.to_string())?;
         let Some(Frame::Reply(command)) = frame else { return Ok(None) };
@@ -89,29 +92,30 @@ impl Connection {
         Ok(Some(words.collect::<Option<_>>().ok_or("expected text")?))
     }
 
-    /// Answers this, from `due` on.
+    /// Queues a reply that may leave from `due` on.
     pub(super) fn put(&mut self, text: &str, due: u64) {
         if text.is_empty() {
             return;
         }
         match self.output.back_mut() {
-            // What comes later leaves later, also if what was before it is held up for longer.
+            // A later reply leaves later, even if the reply before it is delayed for longer.
             Some((last, bytes)) if *last >= due => bytes.extend(text.as_bytes()),
             _ => self.output.push_back((due, text.bytes().collect())),
         }
     }
 
-    /// The clock was set by so much: what is under way takes no longer for it.
+    /// Shifts the times of replies by a change of the clock, so that they are not delayed longer.
     pub(super) fn clock_was_set(&mut self, by: i64) {
         self.output.iter_mut().for_each(|(due, _)| *due = due.saturating_add_signed(by));
     }
 
-    /// When the next answer leaves, if there is one.
+    /// Returns the time at which the next reply leaves, if there is one.
     pub(super) fn next_due(&self) -> Option<u64> {
         self.output.front().map(|(due, _)| *due)
     }
 
-    /// Sends what may leave. Whether that was anything, and how the connection is to end after it, if it is.
+    /// Sends the bytes that may leave. Returns true if there were any, and how the connection must end after them, if
+    /// it must.
     pub(super) fn give_out(&mut self, faults: &mut Faults, now: u64) -> (bool, Option<How>) {
         if self.next_due().is_none_or(|due| due > now) {
             return (false, None);
@@ -137,7 +141,7 @@ impl Connection {
     }
 }
 
-/// A command and its arguments take no longer than so many turns, as a rule.
+/// Turns before the bytes per turn begin to double. A command with its arguments usually needs fewer.
 const PATIENT_TURNS: u32 = 16;
-/// More than a thousand times as much is at once.
+/// Most doublings. A thousand times as many bytes are as good as all at once.
 const MOST_HASTE: u32 = 10;

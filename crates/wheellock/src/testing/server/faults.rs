@@ -1,41 +1,44 @@
-//! What is to go wrong at a server, as a value, and what has gone wrong so far. Knows calls by their words, and no connection.
+//! Faults of a server, as a value, and their counts.
+//!
+//! This module recognises calls by their words. It does not know connections.
 
-/// What is to go wrong. By default nothing.
+/// Faults to inject. The default is none.
 #[derive(Debug)]
 pub struct Faults {
-    /// Where a connection breaks.
+    /// The point at which a connection breaks.
     pub cut: Option<Cut>,
     /// Bytes that pass per turn and direction.
     pub trickle: Option<usize>,
-    /// Whether more and more of a client's bytes pass per turn while it has much to send, as the texts of all scripts are.
+    /// More and more of a client's bytes pass per turn while it has much to send, such as the texts of all scripts.
     pub hurries: bool,
-    /// Whether a connection's own message comes after the reply to the script that published it, as since Redis 7.2; before it
-    /// as in 7.0 otherwise.
+    /// A connection's own message comes after the reply to the script that published it, as since Redis 7.2. If false,
+    /// the message comes before the reply, as in 7.0.
     pub messages_last: bool,
-    /// So many calls of scripts are refused, in these words.
+    /// Number of script calls to refuse, and the error text.
     pub refusal: Option<(usize, &'static str)>,
-    /// From so many calls of scripts on, and then so many: executed, and instead of the answer the connection ends.
+    /// Number of script calls to skip, and number of calls whose reply is lost. These are executed, and the connection
+    /// ends instead of the reply.
     pub losses: Option<(usize, usize, How)>,
-    /// How many answers got lost that way.
+    /// Number of replies lost that way.
     pub lost: usize,
-    /// After so many calls of scripts the connection ends, and the next one is what came last on it.
+    /// Number of script calls to skip before a call comes late. The connection ends, and that call is its last.
     pub delay: Option<(usize, How)>,
-    /// How many commands are read late for that.
+    /// Number of commands that `delay` made late.
     pub delayed: usize,
-    /// For how long answers and messages are held up, in milliseconds.
+    /// Delay of replies and messages, in milliseconds.
     pub latency: u64,
-    /// Nothing is read and nothing is answered, and connections stay as they are.
+    /// The server reads nothing and sends nothing. Connections stay as they are.
     pub is_silent: bool,
-    /// Whether a connection with a subscription runs no other command, as in RESP2.
+    /// A connection with a subscription runs no other command, as in RESP2.
     pub subscriptions_block: bool,
-    /// Whether a subscription is confirmed by a reply and not by a push, as in RESP2.
+    /// A reply confirms a subscription, not a push, as in RESP2.
     pub confirms_by_reply: bool,
-    /// Whether the server's only replica acknowledges what it is sent.
+    /// The server's only replica acknowledges all writes.
     pub replica_acks: bool,
-    /// How many keys each call of a script had that was refused, and each that was not.
+    /// Number of keys of each refused script call. `executed` has those of all other script calls.
     pub refused: Vec<usize>,
     pub executed: Vec<usize>,
-    /// Whether these two are written down.
+    /// `refused` and `executed` are recorded.
     pub counts: bool,
 }
 
@@ -63,7 +66,7 @@ impl Default for Faults {
     }
 }
 
-/// A connection breaks after so many more bytes.
+/// The break of a connection after `after` more bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut {
     pub side: Side,
@@ -71,14 +74,14 @@ pub struct Cut {
     pub how: How,
 }
 
-/// Whose bytes are counted. Those of the other side that come with the last one still pass, unless reset.
+/// The direction whose bytes are counted. Bytes of the other direction in the same turn still pass, unless reset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
     Answers,
     Requests,
 }
 
-/// How a connection ends.
+/// The way in which a connection ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How {
     Fin,
@@ -86,7 +89,7 @@ pub enum How {
 }
 
 impl Faults {
-    /// How many of so many bytes of one side pass, and how the connection ends after them, if it does.
+    /// Returns how many of `bytes` bytes of one direction pass, and how the connection ends after them, if it does.
     pub(super) fn pass(&mut self, side: Side, bytes: usize) -> (usize, Option<How>) {
         match &mut self.cut {
             Some(cut) if cut.side == side && bytes > cut.after => {
@@ -102,7 +105,7 @@ impl Faults {
         }
     }
 
-    /// Whether this command is the one that comes late, and how the connection ends on which it came.
+    /// Returns how the connection ends if this command must come late.
     pub(super) fn delays(&mut self, words: &[&str]) -> Option<How> {
         match &mut self.delay {
             Some((first @ 1.., _)) if is_script(words) => *first -= 1,
@@ -117,7 +120,7 @@ impl Faults {
         None
     }
 
-    /// Whether the answer to this command is lost, and how.
+    /// Returns how the connection ends if the reply to this command must be lost.
     pub(super) fn loses_the_answer(&mut self, words: &[&str]) -> Option<How> {
         let is_script = is_script(words);
         match &mut self.losses {
@@ -132,7 +135,7 @@ impl Faults {
         None
     }
 
-    /// Whether a call of a script with so many keys is refused.
+    /// Returns true if a script call with `keys` keys must be refused.
     pub(super) fn refuses(&mut self, keys: &str) -> bool {
         let Ok(keys) = keys.parse() else { return false };
         let refused = match &mut self.refusal {
@@ -149,12 +152,12 @@ impl Faults {
     }
 }
 
-/// Whether it is a call of a script that has keys, or does what one does.
+/// Returns true for a call of a script with keys, and for a command that replaces such a script.
 fn is_script(words: &[&str]) -> bool {
     keys_of(words).is_some()
 }
 
-/// How many keys it has, if it is a call of a script that has some, or does what one does.
+/// Returns the number of keys of a script call that has keys, or of a command that replaces such a script.
 pub(super) fn keys_of<'a>(words: &[&'a str]) -> Option<&'a str> {
     match *words {
         ["EVALSHA" | "EVAL", _, keys, _, ..] if keys != "0" => Some(keys),

@@ -1,4 +1,6 @@
-//! A server and who has it serve: whoever wrote to it, on the spot. Owns the server's clock, and when the server looks again.
+//! A server that runs inside its clients' writes, without a task.
+//!
+//! This module owns the server's clock, and the time at which the server runs again.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -10,30 +12,31 @@ use wheellock_client::Timer;
 
 use super::{Network, Server};
 
-/// A server that needs nobody who drives it.
+/// A server that runs without a task of its own.
 pub struct Host {
     server: Mutex<Server>,
     network: Arc<Network>,
     bell: Waker,
-    /// There is something to do for the server. Whoever serves looks again when he has unlocked it, so nobody waits for it who wrote.
+    /// The server has work. The thread that serves checks this again after unlocking, so a writer need not wait for the
+    /// lock.
     is_wanted: AtomicBool,
     timer: Timer,
-    /// When the server's clock stood at `began`.
+    /// The time at which the server's clock showed `began`.
     start: Instant,
-    /// In milliseconds since 1970.
+    /// First time of the server's clock, in milliseconds since 1970.
     began: u64,
-    /// How far the server's clock is off, in milliseconds.
+    /// Offset of the server's clock, in milliseconds.
     off: AtomicI64,
-    /// When the bell rings next, in milliseconds since `start`.
+    /// Time at which the bell rings next, in milliseconds since `start`.
     rings: Mutex<u64>,
-    /// Who has it take its turns, if not everybody who writes.
+    /// The task that takes the server's turns. If `None`, every writer serves.
     turner: Mutex<Option<Waker>>,
     after_serving: Box<dyn Fn(&Server) + Send + Sync>,
 }
 
 impl Host {
-    /// A server without data whose clock stands at `began`, in milliseconds since 1970, and goes as `timer` does. `after_serving` looks
-    /// at it whenever it has done something.
+    /// Creates a server without data. Its clock starts at `began`, in milliseconds since 1970, and runs with `timer`.
+    /// `after_serving` gets the server after each of its turns.
     pub fn new(
         timer: Timer,
         began: u64,
@@ -61,17 +64,17 @@ impl Host {
         })
     }
 
-    /// The way to the server.
+    /// Returns the network in front of the server.
     pub fn network(&self) -> &Arc<Network> {
         &self.network
     }
 
-    /// What its time is made of.
+    /// Returns the timer of the server's clock.
     pub fn timer(&self) -> &Timer {
         &self.timer
     }
 
-    /// Changes something about the server, and then has it do what follows.
+    /// Changes the server, and then serves.
     pub fn change<T>(&self, change: impl FnOnce(&mut Server) -> T) -> T {
         let mut server = self.lock();
         self.set_clock(&mut server);
@@ -81,14 +84,14 @@ impl Host {
         changed
     }
 
-    /// Sets the server's clock forward by so many milliseconds, or back.
+    /// Sets the server's clock forward by `millis` milliseconds, or back.
     pub fn set_clock_by(&self, millis: i64) {
         self.off.fetch_add(millis, Ordering::SeqCst);
         self.change(|server| server.clock_was_set(millis));
     }
 
-    /// Serves for ever, one turn at a time: between two turns others run, so that bytes that trickle arrive as they do on a wire. From
-    /// the first poll on nobody else has the server serve.
+    /// Serves for ever, one turn at a time. Other tasks run between two turns, so bytes trickle in as they do on a
+    /// wire. From the first poll on only this task serves.
     pub async fn take_turns(&self) {
         std::future::poll_fn(|cx| {
             *self.turner.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
@@ -108,7 +111,7 @@ impl Host {
         }
     }
 
-    /// Serves for so many turns. Returns whether there may be more to do.
+    /// Serves for at most `turns` turns. Returns true if there may be more work.
     fn serve_up_to(&self, turns: usize) -> bool {
         let mut moves = false;
         self.is_wanted.store(true, Ordering::SeqCst);
@@ -116,7 +119,7 @@ impl Host {
             let mut server = match self.server.try_lock() {
                 Ok(server) => server,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                // Whoever has it looks again.
+                // The thread that has the lock checks `is_wanted` again.
                 Err(TryLockError::WouldBlock) => return false,
             };
             self.is_wanted.store(false, Ordering::SeqCst);
@@ -137,7 +140,7 @@ impl Host {
         moves
     }
 
-    /// Has the server serve at `due`, when an answer leaves that is held up; if the bell rings before, it comes back to that.
+    /// Schedules the server for `due`, when its next delayed reply leaves. An earlier bell schedules it again.
     fn look_again(&self, due: u64, now: u64) {
         let off = self.off.load(Ordering::SeqCst);
         let since = due.saturating_sub(self.began).saturating_add_signed(-off);
@@ -147,13 +150,14 @@ impl Host {
         }
         match self.timer.schedule(self.start + Duration::from_millis(since), self.bell.clone()) {
             Ok(_) => *rings = since,
-            // It became due meanwhile; if its timer has ended, nobody is left whom it would reach.
+            // `due` has passed meanwhile, so serve at once. If the timer has ended, no client could receive the reply.
             Err(_) if due > now => self.is_wanted.store(self.millis() >= due, Ordering::SeqCst),
             Err(_) => {}
         }
     }
 
-    /// Only whoever has locked the server reads its clock, so the clock goes back where it is set back, and nowhere else.
+    /// Sets the store's clock. Only the thread that has locked the server does so, so the clock goes back only when a
+    /// test sets it back.
     fn set_clock(&self, server: &mut Server) {
         server.store.set_now(self.millis());
     }
@@ -178,7 +182,7 @@ impl fmt::Debug for Host {
     }
 }
 
-/// Has the server serve when it is woken, as long as there is one.
+/// Serves when woken, while the host lives.
 struct Bell(Weak<Host>);
 
 impl Wake for Bell {

@@ -1,4 +1,6 @@
-//! The way to a server: connections that were opened and that it has not seen yet. Owns who is told when there is something to do.
+//! Connections to a server that it has not accepted yet.
+//!
+//! This module owns the waker of the server.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,7 +9,7 @@ use std::task::Waker;
 
 use wheellock_client::memory::{Connector, Pipe};
 
-/// The way to one server.
+/// The network in front of one server.
 #[derive(Debug, Default)]
 pub struct Network {
     state: Mutex<State>,
@@ -17,22 +19,22 @@ pub struct Network {
 struct State {
     opened: VecDeque<Pipe>,
     is_down: bool,
-    /// Woken whenever there is something to do for the server.
+    /// Woken whenever the server has work.
     server: Option<Waker>,
 }
 
 impl Network {
-    /// A way on which every connection that is opened, and every byte that is written, wakes `server`.
+    /// Creates a network on which every new connection and every written byte wakes `server`.
     pub fn waking(server: Waker) -> Self {
         Self { state: Mutex::new(State { server: Some(server), ..State::default() }) }
     }
 
-    /// Whether new connections are refused.
+    /// Sets whether new connections are refused.
     pub fn set_down(&self, down: bool) {
         self.lock().is_down = down;
     }
 
-    /// What opens connections to the server.
+    /// Returns the function that opens connections to the server.
     pub fn connector(self: &Arc<Self>) -> Connector {
         let network = Arc::clone(self);
         Arc::new(move || network.open())
@@ -60,7 +62,7 @@ impl Network {
         std::mem::take(&mut self.lock().opened)
     }
 
-    /// Refuses everybody, those included whom the server has not seen.
+    /// Refuses new connections, and ends those that the server has not accepted yet.
     pub(super) fn shut(&self) {
         self.set_down(true);
         self.take_opened().iter().for_each(Pipe::fin);

@@ -1,4 +1,6 @@
-//! The scripts of the library: which there are, and their texts. What they mean is the store's.
+//! The scripts of the library, with their texts.
+//!
+//! The store models their effects.
 
 use std::sync::Arc;
 
@@ -131,12 +133,12 @@ impl Which {
         Self::SimplePoll,
     ];
 
-    /// The very text that the library ships.
+    /// Returns the text that the library ships.
     pub fn text(self) -> &'static str {
         self.script().text()
     }
 
-    /// The very script that the library sends.
+    /// Returns the script that the library sends.
     fn script(self) -> &'static Script {
         let some = |script: &'static Option<Arc<Script>>| script.as_deref().expect("this kind has one");
         match self {
@@ -201,7 +203,7 @@ impl Which {
         }
     }
 
-    /// The scripts of which this one does several calls at once, by their numbers from 1, and how many arguments each has.
+    /// Returns the scripts of a batch script, by their numbers from 1, each with its number of arguments.
     pub fn parts(self) -> &'static [(Self, usize)] {
         match self {
             Self::Together => &[(Self::Acquire, 3), (Self::Release, 4)],
@@ -216,7 +218,7 @@ impl Which {
         }
     }
 
-    /// The script that asks for the lock, if this one counts the listeners besides.
+    /// Returns the script that acquires the lock, if this script also counts the subscribers.
     pub fn polls(self) -> Option<Self> {
         match self {
             Self::Poll => Some(Self::Acquire),
@@ -261,7 +263,7 @@ impl Which {
         )
     }
 
-    /// What a server calls it.
+    /// Returns the digest by which a server knows the script.
     pub fn sha(self) -> &'static str {
         self.script().sha()
     }

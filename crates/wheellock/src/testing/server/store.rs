@@ -1,7 +1,9 @@
-//! What a server keeps of locks, as a value: keys, leases, loaded scripts. Owns what the scripts mean, written down a
-//! second time in Rust; knows no connection and reads no clock.
+//! A server's data of locks: keys, leases, loaded scripts.
 //!
-//! `tests/tests/it/model_server.rs` at the root of the workspace compares it to a real server, call by call.
+//! This module owns the effects of the scripts, written a second time in Rust. It does not know connections, and does
+//! not read a clock.
+//!
+//! `tests/tests/it/model_server.rs` at the root of the workspace compares the store with a real server, call by call.
 
 #![warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
@@ -18,28 +20,28 @@ use super::scripts::Which;
 use crate::wire::holder;
 pub use simple::Make;
 
-/// One server's data, and a log of what its scripts did.
+/// One server's data, and a log of its scripts' effects.
 #[derive(Debug, Default)]
 pub struct Store {
     /// The server's clock in milliseconds.
     now: u64,
-    /// What it said last in microseconds.
+    /// The last time that a script read, in microseconds.
     said: u64,
     keys: BTreeMap<String, Key>,
     loaded: BTreeSet<Which>,
-    /// What is listened to, and by how many.
+    /// Subscribed channels, each with its number of subscribers.
     pub channels: BTreeMap<String, i64>,
-    /// Messages that nobody has taken yet.
+    /// Messages that have not been delivered yet.
     pub published: Vec<Published>,
-    /// What happened to whose hold, in order.
+    /// Effects of scripts on holds, in order.
     pub log: Vec<Executed>,
-    /// Whether nothing is written there.
+    /// The log stays empty.
     pub forgets: bool,
-    /// What it says that it is.
+    /// The name and version that the server reports.
     pub make: Make,
 }
 
-/// What a replica has of it.
+/// Data of a replica.
 #[derive(Clone, Debug)]
 pub struct Snapshot(BTreeMap<String, Key>);
 
@@ -47,9 +49,9 @@ pub struct Snapshot(BTreeMap<String, Key>);
 struct Key {
     /// Fields and their values, in the order in which they came.
     holders: Vec<(String, String)>,
-    /// What is there if it is a string.
+    /// The value, if the key is a string.
     text: Option<String>,
-    /// Gone when the clock has passed this.
+    /// The key is deleted when the clock has passed this time.
     expires: Option<u64>,
 }
 
@@ -62,14 +64,14 @@ pub struct Published {
     pub text: String,
 }
 
-/// What a script did to one hold.
+/// The effect of a script on one hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Executed {
     pub script: Which,
     pub at: u64,
     pub key: String,
     pub holder: String,
-    /// The holder's count afterwards, for what sets one.
+    /// The holder's count afterwards, if the script sets one.
     pub count: Option<i64>,
 }
 
@@ -85,25 +87,25 @@ pub enum Answer {
 }
 
 impl Store {
-    /// Moves the clock; what has run out is gone.
+    /// Sets the clock, and deletes expired keys.
     pub fn set_now(&mut self, now: u64) {
         self.now = now.min(LARGEST.unsigned_abs());
         let now = self.now;
-        // `keyIsExpired` in db.c: gone once the clock has passed its time, not when it is reached.
+        // `keyIsExpired` in db.c: a key is deleted when the clock has passed its time, not when it is reached.
         self.keys.retain(|_, key| key.expires.is_none_or(|expires| now <= expires));
     }
 
-    /// The server's clock in milliseconds.
+    /// Returns the server's clock in milliseconds.
     pub fn now(&self) -> u64 {
         self.now
     }
 
-    /// One more listens to this channel.
+    /// Adds a subscriber to this channel.
     pub fn subscribe(&mut self, channel: &str) {
         *self.channels.entry(channel.to_owned()).or_default() += 1;
     }
 
-    /// One fewer listens to this channel.
+    /// Removes a subscriber from this channel.
     pub fn unsubscribe(&mut self, channel: &str) {
         if let Some(listeners) = self.channels.get_mut(channel) {
             *listeners -= 1;
@@ -113,26 +115,26 @@ impl Store {
         }
     }
 
-    /// Everything is gone but who listens to what, as after a restart without persistence.
+    /// Deletes everything but the subscriptions, as a restart without persistence does.
     pub fn forget_everything(&mut self) {
         self.keys.clear();
         self.loaded.clear();
     }
 
-    /// All data as they are now, without the scripts.
+    /// Returns a copy of all data, without the scripts.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(self.keys.clone())
     }
 
-    /// From now on it knows what was known then, and no script.
+    /// Replaces all data by `snapshot`, and unloads all scripts.
     pub fn take_over(&mut self, snapshot: Snapshot) {
         self.keys = snapshot.0;
         self.loaded.clear();
         self.set_now(self.now);
     }
 
-    /// Takes from everybody what they hold under this name, whatever kind of lock it is, and tells all who wait. Returns whether
-    /// anybody held anything.
+    /// Takes all holds under this name away, of any kind of lock, and notifies all waiters. Returns true if anything
+    /// was held.
     pub fn take_away(&mut self, name: &str) -> bool {
         let tag = if name.contains('{') { name.to_owned() } else { format!("{{{name}}}") };
         let is_number = self.text(name).is_some_and(|text| text.parse::<i64>().is_ok());
@@ -146,7 +148,7 @@ impl Store {
         taken
     }
 
-    /// Runs one command on the data. `None` if it is no command of this kind, or has parameters that the library never sends.
+    /// Runs one command on the data. `None` if the command is unknown, or has parameters that the library never sends.
     pub fn execute(&mut self, words: &[&str]) -> Option<Answer> {
         self.executed(words).unwrap_or_else(Some)
     }
@@ -170,7 +172,7 @@ impl Store {
                     None => Answer::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned()),
                 }
             }
-            // The connection's question whether the server takes writes.
+            // The connection's probe for whether the server takes writes.
             ["EVAL", "#!lua\nreturn 1", "0"] => Answer::Integer(1),
             ["EVAL", text, keys, ref params @ ..] => {
                 let Some(which) = Which::by(|which| which.text() == text) else { return Ok(None) };
@@ -256,7 +258,7 @@ impl Store {
         }))
     }
 
-    /// Who holds what, and how often.
+    /// Returns all holds, as key, holder and count.
     pub fn holds(&self) -> impl Iterator<Item = (&str, &str, &str)> {
         self.keys.iter().filter(|(key, _)| !is_companion(key)).flat_map(|(key, held)| {
             let only = held.text.as_deref().map(|token| (token, "1"));
@@ -265,7 +267,7 @@ impl Store {
         })
     }
 
-    /// Keys that belong to a lock besides its own, and are to go with it.
+    /// Returns the keys that belong to a lock beside its own, and that must be deleted with it.
     pub fn companions(&self) -> impl Iterator<Item = &str> {
         self.keys
             .keys()
@@ -273,7 +275,7 @@ impl Store {
             .filter(|key| is_companion(key) && !key.starts_with(TOKENS) && !key.ends_with(MARK))
     }
 
-    /// Runs a script, loaded or not. `None` if these are no parameters of it.
+    /// Runs a script, loaded or not. `None` if the script does not take these parameters.
     pub fn run(&mut self, which: Which, keys: &str, params: &[&str]) -> Option<Answer> {
         self.ran(which, keys, params).unwrap_or_else(Some)
     }
@@ -371,7 +373,7 @@ impl Store {
         answer.map(Some)
     }
 
-    /// Runs several calls of scripts, each as it would be run alone.
+    /// Runs several calls of scripts, each as if it came alone.
     fn ran_together(&mut self, which: Which, keys: &[&str], mut args: &[&str]) -> Result<Option<Answer>> {
         let mut answers = Vec::new();
         for key in keys {
@@ -411,7 +413,7 @@ impl Store {
         Ok(Answer::Status("AGAIN".to_owned()))
     }
 
-    /// For each lock a lease, a holder and a count.
+    /// Acquires all locks or none, each with a lease, a holder and a count.
     fn acquire_all(&mut self, keys: &[&str], args: &[[&str; 3]]) -> Result {
         let array =
             |numbers: &[i64]| Ok(Answer::Array(numbers.iter().copied().map(Answer::Integer).collect()));
@@ -426,7 +428,7 @@ impl Store {
                 };
             }
         }
-        // A key that is named twice is new only once for the script, too: it looks at all of them first.
+        // The script also checks all keys first, so a new key that is named twice counts as new at both places.
         let known: Vec<bool> = keys.iter().map(|key| self.keys.contains_key(*key)).collect();
         let mut reply = vec![1];
         for ((key, [lease, holder, count]), known) in keys.iter().zip(args).zip(known) {
@@ -460,7 +462,7 @@ impl Store {
         Ok(Answer::Integer(1))
     }
 
-    /// A release, and which contenders no message reaches.
+    /// Runs a release, and checks for contenders that no message reaches.
     fn hot_release(
         &mut self,
         which: Which,
@@ -499,8 +501,8 @@ impl Store {
         self.renew_each(Which::Renew, keys, args, Self::held_by)
     }
 
-    /// Renews what its holder has, and answers for each, by its lease and its holder: whether, or what is left where nothing is to be
-    /// renewed.
+    /// Renews each hold, given by its lease and its holder. The reply has 1 for each renewed hold. For a lease of 0 it
+    /// has the remaining lease instead.
     fn renew_each(
         &mut self,
         which: Which,
@@ -524,12 +526,12 @@ impl Store {
         Ok(self.renewed(answers))
     }
 
-    /// What is left of a lease that runs: in its last millisecond, one.
+    /// Returns the remaining time of a running lease, and 1 in its last millisecond.
     fn left(&self, key: &str) -> i64 {
         if self.pttl(key) == 0 { 1 } else { self.pttl(key) }
     }
 
-    /// The form in which the renewing script answers. The only place that knows it.
+    /// Returns the renewing script's reply. Only this function knows its form.
     fn renewed(&self, answers: Vec<Answer>) -> Answer {
         let now = self.millis();
         let time = [now / 1000, now % 1000 * 1000].map(Answer::Integer);
@@ -545,7 +547,7 @@ impl Store {
         Ok(Answer::Integer(1))
     }
 
-    /// Whether a lock is there whose fields are holders; an error if something else is.
+    /// Returns true if the key is a lock whose fields are holders. Fails if it holds other data.
     fn is_lock(&self, key: &str) -> Result<bool> {
         self.no_text(key)?;
         let Some(held) = self.keys.get(key) else { return Ok(false) };
@@ -600,15 +602,15 @@ impl Store {
         self.keys.get(key)?.text.as_deref()
     }
 
-    /// An error where a string is: the server keeps fields in other types.
+    /// Fails if the key is a string, because a real server keeps fields in other types.
     fn no_text(&self, key: &str) -> Result<()> {
         if self.text(key).is_some() { Err(wrong_type()) } else { Ok(()) }
     }
 
-    /// The number under a key; `None` if there is nothing.
+    /// Returns the number under a key, or `None` if the key does not exist.
     fn number(&self, key: &str) -> Result<Option<i64>> {
         let Some(Key { text, .. }) = self.keys.get(key) else { return Ok(None) };
-        // A sign that is not needed makes it none.
+        // A text with a needless plus sign is not a number for Redis.
         match text.as_deref().filter(|text| !text.starts_with('+')).map(str::parse) {
             Some(Ok(number)) => Ok(Some(number)),
             _ => Err(Answer::Error("WRONGTYPE what is under this name is no number".to_owned())),
@@ -623,13 +625,14 @@ impl Store {
         }
     }
 
-    /// Returns how many heard of it.
+    /// Deletes the lock's key and publishes its release. Returns the number of receivers.
     fn free(&mut self, key: &str, [verb, channel]: [&str; 2]) -> i64 {
         self.keys.remove(key);
         self.publish([verb, channel, "0"])
     }
 
-    /// Returns the number of receivers; -2, so that a release returns -1, where nothing is to be sent.
+    /// Publishes a message and returns the number of receivers. With an empty verb no message is sent; then this returns
+    /// -2, so that a release returns -1.
     fn publish(&mut self, message: [&str; 3]) -> i64 {
         if message[0].is_empty() {
             return -2;
@@ -660,12 +663,12 @@ impl Store {
         }
     }
 
-    /// The server's clock, as a script counts.
+    /// Returns the server's clock as a script reads it.
     fn millis(&self) -> i64 {
         signed(self.now)
     }
 
-    /// The clock in microseconds, of which at least one passes from one script to the next.
+    /// Returns the clock in microseconds. At least one microsecond passes between two scripts.
     fn micros(&mut self) -> i64 {
         let now = self.now * 1000;
         self.said = if self.said / 1000 == self.now { self.said + 1 } else { now };
@@ -676,7 +679,7 @@ impl Store {
         let Some(held) = self.keys.get_mut(key) else { return false };
         match u64::try_from(millis) {
             Ok(millis) if millis > 0 => held.expires = Some(self.now + millis),
-            // `checkAlreadyExpired` in expire.c: a time that is not in the future deletes at once.
+            // `checkAlreadyExpired` in expire.c: a time that is not in the future deletes the key at once.
             _ => drop(self.keys.remove(key)),
         }
         true
@@ -692,7 +695,7 @@ impl Store {
     }
 }
 
-/// An answer, or the error that a script ends with.
+/// A reply, or the error with which a script ends.
 type Result<T = Answer> = std::result::Result<T, Answer>;
 
 impl Answer {
@@ -704,7 +707,7 @@ impl Answer {
 /// Suffix of the mark that polling contenders leave, behind the common part of a lock's keys.
 const MARK: &str = ":wheellock_poller";
 
-/// Where the tokens of fenced locks are counted, for good.
+/// Prefix of the counters of fencing tokens, which never expire.
 const TOKENS: &str = "redisson_lock_token:";
 
 fn is_companion(key: &str) -> bool {
@@ -712,7 +715,7 @@ fn is_companion(key: &str) -> bool {
     is_of_a_lock || permits::is_companion(key) || key.ends_with(elections::LEADER) || key.ends_with(MARK)
 }
 
-/// Returns true for a uuid, a colon and a number, whatever follows behind another colon.
+/// Returns true for a uuid, a colon and a number. More text may follow behind another colon.
 fn is_owner(field: &str) -> bool {
     let owner = field.splitn(3, ':').take(2).collect::<Vec<_>>().join(":");
     holder::process_in(&owner).is_some()
@@ -738,17 +741,17 @@ fn overflow() -> Answer {
     Answer::Error("ERR increment or decrement would overflow".to_owned())
 }
 
-/// A number that was sent, or that is kept. Anybody may have put it there.
+/// Parses a number from a command or a key. Any client may have put it there.
 fn integer(text: &str) -> Result<i64> {
     text.parse().map_err(|_| no_number()).and_then(exact)
 }
 
-/// A number that scripts can do sums with.
+/// Returns a number if scripts can compute with it exactly.
 fn exact(number: i64) -> Result<i64> {
     if (-LARGEST..=LARGEST).contains(&number) { Ok(number) } else { Err(no_number()) }
 }
 
-/// The parameters of a script that takes so many for each of its keys.
+/// Splits the parameters of a script that takes `N` of them for each key.
 fn each<'a, const N: usize>(keys: &[&str], args: &'a [&'a str]) -> Result<&'a [[&'a str; N]]> {
     match args.as_chunks() {
         (each, []) if each.len() == keys.len() => Ok(each),
@@ -764,10 +767,10 @@ fn count<T>(all: impl Iterator<Item = T>) -> i64 {
     i64::try_from(all.count()).unwrap_or(i64::MAX)
 }
 
-/// The numbers of the scripts' language are exact up to here, times in milliseconds and microseconds far below.
+/// Largest integer that Lua's numbers represent exactly. Times in milliseconds and microseconds are far below.
 const LARGEST: i64 = 1 << 53;
 
-/// Renewals of a hold that came after its release and before it was taken again.
+/// Returns renewals of a hold that came after its release and before its next acquire.
 pub fn late_renewals(log: &[Executed]) -> Vec<&Executed> {
     let mut released = BTreeSet::new();
     let mut late = Vec::new();
@@ -783,8 +786,7 @@ pub fn late_renewals(log: &[Executed]) -> Vec<&Executed> {
     late
 }
 
-/// Of bytes that need not be text.
-/// Bytes as this store keeps them: the id of a permit is no text, as a rule.
+/// Returns bytes as this store keeps them. They need not be text; the id of a permit usually is not.
 pub(super) fn text_of(bytes: &[u8]) -> String {
     std::str::from_utf8(bytes).map_or_else(|_| hexadecimal(bytes), str::to_owned)
 }

@@ -1,4 +1,4 @@
-//! What the scripts of elections mean: the store's part for who leads, and what it says of itself.
+//! Model of the scripts of elections: leader and announcement.
 
 use super::{Answer, Result, Store, TOKENS, is_number};
 
@@ -20,7 +20,7 @@ impl Store {
         let said = self.text(&format!("{tag}{LEADER}")).unwrap_or_default();
         let own = said.strip_prefix(&holder).and_then(|said| said.strip_prefix(' '));
         let (token, text) = match own {
-            // What somebody else has written there says nothing.
+            // Other clients may have written there, so their text does not count as an announcement.
             Some(said) => said.split_once(' ').filter(|(token, _)| is_number(token)).unwrap_or(("0", "")),
             None => (self.text(&format!("{TOKENS}{tag}")).unwrap_or("0"), ""),
         };
@@ -29,5 +29,5 @@ impl Store {
     }
 }
 
-/// What the key of an announcement has behind what it has in common with its lock.
+/// Suffix of an announcement's key, behind the common part of the lock's keys.
 pub(super) const LEADER: &str = ":wheellock_leader";

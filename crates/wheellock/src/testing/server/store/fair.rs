@@ -1,9 +1,9 @@
-//! What the scripts of fair locks mean: the store's part for a queue and its deadlines.
+//! Model of the scripts of fair locks: queue and deadlines.
 
 use super::{Answer, Result, Store, Which, integer};
 
 impl Store {
-    /// Who stands in the queue that is under `key`, the first first.
+    /// Returns the waiters in the queue under `key`, in order.
     pub fn queue(&self, key: &str) -> Vec<String> {
         self.fields(key).into_iter().map(|(holder, _)| holder).collect()
     }
@@ -93,7 +93,8 @@ impl Store {
         Ok(Answer::Integer(1))
     }
 
-    /// The first who waits for a fair lock and lives, as the one does who `asks`, and whether others were removed for not living.
+    /// Returns the first live waiter of a fair lock, and whether dead waiters were removed. The waiter `asks` counts as
+    /// live.
     pub(super) fn head_of_queue(&mut self, tag: &str, asks: &str) -> Result<(Option<String>, bool)> {
         self.no_text(&queue(tag))?;
         let (mut removed, mut asked) = (false, None);
@@ -114,8 +115,8 @@ impl Store {
         }
     }
 
-    /// Gives waiters that lived when the last of them asked time for one more question, if all were silent for too long. Returns the time
-    /// of that last question if so.
+    /// Extends the deadlines after a stall in which all waiters were silent for too long. A waiter that was live at the
+    /// last poll gets time for one more poll. Returns the time of that last poll if there was such a stall.
     fn last_asked_before_stall(&mut self, tag: &str) -> Option<i64> {
         let lives = |(holder, lives): (String, String)| Some((holder, lives.parse::<i64>().ok()?));
         let all: Vec<_> = self.fields(&queue(tag)).into_iter().filter_map(lives).collect();
@@ -137,7 +138,7 @@ impl Store {
         }
     }
 
-    /// Tells the first in the queue; if nobody hears of that, the first who lives.
+    /// Notifies the first waiter in the queue. If no client receives the message, notifies the first live waiter.
     fn tell_the_head(&mut self, [verb, channel]: [&str; 2], tag: &str) -> Result<()> {
         self.no_text(&queue(tag))?;
         let Some((told, _)) = self.fields(&queue(tag)).into_iter().next() else { return Ok(()) };
@@ -151,16 +152,17 @@ impl Store {
     }
 }
 
-/// Who waits for a fair lock, in order, each with the time until which it lives. The server has a list and two sorted sets.
+/// Returns the key of a fair lock's waiters, in order, each with its deadline. A real server has a list and two sorted
+/// sets.
 fn queue(tag: &str) -> String {
     format!("{QUEUES}{tag}")
 }
 
-/// How often a waiter asks, and for how long it lives without, in milliseconds.
+/// Interval of a waiter's polls, and its time to live without one, in milliseconds.
 const ASKS_AFTER: i64 = 2000;
 const LIVES_FOR: i64 = 5000;
 
-/// What the keys of queues begin with.
+/// Prefix of the keys of queues.
 pub(super) const QUEUES: &str = "redisson_lock_queue:";
 
 pub(super) fn is_companion(key: &str) -> bool {

@@ -1,4 +1,4 @@
-//! What the scripts mean that say who holds a lock: the store's part for those who ask.
+//! Model of the scripts that list a lock's holders.
 
 use super::read_write::timeout;
 use super::{Answer, Result, Store, integer, wrong_type};
@@ -52,7 +52,7 @@ impl Store {
         Ok(told_of(if side == "write" { told.len() } else { readers }, told))
     }
 
-    /// What is left of a reader's longest lease.
+    /// Returns the remaining time of a reader's longest lease.
     fn reader_has_left(&self, tag: &str, reader: &str, count: i64, left: i64) -> i64 {
         let own = |hold: i64| self.pttl(&timeout(tag, reader, hold));
         let leases: Vec<i64> = (count.saturating_sub(99).max(1)..=count).map(own).collect();
@@ -64,7 +64,7 @@ impl Store {
     }
 }
 
-/// How many there are, and each that is said with its count and what is left of its lease.
+/// Returns the reply with the number of holders, and each listed holder with its count and remaining lease.
 fn told_of(all: usize, said: Vec<(String, i64, i64)>) -> Answer {
     let said = said.into_iter().flat_map(|(holder, count, left)| {
         [Answer::Bulk(holder), Answer::Integer(count), Answer::Integer(left)]
@@ -73,7 +73,7 @@ fn told_of(all: usize, said: Vec<(String, i64, i64)>) -> Answer {
     Answer::Array(std::iter::once(all).chain(said).collect())
 }
 
-/// A count, as a hand may have set it.
+/// Parses a count, which may have been edited by hand.
 fn number(count: &str) -> i64 {
     count.parse().unwrap_or_default()
 }

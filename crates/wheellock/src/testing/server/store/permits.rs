@@ -1,9 +1,9 @@
-//! What the scripts of semaphores, permits with leases and latches mean: the store's part for what is counted.
+//! Model of the scripts of semaphores, permits with leases and latches.
 
 use super::{Answer, Result, Store, Which, count, exact, integer, overflow};
 
 impl Store {
-    /// Runs a script about what many may have.
+    /// Runs a script of a semaphore, a permit or a latch.
     pub(super) fn run_of_many(&mut self, which: Which, key: &str, args: &[&str]) -> Result<Option<Answer>> {
         let answer = match (which, args) {
             (Which::SemaphoreAcquire, &[lease, holder, count, tag]) => {
@@ -29,7 +29,7 @@ impl Store {
         answer.map(Some)
     }
 
-    /// How many permits are free, those included whose leases have ended, and how many holders have.
+    /// Returns the number of free permits, including permits whose leases have ended, and the number of taken permits.
     pub fn permits(&self, key: &str, tag: &str) -> (i64, i64) {
         let leases = leases(tag);
         let ends = self.ends(&leases).unwrap_or_default();
@@ -39,21 +39,21 @@ impl Store {
         (free.saturating_add(count(ended.into_iter())), had.saturating_add(count(living.into_iter())))
     }
 
-    /// How many permits the holders of these keys have.
+    /// Returns the number of permits that the holders of the matching keys have.
     fn counted(&self, is_one: impl Fn(&str) -> bool) -> i64 {
         let has = self.keys.iter().filter(|(key, _)| is_one(key)).filter_map(|(_, has)| has.text.as_deref());
-        // What is no number says nothing of permits.
+        // A text that is not a number does not count.
         has.filter_map(|text| integer(text).ok()).fold(0, i64::saturating_add)
     }
 
-    /// Whether the lease of the permit runs that has this text, on the wire or for people.
+    /// Returns true if the lease of the permit runs. `permit` is its text as sent or as displayed.
     pub fn has_permit(&self, tag: &str, permit: &str) -> bool {
         let is_it = |id: &str| id == permit || super::hexadecimal(id.as_bytes()) == permit;
         let leases = self.fields(&leases(tag));
         leases.iter().any(|(id, ends)| is_it(id) && integer(ends).is_ok_and(|ends| ends > self.millis()))
     }
 
-    /// A request that takes effect once: a repetition is answered from memory.
+    /// Runs a request that takes effect once. A retry gets the recorded reply.
     fn once(
         &mut self,
         which: Which,
@@ -65,7 +65,7 @@ impl Store {
     ) -> Result<Option<Answer>> {
         let request = format!("{tag}:wheellock_request:{place}");
         let known = self.text(&request).and_then(|text| text.split_once(' '));
-        // What somebody else has written there is no memory of ours.
+        // Other clients may have written there, so their text does not count as a record.
         let known = known.and_then(|(known, answer)| Some((integer(known).ok()?, integer(answer).ok()?)));
         let (number, memory) = (integer(serial)?, integer(memory)?);
         if let Some((known, answer)) = known
@@ -93,7 +93,7 @@ impl Store {
         Ok(Some(Answer::Integer(answered)))
     }
 
-    /// Takes all permits from those who have them. Returns whether anybody had one.
+    /// Takes all permits from their holders. Returns true if any was taken.
     pub(super) fn take_back_all(&mut self, key: &str, tag: &str) -> bool {
         let leases = leases(tag);
         let leased = count(self.fields(&leases).into_iter());
@@ -102,7 +102,7 @@ impl Store {
         let taken = self.counted(|key| key.starts_with(&begins)).saturating_add(leased);
         self.keys.retain(|key, _| !key.starts_with(&begins));
         if matches!(self.number(key), Ok(Some(_))) {
-            // If there would be more than can be counted they are as free as before.
+            // If the sum overflows, the number of free permits stays as before.
             let _more = self.increase(key, taken);
         }
         taken > 0
@@ -164,17 +164,17 @@ impl Store {
         Ok(Answer::Integer(1))
     }
 
-    /// How many permits are remembered there.
+    /// Returns the number of permits recorded under the key.
     fn had(&self, has: &str) -> Result<i64> {
         self.text(has).map_or(Ok(0), integer)
     }
 
-    /// For each semaphore a lease, a holder and a tag.
+    /// Renews semaphores, each with a lease, a holder and a tag.
     pub(super) fn semaphore_renew(&mut self, keys: &[&str], args: &[[&str; 3]]) -> Result {
         let mut answers = Vec::new();
         for (key, &[lease, holder, tag]) in keys.iter().zip(args) {
             let has = has(tag, holder);
-            // Only none is none.
+            // Only the number 0 means that the permits were released.
             let knows = self.text(&has).is_some_and(|had| integer(had) != Ok(0));
             if lease == "0" {
                 answers.push(Answer::Integer(if knows { self.left(&has) } else { 0 }));
@@ -272,7 +272,7 @@ impl Store {
         if !self.forget_permit(&leases(tag), permit) {
             return Ok(Answer::Nil);
         }
-        // To a semaphore that was deleted nothing is given back.
+        // A deleted semaphore gets no permits back.
         if let Ok(Some(_)) = self.number(key)
             && let Ok(free) = self.increase(key, 1)
         {
@@ -282,7 +282,7 @@ impl Store {
         Ok(if has_ended { Answer::Nil } else { Answer::Integer(1) })
     }
 
-    /// For each semaphore a lease, a permit and a tag.
+    /// Renews permits, each with a lease, the permit and a tag.
     pub(super) fn permit_renew(&mut self, keys: &[&str], args: &[[&str; 3]]) -> Result {
         let mut answers = Vec::new();
         for (key, &[lease, permit, tag]) in keys.iter().zip(args) {
@@ -352,7 +352,7 @@ impl Store {
         Ok(Answer::Array(vec![Answer::Integer(count), Answer::Bulk(ended)]))
     }
 
-    /// How often a latch is to be counted down still, and when the last one of this name has opened, in microseconds since 1970.
+    /// Returns a latch's remaining count, and when the last latch of this name opened, in microseconds since 1970.
     pub fn latch(&self, key: &str, tag: &str) -> (u64, u64) {
         let number = |key: &str| self.text(key).and_then(|text| text.parse().ok()).unwrap_or_default();
         (number(key), number(&ended(tag)))
@@ -384,7 +384,7 @@ impl Store {
         self.free(key, tell);
     }
 
-    /// Gives the permits back whose leases have ended, the first first; returns how many.
+    /// Frees permits whose leases have ended, the earliest first. Returns their number.
     fn reap(&mut self, key: &str, leases: &str) -> Result<i64> {
         let mut ended: Vec<_> = self.ends(leases)?.into_iter().zip(self.fields(leases)).collect();
         ended.retain(|(ends, _)| *ends <= self.millis());
@@ -405,7 +405,7 @@ impl Store {
         self.fields(leases).into_iter().map(|(_, ends)| integer(&ends)).collect()
     }
 
-    /// Returns whether there was one. The last one takes the key with it.
+    /// Removes a permit, and returns true if it existed. The last permit removes the key.
     fn forget_permit(&mut self, leases: &str, permit: &str) -> bool {
         let known = self.held_by(leases, permit);
         self.forget(leases, permit);
@@ -415,7 +415,7 @@ impl Store {
         known
     }
 
-    /// INCRBY: what is there keeps its lease.
+    /// Runs `INCRBY`, which keeps the key's lease.
     fn increase(&mut self, key: &str, by: i64) -> Result<i64> {
         let sum = self.number(key)?.unwrap_or_default().checked_add(by).ok_or_else(overflow)?;
         self.keys.entry(key.to_owned()).or_default().text = Some(sum.to_string());
@@ -429,9 +429,9 @@ impl Store {
     }
 }
 
-/// The texts of so many permits, the first of which has this one.
+/// Returns the texts of `count` permits, of which `first` is the first.
 fn following(first: &str, count: &str) -> Result<Vec<String>> {
-    // The library asks for no more.
+    // The library never requests more.
     let count = u16::try_from(integer(count)?).map_err(|_| overflow())?;
     let (mut permits, mut id) = (vec![first.to_owned()], bytes_of(first));
     for _ in 1..count {
@@ -446,7 +446,7 @@ fn following(first: &str, count: &str) -> Result<Vec<String>> {
     Ok(permits)
 }
 
-/// The bytes of permits' ids, of which most are no text.
+/// Returns the bytes of permits' ids, which are usually not text.
 fn bytes_of(permits: &str) -> Vec<u8> {
     let digits: Option<Vec<u8>> =
         permits.chars().map(|digit| digit.to_digit(16).and_then(|digit| u8::try_from(digit).ok())).collect();
@@ -462,17 +462,17 @@ fn two(one: i64, other: i64) -> Answer {
     Answer::Array(vec![Answer::Integer(one), Answer::Integer(other)])
 }
 
-/// What a holder has of a counted semaphore.
+/// Returns the key of a holder's permits of a counted semaphore.
 fn has(tag: &str, holder: &str) -> String {
     format!("{tag}{HAS}{holder}")
 }
 
-/// When the leases of a semaphore's permits end. The server has a sorted set.
+/// Returns the key of the leases of a semaphore's permits. A real server has a sorted set.
 fn leases(tag: &str) -> String {
     format!("{tag}:timeout")
 }
 
-/// When the last latch of a name has ended.
+/// Returns the key of the time at which the last latch of a name opened.
 fn ended(tag: &str) -> String {
     format!("{tag}:wheellock_latch")
 }
@@ -482,12 +482,12 @@ pub(super) fn is_companion(key: &str) -> bool {
     ends || key.contains(HAS) || key.contains(":wheellock_request:")
 }
 
-/// Bytes of a permit's id.
+/// Length of a permit's id, in bytes.
 const ID: usize = 16;
 const HAS: &str = ":wheellock_permits:";
-/// For how long the end of a latch is remembered, in milliseconds.
+/// Time for which the opening of a latch is recorded, in milliseconds.
 const A_DAY: i64 = 86_400_000;
-/// How many permits one script gives back at most.
+/// Most permits that a single script frees.
 const MOST_REAPED: usize = 1000;
-/// From here on a permit has no end.
+/// Deadline from which on a permit never expires.
 const FOR_EVER: i64 = 922_337_203_685_477;

@@ -1,4 +1,4 @@
-//! What the scripts of read-write locks mean: the store's part for two sides.
+//! Model of the scripts of read-write locks.
 
 use super::{Answer, Result, Store, Which, integer, wrong_type};
 
@@ -191,7 +191,7 @@ impl Store {
         Ok(Answer::Integer(1))
     }
 
-    /// For each lock a lease, a holder and a tag.
+    /// Renews locks, each with a lease, a holder and a tag.
     pub(super) fn read_write_renew(&mut self, keys: &[&str], args: &[[&str; 3]]) -> Result {
         let mut answers = Vec::new();
         for (key, &[lease, holder, tag]) in keys.iter().zip(args) {
@@ -259,12 +259,12 @@ impl Store {
     }
 }
 
-/// What is left while a writer waits.
+/// Returns the key of the mark that a waiting writer leaves.
 fn mark(tag: &str) -> String {
     format!("{tag}:wheellock_writer")
 }
 
-/// The lease of one hold of a reader.
+/// Returns the key of the lease of one hold of a reader.
 pub(super) fn timeout(tag: &str, holder: &str, hold: i64) -> String {
     format!("{tag}:{holder}{TIMEOUT}{hold}")
 }
@@ -273,5 +273,5 @@ pub(super) fn is_companion(key: &str) -> bool {
     key.ends_with(":wheellock_writer") || key.contains(TIMEOUT)
 }
 
-/// What is in the keys of readers' leases, between the reader and the number of the hold.
+/// Middle part of the keys of readers' leases, between the reader and the number of the hold.
 pub(super) const TIMEOUT: &str = ":rwlock_timeout:";

@@ -1,25 +1,25 @@
-//! What the scripts of simple locks mean, and the commands that do the same: the store's part for a key with a token.
+//! Model of the scripts of simple locks, and of equivalent commands.
 
 use super::{Answer, Result, Store, Which, integer, wrong_type};
 
-/// What a server says that it is, which tells what it knows without scripts.
+/// The server's name and version, as it reports them. These decide which commands it knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Make {
-    /// It does not say.
+    /// The server does not report its name.
     #[default]
     Unknown,
-    /// SET, as every server does.
+    /// A server with `SET`, as every server has it.
     Redis70,
-    /// DELEX, too.
+    /// A server that also has `DELEX`.
     Redis84,
-    /// DELIFEQ, too.
+    /// A server that also has `DELIFEQ`.
     Valkey90,
 }
 
 impl Make {
     pub const ALL: [Self; 4] = [Self::Unknown, Self::Redis70, Self::Redis84, Self::Valkey90];
 
-    /// Its name and version.
+    /// Returns the server's name and version.
     pub(in super::super) fn name(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Unknown => None,
@@ -55,7 +55,7 @@ impl Store {
         Ok(if is_ours { left } else { Answer::Array(vec![left]) })
     }
 
-    /// SET, where nothing is.
+    /// Runs `SET` with `NX`.
     pub(super) fn set_if_free(&mut self, key: &str, token: &str, lease: &str) -> Result {
         let lease = integer(lease)?;
         if self.keys.contains_key(key) {
@@ -66,7 +66,7 @@ impl Store {
         Ok(Answer::Status("OK".to_owned()))
     }
 
-    /// DELIFEQ and DELEX.
+    /// Runs `DELIFEQ` or `DELEX`.
     pub(super) fn delete_if_own(&mut self, key: &str, token: &str) -> Result {
         self.note(Which::SimpleRelease, key, token, Some("0"));
         if self.text(key).is_none() && self.keys.contains_key(key) {

@@ -32,7 +32,7 @@ pub enum Backoff {
 }
 
 impl Backoff {
-    /// Returns the pause after `questions` polls in vain, at least [`SHORTEST`]. `random` is uniform over all of `u64`.
+    /// Returns the pause after `questions` unsuccessful polls, at least [`SHORTEST`]. `random` is uniform over all of `u64`.
     pub(crate) fn pause(self, questions: u32, random: impl FnOnce() -> u64) -> Duration {
         let pause = match self {
             Self::Constant(pause) => pause,

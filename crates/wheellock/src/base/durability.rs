@@ -36,8 +36,8 @@ pub enum Durability {
     /// With a smaller number, a lock stays exclusive only if the promoted replica is among those that acknowledged. Sentinel and Cluster
     /// prefer the replica with the most recent data, but do not promise to promote it.
     Replicas(u32),
-    /// The fsynced append-only files of the primary and of this number of replicas, which may be zero (`WAITAOF`, Redis 7.2 and Valkey). A
-    /// grant then survives a power failure, too. With `appendfsync everysec` a grant takes up to a second.
+    /// The fsynced append-only files of the primary and of this number of replicas (`WAITAOF`, Redis 7.2 and Valkey). The number may be
+    /// zero. A grant then survives a power failure, too. With `appendfsync everysec` a grant takes up to a second.
     Aof {
         /// Number of replicas besides the primary.
         replicas: u32,

@@ -45,8 +45,8 @@ pub enum Error {
     },
     /// In a cluster, this lock's keys and channel are in different hash slots, and no script may touch both slots.
     ///
-    /// With sharded messages this concerns the channel on which waiters are notified of a release. In some kinds of locks it concerns
-    /// further keys. Redisson builds these names from the lock's name, so a name with a brace needs a complete hash tag, as in
+    /// With sharded messages this concerns the channel on which waiters are notified of a release. In some kinds of locks, further keys may
+    /// be in another slot. Redisson builds these names from the lock's name. A name with a brace therefore needs a complete hash tag, as in
     /// `{orders}:42`.
     NoCommonSlot {
         /// The lock's name.
@@ -57,8 +57,7 @@ pub enum Error {
         /// Length of the announcement in bytes.
         length: usize,
     },
-    /// The lease is too short to ever count as valid, or too short for the watchdog to renew it in time. Or the lease is longer than 100
-    /// years.
+    /// The lease is too short to ever count as valid, or too short for a renewal by the watchdog. Or the lease is longer than 100 years.
     InvalidLease {
         /// The requested lease.
         lease: Duration,
@@ -234,8 +233,8 @@ impl Error {
 
     /// Returns whether the operation may have taken effect on the server.
     ///
-    /// The library resolves ambiguity itself where it can. After an acquire that fails with `MaybeExecuted`, it releases the lock as soon
-    /// as the server is reachable.
+    /// The library resolves ambiguity itself where it can. After an acquire that fails with `MaybeExecuted`, the library releases the lock
+    /// as soon as the server is reachable.
     pub fn outcome(&self) -> Outcome {
         match self {
             Self::Server { source, .. } => source.outcome(),

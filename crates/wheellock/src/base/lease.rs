@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::base::clock::BootInstant;
 use crate::base::error::Error;
 
-/// The length of a lease in whole milliseconds. It is long enough to count as valid and small enough for Redis.
+/// The length of a lease in whole milliseconds. A lease is long enough to count as valid and small enough for Redis.
 ///
 /// ```
 /// use std::time::Duration;
@@ -35,8 +35,9 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidLease`] below 3 ms: no valid time would remain after the allowance for clock drift. Also above 100 years, where
-    /// Redis' arithmetic on absolute times comes near overflow.
+    /// [`Error::InvalidLease`] below 3 ms, because no valid time would remain after the allowance for clock drift.
+    ///
+    /// [`Error::InvalidLease`] above 100 years, because Redis' arithmetic on absolute times would be near overflow.
     pub fn new(duration: Duration) -> Result<Self, Error> {
         Self::at_least(Self::SHORTEST, duration)
     }
@@ -55,9 +56,9 @@ impl Lease {
 
     /// Shortest lease. A shorter lease would [never be valid](Self::valid_until).
     const SHORTEST: Self = Self::of_millis(3);
-    /// Shortest lease that the watchdog renews. A third of it is three ticks of the watchdog's clock, and three ticks are left for a retry
-    /// after the renewal. With 15 ms, one lock of forty was lost within seven leases, on a busy machine that also ran the server. With 8
-    /// ms, every second lock was lost.
+    /// Shortest lease that the watchdog renews. A third of the lease is three ticks of the watchdog's clock, and three ticks remain for a
+    /// retry. With 15 ms, one lock of forty was lost within seven leases, on a busy machine that also ran the server. With 8 ms, every
+    /// second lock was lost.
     const SHORTEST_KEPT: Self = Self::of_millis(20);
 
     /// Creates a lease of `whole` milliseconds, and of at least one.
@@ -77,9 +78,9 @@ impl Lease {
 
     /// Returns until when a grant is valid locally. The request was handed to the socket no earlier than `before_send`.
     ///
-    /// The server starts its TTL after that instant. It cannot expire the key before the lease has run out by the server's clock. 1 %
-    /// covers the difference in rate between the two clocks, and 2 ms cover their granularity (the drift that Redis' Redlock page
-    /// proposes).
+    /// The server starts its TTL after that instant. The server cannot expire the key before the lease has run out by the server's clock.
+    /// An allowance of 1 % covers the difference in rate between the two clocks, and 2 ms cover their granularity. Redis' Redlock page
+    /// proposes the same drift.
     pub(crate) fn valid_until(self, before_send: BootInstant) -> BootInstant {
         before_send.plus_nanos(self.validity())
     }

@@ -82,8 +82,8 @@ impl fmt::Debug for PermitId {
     }
 }
 
-/// A holder's identity on the server: its owner with the suffix of the lock's kind, or the id of a permit. It is on the stack, because
-/// every call writes it and must not allocate.
+/// A holder's identity on the server: its owner with the suffix of the lock's kind, or the id of a permit. The text is on the stack,
+/// because every call writes it and must not allocate.
 pub(crate) struct OwnerText {
     bytes: [u8; Self::LEN],
     /// Start of the text within `bytes`.

@@ -12,8 +12,8 @@ pub(crate) struct Places {
     next_serial: u64,
 }
 
-/// The slot of one request. Dropping it frees the slot for a later request, which has a higher serial number. A late request then finds
-/// that no task waits for it.
+/// The slot of one request. When dropped, frees the slot for a later request, which has a higher serial number. If this request arrives
+/// late, it finds that no task waits for it.
 pub(crate) struct Place<'a> {
     places: &'a Mutex<Places>,
     pub(crate) number: u64,

@@ -29,8 +29,8 @@ pub(crate) struct Kind {
     pub(crate) renew: Option<Arc<Script>>,
     /// Lowers a holder's count, and notifies the waiters when the lock is free; `None` if this kind has no holds.
     pub(crate) release: Option<Arc<Script>>,
-    /// Runs several calls of `acquire` and `release` at once. Both of these scripts are marked as parts of it. `None` if each call runs by
-    /// itself.
+    /// Runs several calls of `acquire` and `release` at once. Both of these scripts are marked as parts of the bundle. `None` if each call
+    /// runs by itself.
     pub(crate) bundle: Option<Arc<Script>>,
     /// Releases the lock after hand-overs within this process; `None` if this kind is never handed over.
     pub(crate) hot_release: Option<Arc<Script>>,
@@ -53,7 +53,7 @@ pub(crate) struct Kind {
     /// Mode of one side of a read-write lock, for the scripts that serve both sides.
     pub(crate) mode: Option<&'static str>,
     pub(crate) wake: Wake,
-    /// A refused waiter leaves an entry or a mark on the server, and withdraws it if the waiter gives up.
+    /// A refused waiter leaves an entry or a mark on the server. A waiter that gives up withdraws its entry or mark.
     pub(crate) leaves_mark: bool,
 }
 
@@ -528,7 +528,7 @@ impl Kind {
         self.is_shared() && self.companions == Companions::ReadLeases
     }
 
-    /// Returns true if the release of a missing hold makes the server reject a request that arrives after it. Kinds with leases do not need
+    /// Returns true if the release of a missing hold makes the server reject a late request for that hold. Kinds with leases do not need
     /// this, because their leases expire.
     pub(crate) fn remembers_releases(&self) -> bool {
         self.companions == Companions::Permits

@@ -15,8 +15,8 @@ use crate::wait::families::{Family, UNCLASSIFIED};
 use crate::wait::spans::Subject;
 use crate::wait::wait_queue::WaitQueue;
 
-/// A lock's name, and this process' state for the lock. A process may hold a million locks, so this type is small. It has one text, and a
-/// wait queue only if there were waiters.
+/// A lock's name, and this process' state for the lock. A process may hold a million locks, so this type is small. A name has one text, and
+/// a wait queue only if there were waiters.
 pub(crate) struct Name {
     /// The channel, which contains the name. Behind the channel is the key, if the key is not the name itself.
     texts: Box<str>,
@@ -27,12 +27,12 @@ pub(crate) struct Name {
     family: Family,
     kind: &'static Kind,
     waiters: Mutex<Option<Box<WaitQueue>>>,
-    /// [`WAITED_FOR`] and the number of callers that poll from outside the queue. Both are in one word. A waiter may join just as a caller
-    /// begins or ends its poll, and then at least one of the two sees the other. The independent bits [`REFUSED`] and [`HAS_QUEUE`] are
-    /// here, too.
+    /// [`WAITED_FOR`] and the number of callers that poll from outside the queue. Both are in one word, so that they are never read apart.
+    /// If a waiter joins just as a caller begins or ends its poll, at least one of the two sees the other. The independent bits [`REFUSED`]
+    /// and [`HAS_QUEUE`] are here, too.
     interest: AtomicU16,
-    /// Index plus one of the hold that had the lock last, or of the reader that was let in last. It is read and written under the lock of
-    /// the table of holds. It is only a hint: that hold may be gone, and another hold may have its index.
+    /// Index plus one of the hold that had the lock last, or of the reader that was let in last. The field is read and written under the
+    /// lock of the table of holds. It is only a hint: that hold may be gone, and another hold may have its index.
     last_holder: AtomicU32,
     /// When a caller that receives no messages was first refused, or last marked that on the server. In milliseconds of the manager's
     /// clock.
@@ -153,7 +153,7 @@ impl Name {
     /// sends only one.
     ///
     /// Takes the wait queue's lock only if there is a queue. A queue that is created meanwhile is not empty. The other callers are counted
-    /// under that lock, because each of them also calls this method after it has begun.
+    /// under that lock, because each of them also calls this method when its poll has begun.
     pub(crate) fn about_to_ask(&self, is_counted: bool) {
         let interest = || self.interest.load(Ordering::Acquire);
         if interest() & HAS_QUEUE != 0
@@ -237,7 +237,7 @@ impl Name {
     }
 
     /// Records that a caller that receives no messages was refused. Returns true if the caller must mark that on the server. A single
-    /// refusal is not marked. A mark is not repeated within a third of the time that it lasts.
+    /// refusal is not marked. A mark is renewed only after a third of its lifetime.
     pub(crate) fn is_mark_due(&self, now: BootInstant) -> bool {
         let (now, marked) = (now.millis(), self.marked.load(Ordering::Relaxed));
         let since = now.wrapping_sub(marked);

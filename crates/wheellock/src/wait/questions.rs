@@ -1,8 +1,8 @@
 //! The poll schedule of one waiter.
 //!
-//! A waiter polls when there is a reason, when a message has arrived, and when the holder's lease ends. It also polls from time to time.
-//! The schedule is pure, but for the subscription that it keeps. It does not know for which waiters it polls. In `wait_queue` the head
-//! polls for all waiters of the process. Otherwise a waiter polls for itself, because the server knows which waiter is next.
+//! A waiter polls when there is a reason, when a message has arrived, and when the holder's lease ends. A waiter also polls from time to
+//! time. The schedule is pure, but for the subscription that it keeps. It does not know for which waiters it polls. In `wait_queue` the
+//! head polls for all waiters of the process. Elsewhere a waiter polls for itself, because the server knows which waiter is next.
 
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ impl Questions {
         }
     }
 
-    /// Marks every request as answered.
+    /// Records that every request has a reply.
     pub(crate) fn answered(&mut self) {
         self.unanswered_since = None;
         self.last_error = None;
@@ -128,15 +128,15 @@ impl Questions {
     }
 }
 
-/// Longest time between two polls of a waiting process. It only matters if a message is lost on a working connection. It then bounds the
-/// latency, and otherwise costs one small command per process and lock.
+/// Longest time between two polls of a waiting process. The bound only matters if a message is lost on a working connection: then it limits
+/// the latency. It costs one small command per process and lock.
 pub(crate) const REPOLL: Duration = Duration::from_secs(5);
 
 /// Pause before the second poll at the end of a lease.
 ///
 /// The server rounds down to milliseconds, so a lease ends within the millisecond that follows the reported time. A poll at the beginning
-/// of that millisecond gets the lock half a millisecond earlier, on average, than a poll at its end. In half of all cases the waiter polls
-/// once more, after this pause.
+/// of that millisecond gets the lock half a millisecond earlier, on average, than at its end. In half of all cases the waiter polls once
+/// more, after this pause.
 const LAST_MILLISECOND: Duration = Duration::from_micros(500);
 
 /// Time between two polls when messages are not reliable. Either the server refuses the subscription, or the next message may announce this

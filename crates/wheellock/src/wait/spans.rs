@@ -1,7 +1,7 @@
 //! The spans of the lock layer.
 //!
-//! There is one span around each wait for a lock and one around each hold, through `tracing` if that feature is on. This module owns their
-//! names and fields. Without the feature the spans cost nothing: they add no bytes to a guard and no step to any path.
+//! There is one span around each wait for a lock and one around each hold. They go through `tracing` if that feature is on. This module
+//! owns their names and fields. Without the feature the spans cost nothing: they add no bytes to a guard and no step to any path.
 
 #[cfg(not(feature = "tracing"))]
 pub(crate) use off::{HoldSpan, acquiring};

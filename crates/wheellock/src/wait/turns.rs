@@ -1,7 +1,7 @@
 //! The turns of several processes at one lock.
 //!
-//! This module decides how long this process hands the lock over. It also decides when its head polls again after a release that lets
-//! others have the lock. It is pure: its input is instants and counts of receivers, its output is decisions.
+//! This module decides how long this process hands the lock over. It also decides when the head polls again after a release that lets other
+//! processes have the lock. The module is pure: its input is instants and counts of receivers, its output is decisions.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ pub(crate) struct Turns {
     took: Option<Duration>,
     /// Until when the next message is that of this process' own release. Since Redis 7.2 that message arrives after the reply.
     own_until: Option<Instant>,
-    /// Since when this process has had the lock without leaving it free for a while; `None` if callers found it free.
+    /// Since when this process has had the lock without leaving the lock free for a while. `None` if callers found the lock free.
     hot_since: Option<Instant>,
     /// Contenders poll for the lock, as far as the last release showed.
     poll: bool,
@@ -86,8 +86,8 @@ pub(crate) enum Message {
 }
 
 impl Turns {
-    /// Records a release. `out_of_time` is true if the release lets others have the lock. Returns until when the lock is left free for
-    /// polling contenders, if it is.
+    /// Records a release. `out_of_time` is true if the release lets others have the lock. If the lock is left free for polling contenders,
+    /// returns until when.
     pub(crate) fn give_back(&mut self, out_of_time: bool, now: Instant) -> Option<Instant> {
         self.released = out_of_time.then_some(now);
         let opening = self.opening(now);
@@ -152,7 +152,7 @@ impl Turns {
         is_untold
     }
 
-    /// Records the contenders that a release found. This process is among the receivers if it `listens`. `has_come` is true if this
+    /// Records the contenders that a release found. If this process `listens`, it is one of the receivers. `has_come` is true if this
     /// process' own message has arrived, and `None` if no such message is to arrive.
     pub(crate) fn found(
         &mut self,
@@ -185,8 +185,8 @@ impl Turns {
             return Then::Ask;
         }
         self.left = others - 1;
-        // Among several others, a poll in the middle of a turn may find the lock free just before the next process polls. If no process
-        // took its last turn, wait only briefly.
+        // Among several others, a poll in the middle of a turn may find the lock free just before the next process polls. The head would
+        // then take that process' turn. If no process took its last turn, wait only briefly.
         self.began = Some(now);
         let took = self.took.take();
         let at_least = if took.is_some() { STAND_BACK_FOR_WHO_CAME } else { STAND_BACK_AT_LEAST };
@@ -242,8 +242,8 @@ impl Turns {
 /// Longest time for which a process without others hands a lock over. A new listener has its first turn within this time.
 pub(crate) const LONGEST: Duration = Duration::from_millis(100);
 
-/// Time for which a lock is left free for polling contenders. It is longer than the pauses of a contender that polls ten times a second. It
-/// is longer than the longest pause of this library's spin locks and of Redisson's, 128 and 130 ms.
+/// Time for which a lock is left free for polling contenders. The time is longer than the pauses of a contender that polls ten times a
+/// second. It is also longer than the longest pause of this library's spin locks and of Redisson's, 128 and 130 ms.
 pub(crate) const OPEN: Duration = Duration::from_millis(135);
 
 /// Time from one such opening to the next if no contender is known to poll. One opening in five seconds takes 3 % of the time.
@@ -265,7 +265,7 @@ pub(crate) const STAND_BACK_AT_LEAST: Duration = Duration::from_millis(1);
 /// for a processor.
 const STAND_BACK_FOR_WHO_CAME: Duration = Duration::from_millis(2);
 
-/// Longest such time. It is the cost if no other process takes the lock.
+/// Longest such time. The lock is idle for this long if no other process takes it.
 const STAND_BACK_AT_MOST: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ pub(crate) use handed::{Handed, Time};
 pub(crate) use waiter::Manner;
 use waiter::{Ended, Waiter};
 
+/// The waiters of this process for one lock, with their poll schedule.
 #[derive(Default)]
 pub(crate) struct WaitQueue {
     queue: Queue<Waiter>,
@@ -92,8 +93,8 @@ impl WaitQueue {
         }
     }
 
-    /// Makes the head poll again if the waiter with this ticket is the head. It was refused, but a message that arrived meanwhile may have
-    /// been discarded as an old one.
+    /// Makes the head poll again if the waiter with this ticket is the head. The waiter was refused, but a message that arrived meanwhile
+    /// may have been discarded as an old one.
     pub(crate) fn may_have_missed_a_message(&mut self, ticket: u64) {
         self.questions.poll_now |= self.is_head(ticket) && self.questions.subscription.is_some();
     }
@@ -136,8 +137,8 @@ impl WaitQueue {
         self.questions.on_unanswered(error);
     }
 
-    /// Returns the next step of the waiter with this ticket. Keeps its waker if it has to wait. The head also waits while a caller polls
-    /// from outside the queue (`asked_for`).
+    /// Returns the next step of the waiter with this ticket. Keeps the waker of a waiter that has to wait. The head also waits while a
+    /// caller polls from outside the queue (`asked_for`).
     pub(crate) fn turn(&mut self, ticket: u64, asked_for: bool, now: Instant, cx: &mut Context<'_>) -> Turn {
         let is_head = self.is_head(ticket);
         let Some(Entry { waker, failed, waiter }) = self.queue.entry(ticket) else {
@@ -146,6 +147,7 @@ impl WaitQueue {
         if let Some(hold) = waiter.handed.take() {
             return Turn::Take(hold);
         }
+        // The waiter's last request has ended, with or without a reply.
         waiter.asks = false;
         if waiter.open {
             return Turn::Open;
@@ -164,9 +166,10 @@ impl WaitQueue {
         }
         self.head_is_untold = false;
         if self.turns.is_unanswered() && !self.questions.is_due(now) {
-            // This message announces our own release, so it carries no news.
+            // Messages that arrive now announce our own release, so they carry no news.
             return Turn::Wait(self.questions.poll_at);
         }
+        // The reply to our release is overdue, so the head stops waiting for it.
         self.turns.give_up();
         self.look_at = self.look_at.filter(|at| now < *at);
         let heard = self.hears(now, cx);
@@ -191,7 +194,7 @@ impl WaitQueue {
     }
 
     /// Returns true if one of these messages makes the head poll at once. Each message counts as a turn. A thread that was waiting for a
-    /// processor finds several messages at once, and would otherwise wait for one turn too many.
+    /// processor finds several messages at once. If they counted as one, the head would wait for too many turns.
     fn follows(&mut self, messages: u64, now: Instant) -> bool {
         for _ in 0..messages {
             match self.turns.hear(now) {
@@ -207,6 +210,7 @@ impl WaitQueue {
                 Message::NextTurn(until) => self.questions.poll_at = Some(until),
                 Message::Own => self.questions.poll_by(now + POLL_UNTOLD),
             }
+            // A late reply to an earlier request must not postpone this poll.
             self.look_at = self.questions.poll_at;
         }
         false
@@ -290,7 +294,7 @@ impl WaitQueue {
         self.queue.get_mut(ticket).is_some_and(|waiter| waiter.handed.is_some())
     }
 
-    /// Takes back the hold that was handed over to this waiter, if the waiter leaves without accepting it.
+    /// Takes back the hold that was handed over to a waiter, if that waiter leaves without accepting the hold.
     pub(crate) fn untaken(&mut self, ticket: u64) -> Option<u32> {
         self.queue.get_mut(ticket)?.handed.take()
     }
@@ -341,8 +345,8 @@ impl WaitQueue {
     }
 
     /// Records the contenders that our release found, when the release let other processes have the lock. This process is among the
-    /// receivers if it is subscribed. If there are others, the head waits for their messages, or for as long as they need to poll. Returns
-    /// the head's waker.
+    /// receivers if it is subscribed. The head then waits for the others' messages, or for as long as polling contenders need. Returns the
+    /// head's waker.
     pub(crate) fn released(&mut self, contenders: Contenders, now: Instant) -> Option<Waker> {
         if !self.turns.is_unanswered() {
             return None;
@@ -358,15 +362,18 @@ impl WaitQueue {
                 self.follows(messages.unwrap_or_default().saturating_sub(1), now)
             }
         };
+        // A pending request of the head already serves as the poll after the release.
         self.questions.poll_now = asks && self.queue.head().is_some_and(|head| !head.waiter.asks);
         self.head_to_wake()
     }
 
     /// Removes a waiter from the queue. Returns the next head's waker if the head left.
     ///
-    /// The next head polls at once in three cases. First, the waiter left with a pending request or an unused permission to poll: it may
-    /// have consumed a wake-up. The waiter need not be the head any more. Waiters may have joined in front of it, but their replies are
-    /// older. Second, the next head may succeed where the leaving head was refused. Third, the leaving head was not subscribed.
+    /// The next head polls at once in each of these cases:
+    /// - The waiter left with a pending request or an unused permission to poll, so it may have consumed a wake-up. This also holds for a
+    ///   waiter that is not the head any more. Waiters may have joined in front of it, but their replies are older.
+    /// - The next head may succeed where the leaving head was refused.
+    /// - The next head is subscribed, and the leaving head was not.
     ///
     /// A head that was granted the lock for `lease` passes nothing on, because its release notifies the next head. The lease's end does
     /// not, so the next head polls then.
@@ -378,6 +385,7 @@ impl WaitQueue {
         let owes_a_question = left.is_some_and(owes);
         self.questions.poll_now |= owes_a_question;
         if self.queue.is_empty() || lease.is_some() {
+            // The wait after our release ends: the head was granted the lock, or no waiter is left.
             if lease.is_some() {
                 self.turns.end();
             } else {
@@ -388,6 +396,7 @@ impl WaitQueue {
         if self.queue.is_empty() {
             // An old error concerns only the waiters that were in the queue. A later waiter sends a new request.
             self.questions.last_error = None;
+            // A request without a reply may have consumed a wake-up, so the next waiter polls at once.
             self.questions.poll_now |= self.questions.unanswered_since.take().is_some();
         }
         if !was_head {
@@ -434,8 +443,8 @@ impl WaitQueue {
     /// Removes a waiter that was granted the lock, where many may hold the lock and there is `room` for more. Returns the wakers of the
     /// waiters that now poll, each for itself.
     ///
-    /// Waiters are let in while their permits fit into `room`. The first waiter that does not fit ends this, so no later waiter overtakes
-    /// it. `joined` is the number of waiters that had joined when the request was sent.
+    /// Waiters are let in while their permits fit into `room`, up to the first waiter that does not fit. No later waiter overtakes that
+    /// waiter. `joined` is the number of waiters that had joined when the request was sent.
     pub(crate) fn leave_open(&mut self, ticket: u64, mut room: u32, joined: u64) -> Vec<Waker> {
         self.queue.leave(ticket);
         self.questions.answered();
@@ -476,8 +485,8 @@ impl WaitQueue {
 
     /// Records a reply that a latch has ended. Returns the wakers of the waiters that have a next step now.
     ///
-    /// If the latch `is_open`, it has ended for all waiters that had joined when the request was sent (`asked`). In any case it has ended
-    /// for each waiter that looked for the first time before the latch `ended`. The other waiters poll again.
+    /// If `is_open`, the latch has ended for all waiters that had joined when the request was sent (`asked`). In any case the latch has
+    /// ended for each waiter whose first look was before the time `ended`. The other waiters poll again.
     pub(crate) fn open(&mut self, is_open: bool, ended: u64, asked: u64) -> Vec<Waker> {
         let mut woken = Vec::new();
         for Entry { waker, waiter, .. } in self.queue.entries() {
@@ -546,7 +555,7 @@ impl WaitQueue {
     }
 
     /// Fails every waiter in the queue with the head's error: the server did not reply in time, or refused. A waiter that joins later has a
-    /// new deadline for replies, whether or not the queue was empty in between. Returns the wakers.
+    /// new deadline for replies, even if the queue was never empty in between. Returns the wakers.
     pub(crate) fn fail_all(&mut self, error: &Error) -> Vec<Waker> {
         self.questions.poll_now |= self.questions.unanswered_since.take().is_some();
         self.queue.fail_all(error)

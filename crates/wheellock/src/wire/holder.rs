@@ -8,7 +8,7 @@ use crate::base::error::{Error, MAX_LABEL};
 /// A holder of a lock, as the server knew it at one moment. The holder may be a process that uses this library, Redisson, or a library of
 /// simple locks.
 ///
-/// Use it for display only. By the time you read it, another owner may hold the lock.
+/// Use this type for display only. Another owner may hold the lock by the time the reply arrives.
 ///
 /// ```no_run
 /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
@@ -34,8 +34,8 @@ pub struct Holder {
     pub lease_left: Duration,
     /// The label of the holder's manager: see [`LockManagerBuilder::label`](crate::LockManagerBuilder::label).
     ///
-    /// `None` if the manager has no label, if the holder uses another library, or if the user may not read the label. Do not trust the
-    /// text: every client that may write keys can change it. It has at most 256 bytes. `Display` escapes it.
+    /// `None` if the manager has no label, if the holder uses another library, or if the user may not read labels. Do not trust the text,
+    /// because every client that may write keys can change it. The text has at most 256 bytes. `Display` escapes it.
     pub label: Option<String>,
 }
 

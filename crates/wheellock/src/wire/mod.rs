@@ -1,6 +1,6 @@
 //! Parameters of scripts and queries, and the meaning of replies.
 //!
-//! Only this module builds parameters and reads replies. It does not know the scripts, keys and channels of a lock's kind: see `kind`.
+//! Only this module builds parameters and reads replies. The scripts, keys and channels of a lock's kind belong to `kind`.
 
 pub(crate) mod holder;
 

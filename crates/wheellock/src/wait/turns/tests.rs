@@ -142,7 +142,7 @@ fn holder_stands_back_from_no_process() {
     assert!(!turns.is_unanswered(), "released for another reason");
 }
 
-/// Hands the lock over for `time` and releases it every 100 ms. Returns when it was left free, and how.
+/// Hands the lock over for `time` and releases it every 100 ms. Returns when the lock was left free, and how.
 fn openings(turns: &mut Turns, contenders: Contenders, time: Duration) -> Vec<(Duration, Opening)> {
     let start = Instant::now();
     let (mut now, mut opened) = (start, Vec::new());

@@ -75,7 +75,7 @@ fn a_latch_that_has_ended_is_open_for_those_whom_it_concerns() {
     assert!(!ask(&mut waiters, later, now), "once");
 }
 
-/// Two callers poll from outside the queue. The first is answered, subscribes and polls once more. Then the second's reply arrives.
+/// Two callers poll from outside the queue. The first gets its reply, subscribes and polls once more. Then the second's reply arrives.
 #[test]
 fn who_leaves_in_the_middle_of_a_question_leaves_it_to_the_head_whoever_that_is() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
@@ -241,8 +241,8 @@ fn who_was_let_in_and_leaves_without_asking_lets_the_next_one_ask() {
     assert!(!ask(&mut waiters, next, now), "once");
 }
 
-/// Found by simulated fleets: a reader with a wait shorter than a round trip joined while the reader before it polled. It was refused as if
-/// the lock were held, though the lock had not been held since the reader joined.
+/// Found by simulated fleets: a reader with a wait shorter than a round trip joined while an earlier reader polled. The later reader was
+/// refused as if the lock were held, though the lock had not been held since this reader joined.
 #[test]
 fn a_reader_who_comes_when_the_writer_has_gone_is_not_told_that_it_is_there() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
@@ -468,7 +468,8 @@ fn messages_that_come_at_once_are_a_turn_each() {
     }
 }
 
-/// The head polls after a while, to see whether the others have taken their turns. It does not poll when a message has just said so.
+/// The head polls after a while, to see whether the others have taken their turns. The head does not poll just after a message that reports
+/// a turn.
 #[test]
 fn a_turn_of_the_others_puts_the_heads_question_off() {
     for is_heard in [false, true] {

@@ -10,11 +10,11 @@ pub(super) struct Waiter {
     pub(super) let_in: u32,
     /// Accepts a hold of this process as it is.
     pub(super) takes_over: bool,
-    /// Has a request pending: it was allowed to poll and has not taken its next turn yet.
+    /// Has a request pending: the waiter was allowed to poll and has not taken its next turn yet.
     pub(super) asks: bool,
-    /// Index of the hold that was handed over to it.
+    /// Index of the hold that was handed over to this waiter.
     pub(super) handed: Option<u32>,
-    /// Number of permits, or of holds, that it wants.
+    /// Number of permits, or of holds, that this waiter wants.
     pub(super) wants: u32,
     pub(super) manner: Manner,
     /// Number of waiters that had joined before.
@@ -26,7 +26,8 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    /// Returns true, once, if this waiter may poll: it was allowed to by itself, or by a broadcast. `let_in` is the number of broadcasts.
+    /// Returns true, once, if this waiter may poll. Either it was allowed to alone, or a broadcast let all waiters in. `let_in` is the
+    /// number of broadcasts.
     pub(super) fn take_may_ask(&mut self, let_in: u32) -> bool {
         let with_all = std::mem::replace(&mut self.let_in, let_in) != let_in;
         std::mem::take(&mut self.may_ask) || with_all

@@ -37,7 +37,7 @@ pub(crate) enum Turn {
     },
     /// Sleep, and at most until this time if there is one.
     Wait(Option<Instant>),
-    /// Fail: the server cannot be reached. Every waiter gets this error.
+    /// Fail with the error that kept the head from polling. Every waiter gets this error.
     Failed(Error),
     /// Return: the latch is open.
     Open,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Turns {
     /// When this process released the lock to let others have it; `None` once the reply has arrived.
     released: Option<Instant>,
-    /// Number of such releases in a row that no other process received.
+    /// Number of consecutive such releases that no other process received.
     alone: u32,
     /// Duration of the last reply's round trip.
     round_trip: Duration,
@@ -219,10 +219,13 @@ impl Turns {
     /// Returns the part of `budget` for which this process may hand the lock over.
     ///
     /// The processes that want the lock share the budget, so no process waits for longer than the budget. The time in which the lock passes
-    /// between processes is part of it.
+    /// between processes is part of the budget.
     ///
-    /// A process that did not receive the last release may have been about to subscribe. Redisson subscribes anew for each turn. No process
-    /// has the lock for longer than the others' turns took. While releases report no other receiver, the budget doubles, up to [`LONGEST`].
+    /// The receivers of the release before the last one count, too. A process that did not receive the last release may have been about to
+    /// subscribe, because Redisson subscribes again for each turn.
+    ///
+    /// No process has the lock for longer than the others' turns took. While releases report no other receiver, the budget doubles, up to
+    /// [`LONGEST`].
     pub(crate) fn share_of(&self, budget: Duration) -> Duration {
         let others = self.others.max(self.others_before);
         if others == 0 {

@@ -42,8 +42,8 @@ pub fn main() -> ExitCode {
 /// make this process call this function again; they precede the program's own arguments. The program starts itself in
 /// that way to tie a command to its own life.
 ///
-/// Blocks the thread until the program ends. Must be called by the first thread of a process, because on Linux a
-/// command is tied to the life of the thread that started it.
+/// Blocks the thread until the program ends. Must be called by the first thread of a process. On Linux, a command is
+/// tied to the life of the thread that started it.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, again: &[&str]) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     if let Some((parent, command)) = child::bound(&arguments) {

@@ -7,7 +7,7 @@ use std::task::Poll;
 use rustix::process::Signal;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
-/// The signals that ask a program to end.
+/// The signals that request the end of a program.
 const PASSED_ON: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
 
 /// Receives signals to this process from its creation on.

@@ -1,7 +1,7 @@
 //! One call of a user, and the rule for repeating it.
 //!
-//! A call repeats an attempt only if the attempt certainly had no effect. This module does not own the loop
-//! (`attempts` does), one attempt (`started` does) or the choice of the server (`route` does).
+//! A call repeats an attempt only if the attempt certainly had no effect. This module does not contain the loop, one
+//! attempt or the choice of the server. See `attempts`, `started` and `route`.
 
 use std::task::Waker;
 use std::time::{Duration, Instant};

@@ -1,7 +1,8 @@
 //! The internal API for lock-layer crates.
 //!
-//! Ordinary users do not need it. It offers calls without a future or with a hand-written one, the order of effects
-//! on the wire, and the connection of a reply. It is hidden from the documentation and may change with every release.
+//! Ordinary users do not need it. It offers calls without a future or with a hand-written one. It also exposes the
+//! order of effects on the wire and the connection of a reply. It is hidden from the documentation and may change
+//! with every release.
 
 use std::fmt;
 use std::task::Waker;
@@ -126,10 +127,10 @@ impl Client {
         self.route.server_of(connection)?.host()
     }
 
-    /// Waits until all writes on `connection` so far are acknowledged according to `acks`, or until `timeout` has
-    /// passed on the server. The reply contains the number of acknowledgements ([`Acks::heard`]).
+    /// Waits until all writes on `connection` so far are acknowledged according to `acks`. The server ends the wait
+    /// after `timeout`. The reply contains the number of acknowledgements ([`Acks::heard`]).
     ///
-    /// `connection` is the connection of an answered call ([`Started::connection`],
+    /// `connection` is the connection of a call that received its reply ([`Started::connection`],
     /// [`Detached::connection`](crate::Detached::connection)). On a different connection, the server would count that
     /// connection's writes, and confirm without having waited. The wait fails if the connection has ended or ends
     /// meanwhile.
@@ -180,14 +181,14 @@ impl Client {
         Some(Flush { server, is_answered: true })
     }
 
-    /// Returns true if `connection` was the last connection to its server, because this client was closed or its
+    /// Returns true if `connection` was the last connection to its server. Then this client was closed, or its
     /// runtime has ended. Requests without a reply on that connection never get one, and later requests do not
     /// either.
     pub fn has_ended(&self, connection: ConnectionId) -> bool {
         self.route.server_of(connection).is_some_and(|server| closed_for_good(&server.lock().phase))
     }
 
-    /// Returns a number that is equal for keys of the same server. It tells apart the clocks of servers.
+    /// Returns a number that is equal for keys of the same server. It distinguishes the clocks of servers.
     pub fn node_of(&self, key: &[u8]) -> u32 {
         self.route.node_of(key)
     }

@@ -304,8 +304,8 @@ impl Client {
     /// Closes the connection for all clones. Calls that are already queued are sent, and may still get their replies
     /// within a second. After that, every call fails with [`ErrorKind::Closed`].
     ///
-    /// A runtime that is dropped after this does not wait for DNS lookups, because lookups run on threads of the
-    /// process. With 200 clients and a silent name server, dropping the runtime took 1.5 ms.
+    /// A runtime that is dropped after this does not wait for DNS lookups, which run on threads of the process. With
+    /// 200 clients and a silent name server, dropping the runtime took 1.5 ms.
     ///
     /// # Cancel safety
     ///

@@ -13,8 +13,8 @@ use crate::topology::cluster::Cluster;
 /// Interest in a channel. The interest ends when the subscription is dropped.
 ///
 /// A subscription is a coalesced wake-up, not a queue. It reports that there was a reason to check, regardless of the
-/// number of messages. [`poll_changes`](Self::poll_changes) returns that number. A reason to check is a message, or
-/// an event that may have hidden a message: a lost connection or a refusal.
+/// number of messages. [`poll_changes`](Self::poll_changes) returns that number. A reason to check is a message, or a
+/// lost connection or a refusal, which may have hidden a message.
 ///
 /// A user that checks once after subscribing, and again whenever [`changed`](Self::changed) resolves, does not miss
 /// any message.
@@ -58,8 +58,8 @@ impl Subscription {
     }
 
     /// Follows the channel's slot to another node. This counts as a reason to check, because a message may have been
-    /// missed meanwhile. The SUBSCRIBE is queued at the new node before this returns, so a user that checks after
-    /// that does not miss a message.
+    /// missed meanwhile. The SUBSCRIBE is queued at the new node before this returns. A user that checks after that
+    /// does not miss a message.
     fn follow(&mut self) -> bool {
         let gone_to = self.gone_to();
         if let Some((node, channel)) = &gone_to {

@@ -284,7 +284,7 @@ impl<'a> Running<'a> {
         if closing {
             woken += self.check_closing()?;
         }
-        // The timer is armed, and by the instant of the last read it is not due, so it need not be polled. A timer
+        // The instant of the last read shows that the armed timer is not due, so it need not be polled. A timer
         // without a driver has to be polled on every turn.
         let due_later = self.heard > before && armed.is_some_and(|armed| self.heard < armed);
         if closing || !due_later || !self.timer.is_driven() {
@@ -382,7 +382,7 @@ impl<'a> Running<'a> {
     }
 
     /// Reads the socket directly, without the runtime's readiness. A runtime that stood still has not polled for
-    /// events yet, and the timer may wake this task before that poll. Returns the number of woken callers.
+    /// events yet. The timer may wake this task before that poll. Returns the number of woken callers.
     fn look(&mut self) -> Result<usize, Error> {
         let mut woken = 0;
         for _ in 0..READS_PER_LOOK {

@@ -3,9 +3,9 @@
 //! Tasks that are dropped with the same runtime have queued calls. Tasks that are dropped later will queue more. This
 //! module writes both.
 //!
-//! A server discards unread requests if it cannot write a reply because the process has ended (`writeToClient` in
-//! networking.c of Redis 7.0; seen with unix sockets and TLS). The dropped driver therefore waits a moment for
-//! replies. Calls that are queued later get no reply, because no task would read it.
+//! After the process has ended, a server cannot write its replies, and then discards unread requests. Source:
+//! `writeToClient` in networking.c of Redis 7.0; seen with unix sockets and TLS. The dropped driver therefore waits a
+//! moment for replies. Calls that are queued later get no reply, because no task would read it.
 
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The state of one connection, shared by its callers and its driver.
 //!
 //! One short mutex guards the state. No task holds the mutex during a system call or while it wakes a caller. A
-//! caller that finds the connection idle writes to the socket itself, because a task switch costs more than the
-//! write. Any other caller only appends, and one flush by the driver serves the whole batch.
+//! caller that finds the connection idle writes to the socket itself. A task switch would cost more than the write.
+//! Any other caller only appends, and one flush by the driver serves the whole batch.
 //!
 //! After the driver has woken several callers, it is `corked`: it yields once to the back of the run queue. The calls
 //! that those callers append then leave in a single write. Many calls leave in two writes, so that the server works
@@ -45,7 +45,7 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     /// The role that the server must have.
     pub(crate) role: Role,
-    /// A number that tells the servers of one client apart.
+    /// A number that distinguishes the servers of one client.
     pub(crate) node: u32,
     /// Receives the connection's events.
     listener: Listener,
@@ -81,7 +81,7 @@ pub(crate) struct State {
     /// The instant at which a caller disarmed the timer and woke the driver. The driver clears it when it next keeps
     /// time.
     pub(crate) disarmed: Option<Instant>,
-    /// Number of connections. A writer that returns in another epoch must not give back its bytes.
+    /// Number of connections. A writer that returns in another epoch must not return its bytes to the pipeline.
     pub(crate) epoch: u64,
     pub(crate) info: Option<ServerInfo>,
     /// The latest failure to connect, for callers whose deadline passes meanwhile.
@@ -158,7 +158,7 @@ pub struct Stats {
     pub in_flight: usize,
     /// Bytes that are queued and not yet accepted by a socket.
     pub queued_bytes: usize,
-    /// Time from queueing to reply, of every answered call whose caller was still waiting.
+    /// Time from queueing to reply, of every call whose caller was still waiting for the reply.
     pub latency: Histogram,
 }
 
@@ -286,8 +286,8 @@ impl Shared {
         contained(|| (self.listener)(event));
     }
 
-    /// Enters another phase, unlocks the state and notifies in this order: the sink of detached calls that ended with
-    /// the last phase, the listener, and the waiting tasks.
+    /// Enters another phase and unlocks the state. Then notifies in this order: the sink of detached calls that ended
+    /// with the last phase, the listener, the waiting tasks.
     pub(crate) fn enter(
         &self,
         mut state: MutexGuard<'_, State>,
@@ -428,8 +428,8 @@ impl Shared {
         wake_all(wakers.into_iter().chain(driver));
     }
 
-    /// Locks the state. A panic under the lock can only come from a broken allocator, and the state is still the best
-    /// one known.
+    /// Locks the state. A panic under the lock can only have its cause in a broken allocator. The state is still the
+    /// best one known.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -631,7 +631,7 @@ impl State {
     }
 
     /// Leaves to the driver the bytes that the socket did not take. Encrypted bytes are not in any queue any more. A
-    /// driver that is awake and has just flushed would miss them, so it must flush once more before it waits.
+    /// driver that has just flushed would miss them, so it must flush once more before it waits.
     fn leave_to_driver(&mut self) -> Option<Waker> {
         let driver = self.driver_to_wake();
         self.left_to_driver |= driver.is_none();
@@ -654,7 +654,7 @@ impl State {
         std::mem::take(&mut self.parked).then(|| self.driver.clone()).flatten()
     }
 
-    /// Returns a number that tells waiters apart.
+    /// Returns a number that distinguishes waiters.
     pub(crate) fn new_waiter(&mut self) -> u64 {
         self.next_waiter += 1;
         self.next_waiter

@@ -1,7 +1,7 @@
 //! One attempt to connect: socket, handshake and readiness.
 //!
-//! An attempt returns a connection that is ready to serve, or an error that tells the user how to fix the cause. It
-//! does not leave a half-open connection behind.
+//! An attempt returns a connection that is ready to serve, or an error that names the remedy. It does not leave a
+//! half-open connection behind.
 
 use std::future::Future;
 use std::io;
@@ -73,9 +73,9 @@ async fn open_named(
     Opening { shared, address, server: &server, named_by: Some(named_by) }.run(patience).await
 }
 
-/// Connects to the one address whose server reports that it is the primary. Tries all addresses at once. Retries with
-/// backoff the servers that cannot be reached or are not a primary, because one of them may become the primary. Does
-/// not retry a server that refuses this client.
+/// Connects to the one address whose server reports that it is the primary. Tries all addresses at once. Retries
+/// servers that cannot be reached or are not a primary, with backoff. One of them may become the primary. Does not
+/// retry a server that refuses this client.
 async fn open_the_primary(shared: &Shared, addresses: &[Address]) -> Result<Open, Error> {
     let mut patience = Patience::new(&shared.config.timer, shared.config.connect_timeout);
     let mut looks: Vec<_> = addresses.iter().map(|address| Look::new(shared, address)).collect();
@@ -149,7 +149,7 @@ impl<'a> Look<'a> {
 }
 
 /// Returns one error with the last error of each address. The error is a refusal only if every server refuses the
-/// client, because a server without a verdict may be the primary.
+/// client. Any other server may be the primary.
 fn none_is_primary(shared: &Shared, last: &[Option<Error>]) -> Error {
     let errors = || last.iter().flatten();
     let all_refuse = last.iter().all(|last| last.as_ref().is_some_and(Error::is_refusal));
@@ -354,7 +354,7 @@ impl Opening<'_> {
         self.not_connected(ErrorKind::Connect, &detail).because_of_io(error)
     }
 
-    /// Returns the error of a connection that broke during the handshake. The moment at which the server closes tells
+    /// Returns the error of a connection that broke during the handshake. The moment at which the server closes shows
     /// which protocol it expects (observed on Redis 7.0). A TLS port resets a plain client before any reply. With TLS
     /// 1.3, a missing client certificate shows only after the TLS handshake, as an end of the stream.
     fn broke(&self, error: io::Error, answered: bool) -> Error {

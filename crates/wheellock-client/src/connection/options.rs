@@ -23,7 +23,7 @@ pub struct CallOptions {
     /// The absolute deadline. It covers queueing, connecting and the reply. If `None`, the configured response
     /// timeout applies from the first poll.
     pub deadline: Option<Instant>,
-    /// Whether the call may use the reserved room. That room stays free for calls that must not be refused when the
+    /// Allows the call to use the reserved room. That room stays free for calls that must not be refused when the
     /// queue is full.
     pub reserved: bool,
 }

@@ -107,8 +107,8 @@ impl<'a> Started<'a> {
         }
     }
 
-    /// Returns the connection on which the call was answered or given up. Returns `None` before that, and for a call
-    /// that was never queued.
+    /// Returns the connection on which the call received its reply or was given up. Returns `None` before that, and
+    /// for a call that was never queued.
     pub fn connection(&self) -> Option<ConnectionId> {
         match &self.under_way {
             Ok(UnderWay { server, stage: Stage::Done { epoch }, .. }) => {

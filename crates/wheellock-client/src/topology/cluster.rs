@@ -69,7 +69,7 @@ struct Survey {
     /// The number of the next watcher.
     next_watcher: u64,
     changes: u64,
-    /// Whether messages use sharded pub/sub. `None` until a node has told.
+    /// True if messages use sharded pub/sub. `None` until a node has reported its support.
     sharded: Option<bool>,
     last_error: Option<Error>,
     /// Every node queried in the last round refuses this client.

@@ -1,7 +1,7 @@
 //! The choice of the primary's address from several Sentinels' replies.
 //!
 //! Sentinels may disagree. This module is pure: it does not query Sentinels. It does not verify that the server is a
-//! primary, because only the server's own ROLE reply can tell.
+//! primary, because only the server's own ROLE reply can show that.
 //!
 //! The steps of a failover, as seen from outside (redis-server 7.0.15, three Sentinels, SIGKILL of the primary at 0;
 //! SIGSTOP and `SENTINEL FAILOVER` take the same steps):

@@ -169,8 +169,8 @@ impl Finder {
     }
 
     /// Returns the pause before a Sentinel is queried again. The pause is short while the primary is not connected or
-    /// is being replaced. It is also short while a Sentinel has lost the primary and the primary is not `is_lively`
-    /// for this client either. A fault that lasts lengthens the pause.
+    /// is being replaced. It is also short while a Sentinel has lost the primary and `is_lively` is false. A fault
+    /// that lasts lengthens the pause.
     pub(crate) fn interval(&self, now: Instant, is_lively: bool) -> Duration {
         let mut state = self.lock();
         let discovery = &state.discovery;

@@ -16,8 +16,8 @@ pub(crate) struct Node {
     /// The id in the node's `nodes.conf`. It survives a restart and a change of address, but not `CLUSTER RESET
     /// HARD`.
     pub(crate) id: String,
-    /// The preferred address. Its host is empty if the node does not know its own host, because no other node has
-    /// sent it yet.
+    /// The preferred address. Its host is empty if the node does not know its own host yet. A node learns it from
+    /// other nodes.
     pub(crate) address: Address,
     /// The second address of a node with a host name. It holds the IP address if `address` holds the host name, and
     /// the reverse.
@@ -117,7 +117,7 @@ fn parse_line(line: &str, by_name: bool, unclaimed: &mut u16) -> Result<Option<N
 
 /// Parses `ip:port`, optionally followed by `@cport`, `,hostname` and `,aux=value`. Returns the address by IP and the
 /// address by name. Returns `None` if the port is zero. Redis shows port zero for a node without a port of the
-/// requested kind, TLS or not (`clusterGenNodeDescription` in cluster.c of Redis 7.2).
+/// requested kind, TLS or not. Source: `clusterGenNodeDescription` in cluster.c of Redis 7.2.
 fn parse_endpoint(text: &str) -> Result<Option<(Address, Option<Address>)>, Malformed> {
     let mut parts = text.split(',');
     let by_ip = parts.next().unwrap_or_default();
@@ -148,8 +148,8 @@ fn parse_range(text: &str) -> Result<RangeInclusive<u16>, Malformed> {
     if range.is_empty() { Err(Malformed("a range of slots ends before it starts")) } else { Ok(range) }
 }
 
-/// Maximum number of nodes: ten times the size up to which Redis Cluster is meant to scale (its specification, "main
-/// goals").
+/// Maximum number of nodes. It is ten times the size up to which Redis Cluster is meant to scale (specification,
+/// "main goals").
 const MAX_NODES: usize = 10_000;
 
 /// Maximum length of an id. Redis uses 40 hexadecimal digits.

@@ -2,8 +2,8 @@
 //!
 //! A view may be older than other views. This module is pure: it does not send requests and does not read a clock.
 //!
-//! A primary claims its slots under its *config epoch*. A node takes over slots by a failover or by an import, under
-//! an epoch above all epochs that it knows. So of two claims to a slot, the claim with the higher epoch is the newer,
+//! A primary claims its slots under its *config epoch*. A failover or an import moves slots to a node, under an epoch
+//! above all epochs that the node knows. So of two claims to a slot, the claim with the higher epoch is the newer,
 //! however late it arrives.
 //!
 //! Epochs may not decide, and an administrator may bypass them. No entry is therefore permanent. A MOVED reply is
@@ -230,7 +230,7 @@ impl SlotMap {
     }
 
     /// Updates the address, role and reachability of the view's nodes. Skips a node if its epoch in the view is lower
-    /// than that of a slot it is known to own.
+    /// than the epoch of one of its known slots.
     fn merge_nodes(&mut self, view: &View<'_>, keys: &[Option<u16>]) {
         let held = self.held();
         for (key, seen) in keys.iter().zip(&view.nodes) {

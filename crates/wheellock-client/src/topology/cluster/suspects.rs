@@ -1,4 +1,4 @@
-//! The nodes with recent faults, to tell new faults from repeated ones. Pure.
+//! The nodes with recent faults, which distinguish new faults from repeated ones. Pure.
 
 use std::collections::HashMap;
 use std::time::Instant;

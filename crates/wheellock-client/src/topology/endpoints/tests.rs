@@ -6,7 +6,7 @@ use super::*;
 use crate::base::address::Address;
 use crate::base::endpoint::address;
 
-/// Node `a` has slots and a name, node `b` has slots and no name, node `c` has a name and no slots.
+/// Node `a` has slots and a name. Node `b` has slots and no name. Node `c` has a name and no slots.
 const VIEW: &str = "\
 aaaa 192.0.2.1:7000@1,a.example myself,master - 0 0 1 connected 0-8191
 bbbb 192.0.2.2:7001@1 master - 0 0 2 connected 8192-16383

@@ -48,8 +48,8 @@ fn slots(ranges: &[RangeInclusive<u16>]) -> SlotSet {
 
 #[test]
 fn a_failover_that_a_real_cluster_told() {
-    // Views of 21000 on redis-server 7.0.15, around the SIGKILL of 21002: before it, while 21002 was down, and after
-    // 21003 had taken over.
+    // Views of 21000 on redis-server 7.0.15. They are from before the SIGKILL of 21002, from its downtime, and from
+    // after 21003 had taken over.
     let before = "\
 568100cf1bd97e9d2b0a3055ab9dfaf4c0d75a3c 127.0.0.1:21003@31003,node21003.example.org slave dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 0 1795271357971 3 connected
 9908c19e290291a850d56d19209e8938f619a2ce 127.0.0.1:21001@31001,node21001.example.org master - 0 1795271357871 2 connected 5461-10922
@@ -443,8 +443,7 @@ proptest! {
         if others {
             truth.iter_mut().for_each(|node| node.id.push('x'));
         }
-        // The worst case: every owner is wrong, its claim has the highest epoch, and the owner is not up to send
-        // MOVED.
+        // In the worst case, every owner is wrong, has the highest epoch, and is not up to send MOVED.
         for owner in all_owners(&map).into_iter().flatten().collect::<HashSet<_>>() {
             map.unreachable(&owner);
         }

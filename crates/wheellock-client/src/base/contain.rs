@@ -14,6 +14,7 @@ use std::task::{Poll, Waker};
 pub(crate) fn contained<T>(run: impl FnOnce() -> T) -> Option<T> {
     let drop_thrown = |thrown: Box<dyn Any + Send>| {
         if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(thrown))) {
+            // Dropping the second payload could panic again, so it leaks.
             std::mem::forget(again);
         }
     };
@@ -23,6 +24,7 @@ pub(crate) fn contained<T>(run: impl FnOnce() -> T) -> Option<T> {
 /// Wakes all wakers, even if some of them panic.
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     let mut wakers = wakers.into_iter();
+    // The iterator continues behind the waker that panicked.
     while contained(|| wakers.by_ref().for_each(Waker::wake)).is_none() {}
 }
 

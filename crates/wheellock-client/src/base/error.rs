@@ -379,8 +379,8 @@ pub fn error_code(text: &[u8]) -> &str {
 }
 
 /// Returns true if a script on a cluster's node accessed a key that may be on the other node. The key's slot is
-/// migrating between the two nodes (`scriptVerifyClusterState` in script.c of Redis 7.0, and with other words before
-/// it `luaRedisGenericCommand` in scripting.c of 6.2).
+/// migrating between the two nodes. Sources: `scriptVerifyClusterState` in script.c of Redis 7.0, and
+/// `luaRedisGenericCommand` in scripting.c of 6.2, which puts other words before the text.
 fn was_ended_by_a_move(text: &[u8]) -> bool {
     contains(text, b"script attempted to access a non local key")
         || contains(text, b"Script attempted to access a non local key")

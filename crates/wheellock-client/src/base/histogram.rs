@@ -7,8 +7,8 @@ use std::time::Duration;
 
 /// A histogram of durations.
 ///
-/// Its size is fixed at 1.2 KB. Each power of two of nanoseconds is split into four buckets, so a quantile is at most
-/// 25 % above the truth. The sum is exact.
+/// Its size is fixed at 1.2 KB. Each power of two of nanoseconds is split into four buckets. A quantile is therefore
+/// at most 25 % above the truth. The sum is exact.
 ///
 /// Exporters need [`buckets`](Self::buckets), [`sum`](Self::sum) and [`count`](Self::count). Most of them need fewer
 /// than the 148 buckets. Adjacent buckets can be merged, and the merged bucket has the bound of the last one:
@@ -95,8 +95,8 @@ impl Histogram {
         self.buckets().take_while(|bucket| bucket.to <= bound).map(|bucket| bucket.count).sum()
     }
 
-    /// Returns the duration that a share `q` (0 to 1) of all durations does not reach, rounded up to its bucket's
-    /// end. An empty histogram returns zero.
+    /// Returns the quantile `q` (0 to 1) of all durations, rounded up to the end of its bucket. An empty histogram
+    /// returns zero.
     pub fn quantile(&self, q: f64) -> Duration {
         let count = self.count();
         #[expect(

@@ -90,8 +90,8 @@ impl Script {
         Self { text, sha, fixed: None, part: None, natives: &[] }
     }
 
-    /// Returns this script as a part of `whole`, a script that does the work of several calls of its parts in one
-    /// run. The part has one key, and `whole` has at most nine parts.
+    /// Returns this script as a part of `whole`. One run of `whole` does the work of several calls of its parts. The
+    /// part has one key, and `whole` has at most nine parts.
     ///
     /// The client may then send calls from the same write as one call of `whole`. The keys of that call are the keys
     /// of the parts. Its arguments are, for each part, the part's number and the part's arguments. It returns for

@@ -91,6 +91,7 @@ impl Resolver {
 
     fn join(&self, host: &Arc<str>) -> (Arc<OnceLock<Answer>>, u64) {
         let mut state = self.0.lock();
+        // In a child process the parent's threads do not exist, so its lookups would never end.
         if state.process != std::process::id() {
             *state = State::new();
         }

@@ -167,6 +167,7 @@ impl Unread {
 
     /// Reads the authorities once. A failure is not stored, so the next attempt reads again.
     fn read(&self) -> Result<Arc<ClientConfig>, Error> {
+        // The lock is held while reading, so that concurrent attempts read only once.
         let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(config) = &*built {
             return Ok(Arc::clone(config));

@@ -177,6 +177,7 @@ impl<'a> Handshake<'a> {
 
     fn second_flight(&mut self, out: &mut BytesMut) {
         let serves = matches!(self.role, Role::Primary | Role::Node);
+        // HELLO has already authenticated this user. This AUTH only shows whether the server checks the password.
         if let Credentials { username: None, password: Some(password) } = self.credentials {
             Command::new("AUTH").arg(password.expose()).encode(out);
             self.expected.push_back(Expect::PasswordCheck);

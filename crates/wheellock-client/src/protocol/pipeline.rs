@@ -340,6 +340,8 @@ impl Pipeline {
         match place.and_then(|place| self.entries.get_mut(place)) {
             Some(Entry { what: What::Wait(group), .. }) => self.waits.leave(*group, slot),
             Some(entry) => {
+                // The entry stays, because its reply is still due. Without the entry, the next call would receive
+                // that reply.
                 entry.what = What::Orphan;
                 self.orphans += 1;
                 self.make_room();
@@ -390,6 +392,7 @@ impl Pipeline {
 
     /// Hands all queued bytes to a writer. At most one writer may exist at a time.
     pub(crate) fn take_output(&mut self) -> BytesMut {
+        // Only unwritten neighbours can share a command, so bundling happens as late as possible.
         self.bundle();
         self.claimed = self.queued;
         self.held = self.out.len();
@@ -415,6 +418,7 @@ impl Pipeline {
             }
             return;
         }
+        // These bytes never left, so the calls that begin in them count as unwritten again.
         self.claimed -= rest.len() as u64;
         rest.extend_from_slice(&self.out);
         self.out = rest;
@@ -563,6 +567,8 @@ impl Pipeline {
             let outcome = if self.connected { Outcome::MaybeExecuted } else { Outcome::NotSent };
             let failure = Failure { kind: ErrorKind::Timeout, outcome, cause: None };
             if let Some(entry) = self.entries.get_mut(place) {
+                // The entry stays, because its reply may still arrive. Without the entry, the next call would receive
+                // that reply.
                 entry.what = What::Orphan;
                 self.orphans += 1;
             }
@@ -656,6 +662,7 @@ impl Pipeline {
             if let What::Call(slot) = entry.what
                 && let Some(slot) = self.slots.get_mut(slot as usize)
             {
+                // The orders shift every queued call. With its old number, `leave` would orphan another call.
                 slot.sequence += orders;
             }
             self.entries.push_back(Entry { start: entry.start + moved, at: now, ..entry });
@@ -738,6 +745,7 @@ impl Pipeline {
             if let What::Call(slot) = entry.what
                 && let Some(slot) = self.slots.get_mut(slot as usize)
             {
+                // Dropped entries shift the later ones. With its old number, `leave` would orphan another call.
                 slot.sequence = self.first + self.entries.len() as u64;
             }
             self.entries.push_back(Entry { start: self.queued, members: 0, ..entry });

@@ -55,6 +55,7 @@ impl Pipeline {
         millis: u64,
         now: Instant,
     ) -> Result<u32, NoWait> {
+        // WAIT covers only the writes of its own connection.
         if !self.connected || self.connection != connection {
             return Err(NoWait::Ended);
         }

@@ -28,6 +28,7 @@ impl Pipeline {
 
     fn on_reply(&mut self, value: Value, now: Instant, wakers: &mut Vec<Waker>) -> Result<(), Desync> {
         const UNASKED: Desync = Desync("a reply came that nothing asked for");
+        // Check the nonce before delivering the value: no caller may receive a PING's reply.
         if let Some(nonce) = self.asked_back
             && !self.front_is(What::Ping(nonce))
             && is_number(&value, nonce)

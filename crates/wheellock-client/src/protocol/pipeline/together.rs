@@ -21,6 +21,7 @@ impl Pipeline {
         let first = self.entries.partition_point(|entry| entry.start < base);
         let mut parts = self.entries.range(first..).map(|entry| entry.shape.part);
         let is_alone = parts.len() == 1;
+        // Most writes contain no call to rewrite, and then no byte is copied.
         if parts.all(|part| part.is_of_none() || is_alone && self.bundles.native(part).is_none()) {
             return;
         }
@@ -99,6 +100,7 @@ impl Pipeline {
             self.heard_error(text);
             match bundle.whole().filter(|_| crate::base::error::error_code(text) == "NOSCRIPT") {
                 Some(whole) => {
+                    // Load the script for later bundles. An orphan discards the reply.
                     self.push(What::Orphan, now);
                     Command::new("SCRIPT").arg("LOAD").arg(whole.text()).encode(&mut self.out);
                     self.close_entry();

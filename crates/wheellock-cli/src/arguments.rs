@@ -130,8 +130,9 @@ pub(crate) struct Doctor {
 /// Measure what locks cost on a server
 ///
 /// Round trips; acquiring and releasing a lock that nobody else wants, one after the other on one connection; and one lock that
-/// many tasks want at once, on one thread and one connection, handed over within the process and not. The lock is one that nobody else has, and nothing is
-/// left of it. The numbers are those of this machine, this network and this server as it is now: they say nothing about others.
+/// many tasks want at once, on one thread and one connection, handed over within the process and not. The lock is one that nobody
+/// else has, and nothing is left of it. The numbers are those of this machine, this network and this server as it is now: they
+/// say nothing about others.
 ///
 /// Exit codes: 0; 64 for wrong arguments; 69 if the server cannot be reached, or does not serve.
 #[derive(Debug, Args)]

@@ -1,8 +1,10 @@
 //! The parser of `CLUSTER NODES`: one node's view of its cluster.
 //!
-//! This module does not judge whether a view is correct; `slot_map` does. Each node has one line: `<id>
-//! <ip:port@cport[,hostname[,aux=value]*]> <flags> <primary> <ping> <pong> <epoch> <link> <slot>*`. Sources: the
-//! documentation of the command, `clusterGenNodeDescription` in cluster.c of Redis 7.0, and replies of real servers.
+//! This module does not judge whether a view is correct; `slot_map` does. Each node has one line:
+//! `<id> <ip:port@cport[,hostname[,aux=value]*]> <flags> <primary> <ping> <pong> <epoch> <link> <slot>*`.
+//!
+//! Sources: the documentation of the command, `clusterGenNodeDescription` in cluster.c of Redis 7.0, and replies of
+//! real servers.
 
 use std::ops::RangeInclusive;
 
@@ -13,8 +15,8 @@ use crate::base::slots::SLOTS;
 /// One node, as another node or the node itself sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
-    /// The id in the node's `nodes.conf`. It survives a restart and a change of address, but not `CLUSTER RESET
-    /// HARD`.
+    /// The id in the node's `nodes.conf`. It survives a restart and a change of address, but not
+    /// `CLUSTER RESET HARD`.
     pub(crate) id: String,
     /// The preferred address. Its host is empty if the node does not know its own host yet. A node learns it from
     /// other nodes.

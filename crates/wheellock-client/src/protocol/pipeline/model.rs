@@ -1,4 +1,6 @@
-//! A model-based test of the pipeline: a server that echoes, and every kind of failure.
+//! A model-based test of the pipeline.
+//!
+//! The model is a server that echoes, with every kind of failure.
 
 use super::*;
 use proptest::prelude::*;

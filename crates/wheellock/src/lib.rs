@@ -1,8 +1,8 @@
-//! Distributed locks on Redis and Valkey, reentrant and wire-compatible with Java's Redisson.
+//! Distributed locks on Redis and Valkey, wire-compatible with Java's Redisson.
 //!
-//! A watchdog keeps the leases alive, and push messages wake the waiters. Use Wheellock for services that run in
-//! several processes and must not do one thing twice at the same time. It also suits teams that use Redisson in Java,
-//! because both sides share the same locks, byte for byte.
+//! The locks are reentrant. A watchdog renews their leases, and push messages wake the waiters. Use Wheellock for
+//! services that run in several processes and must not do one thing twice at the same time. It also suits teams that
+//! use Redisson in Java, because both sides share the same locks, byte for byte.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -44,9 +44,9 @@
 //!
 //! # What is promised
 //!
-//! - **Exclusion.** At most one owner holds a valid guard of a lock at any time, on one server that keeps its data and
-//!   whose clock does not jump. A [`Guard`] is valid only while arithmetic allows it, counted from before the request
-//!   was sent.
+//! - **Exclusion.** At most one owner has a valid guard of a lock at any time. This holds on one server that keeps its
+//!   data and whose clock does not jump. A [`Guard`] is valid only while arithmetic allows it, counted from before the
+//!   request was sent.
 //! - **Early warning.** [`is_valid`](Guard::is_valid) turns false and [`lost`](Guard::lost) resolves before the server
 //!   grants the lock to the next owner, unless the lock is taken away by force.
 //! - **Liveness.** If a holder dies, a live waiter gets the lock within one lease. A lost message costs latency only.
@@ -75,8 +75,8 @@
 //!
 //! # More pages
 //!
-//! [Guarantees]; [beside Redisson]; [which test makes which failure happen][reliability]; [measured beside its peers][benchmarks];
-//! [what has changed][changelog].
+//! [Guarantees]; [beside Redisson]; [tests for each failure][reliability]; [measurements beside its peers][benchmarks];
+//! [changes][changelog].
 //!
 //! [Guarantees]: https://github.com/wheellock/wheellock/blob/main/docs/guarantees.md
 //! [beside Redisson]: https://github.com/wheellock/wheellock/blob/main/docs/interop.md

@@ -136,7 +136,7 @@ impl Lock {
     ///
     /// The server gets at least one request. So a wait shorter than a round trip ends with the reply to the first
     /// request. If the server is connected and does not reply, the wait ends at most 300 ms late. All other waits end
-    /// on time. A wait of [`Duration::ZERO`] is [`try_acquire`](Self::try_acquire).
+    /// on time. A wait of [`Duration::ZERO`] acts as [`try_acquire`](Self::try_acquire).
     ///
     /// A server may refuse writes for lack of replicas or memory (`NOREPLICAS`, `OOM`). The call waits for such a
     /// server, as it waits for a holder.
@@ -148,8 +148,7 @@ impl Lock {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire). Also [`Error::Server`] if the wait ended while the server did not reply, or
-    /// refused to serve, because then the holder is not known. A request that the end of the wait cut short is not an
-    /// error.
+    /// refused to serve. The holder is not known then. A request that the end of the wait cut short is not an error.
     pub fn try_acquire_for(
         &self,
         wait: Duration,
@@ -175,7 +174,7 @@ impl Lock {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire); [`Error::Lost`] if the lock was lost before `work` ended. Also [`Error::Lost`] if
-    /// the server no longer knew the owner at the release: the loss may have come before the end of `work`. If the
+    /// the server no longer knew the owner at the release. The loss may have come before the end of `work`. If the
     /// release could not be confirmed, the lease decides: work that ended under a valid lease is `Ok`.
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T, Error> {
         Self::run_under(self.acquire().await?, work).await

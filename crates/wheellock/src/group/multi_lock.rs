@@ -11,9 +11,8 @@
 //! 1. The first time, all granted members are released at once. The task waits for the first refused member and holds
 //!    nothing meanwhile. So a set with one member that is busy for minutes does not keep other tasks from its other
 //!    members.
-//! 2. Once that member is granted, all others are tried again. If some are still refused, the task keeps only the
-//!    granted members that come *before* the first refused one in a fixed order. Then it waits for that member, and so
-//!    on.
+//! 2. Once that member is granted, all others are tried again. If some are still refused, the task waits for the first
+//!    of these in a fixed order, and so on. It keeps only granted members that come *before* that member.
 //!
 //! So a waiting task holds only members that come before the member for which it waits. Tasks and processes that use
 //! the same order cannot wait for each other in a circle. They cannot chase each other for ever either. A failed try of
@@ -458,8 +457,8 @@ impl MultiLock {
     /// Tries all members that are not taken. Returns the first one in order that others hold.
     ///
     /// Members on one server go in one request. With several servers, the server of the first member in order gets its
-    /// request alone, and all others at once after it. If several callers want the same locks at the same moment, one
-    /// gets the first member. The other callers then do not disturb it at the other servers.
+    /// request alone. After its reply, all others get theirs at once. If several callers want the same locks at the
+    /// same moment, one gets the first member. The other callers then do not disturb it at the other servers.
     async fn try_rest(
         &self,
         taken: &mut Taken,

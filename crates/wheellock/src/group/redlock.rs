@@ -13,8 +13,8 @@
 //!   one request was repeated and the others were not.
 //! - A member lock is an ordinary lock: a hash of owner to count under the lock's name, with a TTL. A script that
 //!   checks the owner releases it. A request is repeated idempotently after a lost reply. The page's `SET NX PX` with
-//!   compare-and-delete is the same without counts. With it, a repeated request is refused by its own earlier grant, a
-//!   waiter is not notified of the release, and no Redisson client sees the lock.
+//!   compare-and-delete is the same without counts. But it has three drawbacks. A repeated request is refused by its
+//!   own earlier grant. A waiter is not notified of the release. No Redisson client sees the lock.
 //! - Waiting sends no requests. After a failed round the first task of a process subscribes to the releases. It retries
 //!   when enough members were released for a quorum to be possible.
 //! - Too few reachable servers give [`Error::NoQuorum`], never a busy lock.
@@ -360,8 +360,8 @@ impl RedLock {
         acquiring(Some(subject), true, take)
     }
 
-    /// Waits for its place in the queue, unless the caller tries once or its owner has the lock. Returns the limit if the wait ended
-    /// while the lock was known to be held.
+    /// Waits for its place in the queue, unless the caller tries once or its owner has the lock. Returns the limit if
+    /// the wait ended while the lock was known to be held.
     async fn queue_up<L: Copy + Into<Limit>>(
         &self,
         wait: Wait<L>,
@@ -418,6 +418,7 @@ impl RedLock {
             }
             let busy = match self.round(self.answer_by(wait, known_held), given_up).await {
                 Ok(Round::Reached(guard)) => {
+                    // The caller holds the lock now, so waiters behind it that time out know that the lock is held.
                     self.queue.on_held();
                     return Ok(Ok(guard));
                 }
@@ -437,6 +438,7 @@ impl RedLock {
                 Err(error) => return Err(error),
             };
             known_held = true;
+            // Waiters behind this one that time out report a busy lock, although they have sent no request.
             self.queue.on_held();
             if let Some(limit) = wait.one_try() {
                 return Ok(Err(limit));
@@ -508,6 +510,7 @@ impl RedLock {
             match tally.verdict() {
                 Some(Verdict::Reached) => {
                     let guard = RedLockGuard::new(&asker, members, flight, self.servers.runtime());
+                    // Slow replies may have used up the leases of the first grants.
                     if guard.is_valid() {
                         return Ok(Round::Reached(guard));
                     }

@@ -1,4 +1,4 @@
-//! A read-write lock by name: two sides, each of which is a [`Lock`].
+//! A read-write lock by name, as two [`Lock`]s.
 
 use std::sync::Arc;
 

@@ -262,7 +262,7 @@ impl Permits {
     /// Releases the permits and waits for the server's confirmation.
     ///
     /// [`Released::AlreadyLost`] if the server does not know of these permits any more; then it has changed nothing.
-    /// Either the server has lost its data, or the semaphore was deleted, or a shutdown of the manager has released the
+    /// Possible causes: the server lost its data, the semaphore was deleted, or a shutdown of the manager released the
     /// permits.
     ///
     /// # Cancel safety

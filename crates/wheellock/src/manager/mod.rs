@@ -166,7 +166,7 @@ impl LockManager {
     }
 
     /// Returns the single-instance lock of Redis's own documentation (`SET name token NX PX lease`), without I/O. It is
-    /// shared with all libraries that use this protocol: redsync and redislock (Go), node-redlock (JavaScript),
+    /// shared with all libraries of this protocol, such as redsync and redislock (Go), node-redlock (JavaScript),
     /// redis-py's `Lock` and redlock-py (Python), rslock (Rust).
     ///
     /// This lock is the cheapest, and it is not reentrant. If its owner requests it again, the error is
@@ -309,12 +309,12 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets the hand-over budget: the time after a grant in which a lock may pass between tasks of this process without
-    /// a request to the server. Default 5 ms; [`Duration::ZERO`] turns it off.
+    /// Sets the hand-over budget. For this time after a grant, a lock may pass between tasks of this process without a
+    /// request to the server. Default 5 ms; [`Duration::ZERO`] turns hand-overs off.
     ///
-    /// A guard that is dropped or released hands its lock over to the longest waiter of this process, if the watchdog
-    /// renews the lock. That takes a microsecond instead of two round trips. After the budget the lock is really
-    /// released. If other processes were notified of that, this process waits until they have had their turns.
+    /// If the watchdog renews the lock, a dropped or released guard hands the lock over to the longest waiter of this
+    /// process. That takes a microsecond instead of two round trips. After the budget the lock is really released. If
+    /// other processes were notified of that, this process waits until they have had their turns.
     ///
     /// Processes share the budget: if two want the lock, each has it for half as long. While no other process
     /// subscribes, the budget doubles with each release, up to 100 ms. A process that always has waiters leaves the
@@ -408,7 +408,7 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Connects.
+    /// Connects to the server.
     ///
     /// # Cancel safety
     ///
@@ -464,6 +464,8 @@ impl LockManagerBuilder {
         let label = self.label.map(Label::new).transpose()?;
         let mut config = self.config.map_err(not_connected)?;
         config.scripts.extend(kind::scripts());
+        // The hooks hold the context weakly. Otherwise the connection keeps the manager alive, and the manager the
+        // connection.
         let reports_to = Arc::new(OnceLock::<Weak<Context>>::new());
         let sink = Arc::clone(&reports_to);
         config.hooks.on_detached = Some(Arc::new(move |results| {

@@ -1,4 +1,4 @@
-//! Reports of a manager to the recorder of the `metrics` crate.
+//! Reports of a manager to a recorder of `metrics`.
 //!
 //! This module owns names, labels, units, and the changes since the last report. The counters do not know of it, so
 //! they cost the same without reports.

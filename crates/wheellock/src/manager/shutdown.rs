@@ -27,7 +27,7 @@ impl LockManager {
     /// 4. The connection is closed. Every later call on it fails.
     ///
     /// Returns the locks that the server has not confirmed in time. Each is held until its lease ends. The call does
-    /// not wait for work under a lock, and the next holder may start at once, so end that work first. You may call it
+    /// not wait for work under a lock. The next holder may start at once, so end that work first. You may call it
     /// again, which waits again.
     ///
     /// Waiters leave the queues of [fair locks](Self::fair_lock), too, without the server's confirmation. If the

@@ -1,4 +1,4 @@
-//! A server in memory, for tests of code that uses locks.
+//! A server in memory, for tests of code with locks.
 //!
 //! Every kind of lock works as shipped, without a server, a socket or a wait. This module owns the control that a test
 //! has over the server. `server` models the scripts.
@@ -249,8 +249,8 @@ impl Double {
     /// Takes all holds under this name away, of any kind, as if an operator had deleted the key. Permits become free.
     /// Returns true if anything was held.
     ///
-    /// The guards are notified as of a real loss, but before the next renewal, because the managers of this double poll
-    /// the server at once.
+    /// The guards are notified as of a real loss. They need not wait for the next renewal, because the managers of this
+    /// double poll the server at once.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]

@@ -149,8 +149,8 @@ impl RedLockGuard {
         lock(&self.roster).is_valid()
     }
 
-    /// Resolves when fewer than a majority are valid. The future resolves at [`valid_until`](Self::valid_until) at the latest, if
-    /// the runtime polls its tasks. Returns the reason of the member that was lost last.
+    /// Resolves when fewer than a majority are valid. If the runtime polls its tasks, the future resolves at
+    /// [`valid_until`](Self::valid_until) at the latest. Returns the reason of the member that was lost last.
     ///
     /// # Cancel safety
     ///
@@ -398,8 +398,8 @@ impl fmt::Debug for RedLockGuard {
 
 /// Watches for the loss of a quorum.
 ///
-/// A member that joins while this waits is watched from the next poll on. That is early enough: the watched members are a
-/// majority, so the quorum is lost only together with one of them, and that loss polls this.
+/// A member that joins while this waits is watched from the next poll on. That is early enough. The watched members are
+/// a majority, so the quorum is lost only together with one of them. The loss of that member polls this watch.
 struct Watch<'a> {
     roster: &'a Mutex<Roster>,
     watched: Vec<Watched>,

@@ -7,8 +7,8 @@
 //!
 //! A quorum is valid while a majority of the servers really has the hold. In that time no other holder can have a
 //! majority, so a further grant takes nothing from another holder. A quorum that was lost for a moment proves nothing
-//! about the time after it, because another holder may have had a majority since. So a member joins only a quorum that
-//! is still valid.
+//! about the time after it. Another holder may have had a majority since. So a member joins only a quorum that is still
+//! valid.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! The servers of a quorum, and the checks of their independence.
+//! The servers of a quorum, checked for their independence.
 //!
 //! This module owns the servers' identities and the queues of this process' waiters.
 

@@ -1,4 +1,4 @@
-//! A server that runs inside its clients' writes, without a task.
+//! A server that runs inside its clients' writes.
 //!
 //! This module owns the server's clock, and the time at which the server runs again.
 
@@ -122,6 +122,7 @@ impl Host {
                 // The thread that has the lock checks `is_wanted` again.
                 Err(TryLockError::WouldBlock) => return false,
             };
+            // Cleared before serving, so that a write meanwhile sets it again and the loop serves once more.
             self.is_wanted.store(false, Ordering::SeqCst);
             self.set_clock(&mut server);
             let mut left = turns;
@@ -156,7 +157,7 @@ impl Host {
         }
     }
 
-    /// Sets the store's clock. Only the thread that has locked the server does so, so the clock goes back only when a
+    /// Sets the store's clock. Only the thread that has locked the server sets it. So the clock goes back only when a
     /// test sets it back.
     fn set_clock(&self, server: &mut Server) {
         server.store.set_now(self.millis());

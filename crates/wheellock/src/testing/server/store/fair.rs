@@ -37,6 +37,7 @@ impl Store {
             return Ok(Answer::Nil);
         }
         self.note(Which::FairAcquire, key, holder, None);
+        // The waiter behind the removed ones does not know yet that it is the first.
         if free && removed {
             self.tell_the_head(tell, tag)?;
         }

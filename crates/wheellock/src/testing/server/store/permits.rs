@@ -1,4 +1,4 @@
-//! Model of the scripts of semaphores, permits with leases and latches.
+//! Model of the scripts of semaphores, permits and latches.
 
 use super::{Answer, Result, Store, Which, count, exact, integer, overflow};
 
@@ -143,10 +143,13 @@ impl Store {
         self.note(Which::SemaphoreRelease, key, holder, Some(count));
         let has = has(tag, holder);
         let had = self.had(&has)?;
+        // A retry of a partial release whose reply was lost.
         if had == left && had > 0 {
             return Ok(Answer::Integer(1));
         }
         if had <= left {
+            // The acquire that this release takes back may still arrive on a broken connection. The record of 0 refuses
+            // it.
             if had == 0 && left == 0 {
                 self.set_text(&has, "0", Some(60_000));
             }
@@ -231,6 +234,7 @@ impl Store {
         let leases = leases(tag);
         let taken = |store: &Self| permits.iter().filter(|permit| store.held_by(&leases, permit)).count();
         let before = taken(self);
+        // A retry of an acquire whose reply was lost. Its lease counts from the request with the reply.
         if before == permits.len() {
             self.take_permits(key, &leases, permits, lease);
             return Ok(two(2, free.max(0)));
@@ -238,6 +242,8 @@ impl Store {
         let ended = self.reap(key, &leases)?;
         let free = free.checked_add(ended).ok_or_else(overflow)?;
         let wanted = count(permits.iter());
+        // If only a part of these permits is left, the others were released or have expired since. Then this request
+        // came late.
         if free < wanted || before > 0 && taken(self) > 0 {
             permits.iter().for_each(|permit| self.note(Which::PermitAcquire, key, permit, None));
             if ended > 0 {

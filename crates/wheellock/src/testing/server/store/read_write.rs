@@ -23,6 +23,7 @@ impl Store {
             Some(_) => Some(Err(wrong_type())),
         };
         let (waits, left) = (self.pttl(&mark(tag)), self.pttl(key));
+        // A reader that holds already must not wait for a writer that waits for it.
         let stands_behind = !held && !writes && heeds == "1" && waits != -2;
         let waits = stands_behind.then(|| match mode {
             None => Answer::Array(vec![Answer::Integer(waits)]),

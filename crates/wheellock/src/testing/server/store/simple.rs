@@ -1,4 +1,4 @@
-//! Model of the scripts of simple locks, and of equivalent commands.
+//! Model of simple locks' scripts, and of equivalent commands.
 
 use super::{Answer, Result, Store, Which, integer, wrong_type};
 

@@ -5,11 +5,11 @@
 //! All blocking managers of a process share one background thread. The first manager starts it, and it never ends. A call blocks
 //! the calling thread only.
 //!
-//! As in Redisson, **a thread is an owner**: a thread that acquires a lock twice holds it twice, and must release both guards.
+//! As in Redisson, **a thread is an owner**. A thread that acquires a lock twice holds it twice, and must release both guards.
 //! Unlike in Redisson, two threads never share an owner by mistake, because the number of an ended thread is not reused.
 //!
 //! The background thread ends with the process. The last handle of a manager (the manager, a lock or a guard) therefore waits for
-//! the server's replies when it is dropped, for a tenth of a second at most. Statics are not dropped, so
+//! the server's replies when it is dropped. It waits for a tenth of a second at most. Statics are not dropped, so
 //! [shut down](LockManager::shutdown) a manager in a `static` at the end of `main`.
 //!
 //! ```no_run

@@ -210,8 +210,8 @@ impl Holds {
 
     /// Releases the share of one guard. If it was the hold's last guard, no renewal of the hold is sent from now on.
     ///
-    /// Returns the request that reports the release to the server. Returns `None` if no request is needed now: the lock is no
-    /// longer ours, or a request is under way and another request will follow it.
+    /// Returns the request that reports the release to the server. Returns `None` if no request is needed now, because the lock
+    /// is no longer ours. Also returns `None` if a request is under way, which another request will follow.
     pub(crate) fn release(&mut self, index: HoldIndex, share: Share, now: BootInstant) -> Option<Reconcile> {
         let shut = self.shut;
         let hold = self.get_mut(index)?;
@@ -384,6 +384,7 @@ impl Holds {
         self.repeat(index, now, effects)
     }
 
+    /// Ends a request and returns its retry, if the retry is still useful.
     fn repeat(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) -> Option<Reconcile> {
         let hold = self.get_mut(index)?;
         hold.releasing.end();
@@ -418,6 +419,7 @@ impl Holds {
             .collect()
     }
 
+    /// Begins a request that sets the server's count to the wanted count.
     fn reconcile(&mut self, index: HoldIndex) -> Option<Reconcile> {
         let shut = self.shut;
         let hold = self.holds.get_mut(index as usize)?;
@@ -427,6 +429,7 @@ impl Holds {
         // The server drops the leases of the shares beyond `count`, so the hold may end earlier.
         let ends_earlier = hold.keeps(count);
         if ends_earlier && hold.is_kept_alive() {
+            // The earlier end needs an earlier renewal.
             hold.renewing.plan_by(hold.lease.renewal_before(hold.valid_until));
         }
         let request = Reconcile {
@@ -503,6 +506,7 @@ impl Holds {
         None
     }
 
+    /// Ends a failed or rejected request, and schedules the watchdog's retry after `pause`.
     fn reconcile_after(
         &mut self,
         index: HoldIndex,
@@ -512,6 +516,7 @@ impl Holds {
     ) {
         if let Some(hold) = self.get_mut(index) {
             hold.releasing.repeat_at(now + pause);
+            // An attempt does not wait for the retry.
             hold.open_gate(effects);
         }
         self.schedule(index);
@@ -525,6 +530,7 @@ impl Holds {
         self.put_off(index, now);
     }
 
+    /// Puts a hold at the end of the backlog, unless it stands there already.
     fn put_off(&mut self, index: HoldIndex, now: BootInstant) {
         let Some(hold) = self.get_mut(index) else { return };
         if hold.releasing.join_the_backlog() {
@@ -602,6 +608,7 @@ impl Holds {
         }
     }
 
+    /// Marks a hold as lost, and wakes every task that must learn of the loss.
     fn lose(&mut self, index: HoldIndex, reason: LostReason, now: BootInstant, effects: &mut Effects) {
         if reason == LostReason::Expired {
             self.fails_if_under_way(index);
@@ -613,6 +620,7 @@ impl Holds {
             effects.lost(&hold.name, reason);
         }
         if !hold.is_worth_releasing() {
+            // The key no longer belongs to this hold, so a planned release is useless.
             hold.releasing.give_up();
         }
         if let Some(rare) = &mut hold.rare {
@@ -712,6 +720,7 @@ impl Holds {
         self.let_newcomers_join();
         let once = self.wheel.next_expiration().map(|tick| self.start_of(tick));
         let beat = self.beats.next_visit().map(|beat| self.start_of_beat(beat));
+        // `start` lies in the past, so it stands for "at once".
         let at_once = (self.may_verify() || self.may_repeat()).then_some(self.start);
         [once, beat, at_once].into_iter().flatten().min()
     }

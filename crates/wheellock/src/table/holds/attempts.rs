@@ -80,6 +80,7 @@ impl Holds {
         Poll::Ready(false)
     }
 
+    /// Inserts a hold without guards for a first attempt, or for a release that needs a hold.
     pub(super) fn insert(
         &mut self,
         name: &Arc<Name>,
@@ -185,6 +186,7 @@ impl Holds {
                 hold.renewing.plan(terms.sent.plus_nanos(renew_after));
             }
         }
+        // A replaced server may have granted the lock, or a clock jump may have shortened the lease.
         if is_doubtful {
             hold.renewing.verify_at(now);
         }
@@ -353,6 +355,7 @@ impl Holds {
         now: BootInstant,
     ) -> Option<Reconcile> {
         let hold = self.end_attempt(index, count)?;
+        // The request may be executed after the release that takes it back.
         hold.may_come_late();
         hold.expired_by = hold.expired_by.max(hold.lease.max(lease).expired_by(now));
         self.reconcile(index)
@@ -389,6 +392,7 @@ impl Holds {
         {
             return None;
         }
+        // The lease sets the pause between retries. A fair lock keeps a silent waiter's queue entry for `A_PLACE`.
         let index = self.insert(name, owner, presented, Lease::A_PLACE, now);
         self.get_mut(index)?.expired_by = Lease::DEFAULT.expired_by(now);
         self.reconcile(index)

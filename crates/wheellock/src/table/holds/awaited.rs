@@ -199,6 +199,7 @@ impl Awaited {
     pub(super) fn leave(&mut self, index: ViewIndex, views: Option<&mut Views>) -> Option<Waker> {
         let left = Views::at(index as usize);
         if let Some(views) = views {
+            // Unlinks the view from its hold's list.
             let next = self.views.get(index as usize).map(|view| view.next).unwrap_or_default();
             if *views == left {
                 *views = next;
@@ -237,6 +238,7 @@ impl Awaited {
         told: impl Fn(&View) -> End,
         mut woken: impl FnMut(Waker),
     ) {
+        // Rebuilds the list from the views that stay.
         let (mut at, mut left) = (std::mem::take(views), Views::default());
         while let Some(view) = at.first().and_then(|first| self.views.get_mut(first)) {
             let this = at;

@@ -102,6 +102,7 @@ impl Holds {
         self.plan(self.start_of(tick));
     }
 
+    /// Drops the releases that are old enough, and schedules the next drop.
     pub(super) fn forget_releases(&mut self, now: BootInstant) {
         let Some(released) = &mut self.released else { return };
         let next = released.forget(now);

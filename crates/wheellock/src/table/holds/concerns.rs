@@ -12,6 +12,7 @@ pub(super) struct Concerns {
 }
 
 impl Concerns {
+    /// Adds a change. A full set becomes the set of all locks.
     pub(super) fn add(&mut self, change: Change) {
         if self.changes.len() < MANY {
             self.changes.push(change);

@@ -69,6 +69,7 @@ pub(crate) struct Failing {
 }
 
 impl Effects {
+    /// Adds a request behind the earlier ones.
     pub(crate) fn request(&mut self, request: Reconcile) {
         if self.first.is_none() && self.rest.as_ref().is_none_or(|rest| rest.more.is_empty()) {
             self.first = Some(request);

@@ -18,7 +18,7 @@ use crate::wait::wait_queue::{Handed, Time};
 pub(crate) enum GiveBack {
     /// This process has held the lock so long that other processes come first.
     OutOfTime,
-    /// The server's record is not exactly one share, or the hold is in doubt, or no waiter accepts the hold as it is.
+    /// The server's record is not exactly one share, the hold is in doubt, or no waiter accepts the hold.
     Unfit,
 }
 

@@ -173,8 +173,8 @@ impl Hold {
 
     /// Schedules a check of a hold with a fixed lease if other holders can shorten its lease. A reader can shorten a shared lock
     /// for all readers, as the watchdog of Redisson's readers does. A renewed hold repairs that at each renewal. A hold with a
-    /// fixed lease is checked as often as it would be renewed, and at least once per watchdog period, because the others' leases
-    /// may be much shorter.
+    /// fixed lease is checked as often as it would be renewed, and at least once per watchdog period. The others' leases may be
+    /// much shorter.
     pub(super) fn look_again_if_others_may_shorten_it(&mut self, now: BootInstant, period: Duration) {
         let may_be_shortened = self.name.kind().may_be_shortened();
         if may_be_shortened && !self.renewing.is_wanted() && self.renewing.planned().is_none() {
@@ -182,7 +182,7 @@ impl Hold {
         }
     }
 
-    /// Schedules a renewal at once if the next beat may come after the end of the lease, which happens after a slow reply. A hold
+    /// Schedules a renewal at once if the next beat may come after the end of the lease. That happens after a slow reply. A hold
     /// that is renewed at beats has no alarm of its own.
     pub(super) fn ask_again_if_its_turn_comes_late(&mut self, now: BootInstant, period: Duration) {
         if self.is_kept_alive() && self.renewing.planned().is_none() && self.lost_at() <= now + period {

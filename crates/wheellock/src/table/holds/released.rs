@@ -56,6 +56,7 @@ impl Released {
         self.name_bytes += name.key().len();
         ring.push_back(release);
         while self.count > MOST || self.name_bytes > MOST_NAME_BYTES {
+            // The longest ring loses its oldest release, so a busy server does not displace a quiet server's releases.
             let longest = self.rings.iter_mut().chain(&mut self.suspects).map(|ring| &mut ring.releases);
             let Some(longest) = longest.max_by_key(|ring| ring.len()) else { return };
             take_oldest(longest, &mut self.count, &mut self.name_bytes);
@@ -89,6 +90,7 @@ impl Released {
                 self.under_way += 1;
                 return Some(release);
             }
+            // The changes do not concern this release, so it stays remembered.
             ring_of(&mut self.rings, *node)?.push_back(release);
         }
         if self.suspects.is_empty() {
@@ -135,8 +137,8 @@ fn take_oldest(ring: &mut VecDeque<Release>, count: &mut usize, name_bytes: &mut
 /// Lag of a replica that takes over which this process tolerates. Releases from this span before the primary's last confirmed
 /// release are remembered.
 ///
-/// It is much longer than the lag of healthy replicas. It is also short enough that the repetition costs the new primary only a
-/// part of the old primary's work in that time.
+/// It is much longer than the lag of healthy replicas. It is also short enough to repeat. The new primary spends only a part of
+/// the work on it that the old primary spent in that time.
 const LATELY: Duration = Duration::from_secs(5);
 /// Longest time for which a release is remembered. A failover takes half a minute with Sentinel's defaults, and most leases have
 /// ended by then.

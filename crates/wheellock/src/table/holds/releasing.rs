@@ -31,8 +31,8 @@ pub(super) struct Releasing {
     untold: Untold,
 }
 
-/// Information that only the first reply to a release reveals. If a request without a reply is repeated, the earlier request may
-/// be the reason why the server no longer knows the hold.
+/// Information that only the first reply to a release reveals. If a release is repeated, its earlier request may be the reason
+/// why the server no longer knows the hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Untold {
     #[default]
@@ -95,7 +95,7 @@ impl Releasing {
         self.untold = Untold::Nothing;
     }
 
-    /// Ends a request that had no effect, and schedules its retry at `at`.
+    /// Ends a failed request, and schedules its retry at `at`.
     pub(super) fn repeat_at(&mut self, at: BootInstant) {
         self.requests -= 1;
         self.repeat_at = Some(at);
@@ -184,8 +184,8 @@ impl Releasing {
 
     /// Returns true if the server has yet to reply, or to receive the wanted count. Waiting changes count only if `is_of_use`.
     ///
-    /// Attempts do not count. The request that takes an attempt back counts, and the server replies to it after the attempt,
-    /// whether or not a task reads the attempt's own reply.
+    /// Attempts do not count. The request that takes an attempt back does count. The server replies to it after the attempt, even
+    /// if no task reads the attempt's own reply.
     pub(super) fn is_unreconciled(&self, is_of_use: bool) -> bool {
         self.is_under_way() || self.repeat_at.is_some() || is_of_use && self.has_waiting()
     }

@@ -113,11 +113,13 @@ impl Holds {
         self.repeat_some(now, due);
     }
 
+    /// Handles a hold whose alarm has fired.
     fn alarmed(&mut self, index: HoldIndex, now: BootInstant, due: &mut Due<'_>) {
         let Some(hold) = self.get_mut(index) else { return };
         hold.alarm = None;
         if hold.releasing.is_due(now) {
             if hold.releasing.is_busy() {
+                // This request must not overtake the request under way.
                 hold.releasing.put_off(now + hold.lease.retry_after());
             } else if hold.is_to_be_released(now) {
                 due.effects.request_all(self.reconcile(index));
@@ -329,6 +331,7 @@ impl Holds {
         }
     }
 
+    /// Ends the renewal of one hold, wakes the guards that waited for it, and applies its result.
     fn end_one(
         &mut self,
         renewal: &Renewal,
@@ -347,6 +350,7 @@ impl Holds {
             if let Some(done) = done {
                 self.wishes.fulfilled(renewal.hold, done, |waker| effects.wake_one(waker));
             }
+            // The remaining wishes need another renewal.
             self.wishes.in_vain(renewal.hold);
         }
         self.renewed(renewal, how, sent, now, effects);
@@ -374,6 +378,7 @@ impl Holds {
             self.wishes.in_vain(renewal.hold);
             let Some(hold) = self.get_mut(renewal.hold) else { continue };
             if !renewal.extend {
+                // The check has no result yet, so the doubt remains.
                 hold.renewing.doubt();
             }
             if !hold.is_to_be_asked_for(wished) {
@@ -419,6 +424,7 @@ impl Holds {
         let clock_may_have_jumped = self.server_clocks.jumped_since(sent);
         let Some(hold) = self.hold_of(renewal) else { return };
         if how != Renewed::NotOwner && renewal.extend {
+            // The server may have extended the lease even if no reply came.
             hold.expired_by = hold.expired_by.max(renewal.lease.expired_by(now));
         }
         if hold.state != State::Held {
@@ -439,6 +445,7 @@ impl Holds {
                 hold.extended_until(renewal.lease.min(hold.lease).valid_until(sent));
                 hold.answered(now);
                 if clock_may_have_jumped {
+                    // The server may have executed the renewal before the jump.
                     hold.renewing.verify_at(now);
                 }
                 hold.ask_again_if_its_turn_comes_late(now, period);
@@ -465,6 +472,7 @@ impl Holds {
                 self.fails(renewal.hold, now);
             }
             Renewed::Failed => {
+                // The check has no result, so the doubt remains.
                 hold.renewing.doubt();
                 hold.renewing.unanswered(now + renewal.lease.retry_after().min(VERIFY_AGAIN));
             }

@@ -41,6 +41,7 @@ impl Trouble {
         std::mem::take(&mut self.is_told).then(|| now.saturating_duration_since(since))
     }
 
+    /// Returns a report if one is due, and resets the counts.
     fn tell(&mut self, now: BootInstant) -> Option<Failing> {
         let is_due = self.told_at.is_none_or(|told| now.saturating_duration_since(told) >= REMINDER);
         if !is_due || self.failures == 0 {

@@ -58,6 +58,7 @@ impl Wish {
 }
 
 impl Wishes {
+    /// Begins a wish and returns its number.
     pub(super) fn begin(&mut self, hold: HoldIndex, want: Want, until: BootInstant, waker: &Waker) -> u64 {
         self.last += 1;
         let stage = Stage::Waiting(waker.clone());
@@ -167,6 +168,7 @@ impl Wishes {
         }
     }
 
+    /// Removes a wish from its hold's list.
     fn leave(&mut self, hold: HoldIndex, number: u64) -> Option<Wish> {
         let wishes = self.of.get_mut(&hold)?;
         let place = wishes.iter().position(|wish| wish.number == number)?;
@@ -183,6 +185,7 @@ impl Wishes {
         }
     }
 
+    /// Ends the waiting wishes that `which` selects, and passes their wakers to `woken`.
     fn end(
         &mut self,
         hold: HoldIndex,

@@ -124,7 +124,7 @@ fn releases_that_fail_again_and_again_are_given_up_in_time() {
     assert!(world.holds.holds.is_empty() && world.holds.wheel.is_empty());
 }
 
-/// A release that is to follow another release is useless once another owner has the lock, so a shutdown does not wait for it.
+/// Once another owner has the lock, a release that is to follow another release is useless. A shutdown does not wait for it.
 #[test]
 fn a_shutdown_waits_for_no_release_of_a_lock_that_is_lost() {
     let mut world = World::new();

@@ -457,8 +457,8 @@ impl MultiLock {
     /// Tries all members that are not taken. Returns the first one in order that others hold.
     ///
     /// Members on one server go in one request. With several servers, the server of the first member in order gets its
-    /// request alone. After its reply, all others get theirs at once. If several callers want the same locks at the
-    /// same moment, one gets the first member. The other callers then do not disturb it at the other servers.
+    /// request alone. If it grants, all others get theirs at once. If several callers want the same locks at the same
+    /// moment, one gets the first member. The other callers then do not disturb it at the other servers.
     async fn try_rest(
         &self,
         taken: &mut Taken,

@@ -1,10 +1,12 @@
-//! Which rows a peer wins. Pure: rows in, complaints out.
+//! Benchmark rows in which a peer is better.
+//!
+//! This module is pure: it turns rows into complaints.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// One figure of one contender, as `target/bench/<area>.json` has it.
+/// One figure of one contender, as in `target/bench/<area>.json`.
 #[derive(Debug)]
 pub(crate) struct Row {
     bench: String,
@@ -18,7 +20,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// `None` if it is none.
+    /// Reads a row. Returns `None` if the JSON is not a row.
     pub(crate) fn of(row: &Value) -> Option<Self> {
         let text = |field: &str| row[field].as_str().map(str::to_owned);
         let number = |field: &str| row[field].as_f64();
@@ -35,14 +37,14 @@ impl Row {
     }
 }
 
-/// A peer's figure that is better than one of ours.
+/// A peer's figure that is better than ours.
 #[derive(Debug)]
 pub(crate) struct Behind<'a> {
     ours: &'a Row,
     peer: &'a Row,
 }
 
-/// Every figure of ours beside the best peer's of the same bench, where that is better.
+/// Returns every figure of ours for which the best peer of the same bench has a better figure.
 pub(crate) fn behind(rows: &[Row]) -> Vec<Behind<'_>> {
     let best_peer = |ours: &Row| {
         let rivals = rows.iter().filter(|row| !is_ours(row) && !is_floor(row) && is_same(row, ours));
@@ -59,14 +61,14 @@ fn is_ours(row: &Row) -> bool {
     row.subject.starts_with("wheellock")
 }
 
-/// What does less than a contender has to.
+/// Returns true if the row does less work than a contender must do.
 fn is_floor(row: &Row) -> bool {
     row.is_floor || FLOORS.iter().any(|floor| row.subject.starts_with(floor))
 }
 
 const FLOORS: [&str; 3] = ["raw ", "tokio's mutex", "no-op"];
 
-/// A ratio of two other rows.
+/// Returns true if the row is a ratio of two other rows.
 fn is_derived(row: &Row) -> bool {
     row.metric.ends_with(" ratio") || row.metric.starts_with("p50 to ")
 }
@@ -79,7 +81,7 @@ fn is_better(row: &Row, other: &Row) -> bool {
     if is_better_high(row) { row.median > other.median } else { row.median < other.median }
 }
 
-/// Of nearly everything that is measured less is better.
+/// Returns true if a higher figure of this metric is better. For nearly all metrics, a lower figure is better.
 fn is_better_high(row: &Row) -> bool {
     ["throughput", "acquires", "releases"].contains(&row.metric.as_str()) || row.metric.starts_with("Jain")
 }

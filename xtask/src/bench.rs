@@ -1,4 +1,6 @@
-//! Runs one benchmark binary, built as a latency-sensitive service would be, and says which rows a peer wins.
+//! Runs of one benchmark, with the rows in which a peer is better.
+//!
+//! The binary is built with the settings of a latency-sensitive service.
 
 use std::fs;
 use std::process::ExitCode;
@@ -14,10 +16,10 @@ use crate::run;
 pub(crate) struct Options {
     /// The area; without it the areas are listed
     area: Option<String>,
-    /// Fails if a peer wins a row
+    /// Fails if a peer is better in a row
     #[arg(long)]
     strict: bool,
-    /// Passed to the benchmark
+    /// Arguments for the benchmark
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     rest: Vec<String>,
 }
@@ -36,7 +38,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut command =
         run::cargo(["run", "--package", "wheellock-benches", "--profile", "bench", "--bin", area, "--"]);
     let wrote = run::target_directory().join("bench/last.json");
-    // Not of an earlier run: drawing plots measures nothing.
+    // Remove the file of an earlier run: a run that only draws plots measures nothing and would report the old rows.
     let _not_there = fs::remove_file(&wrote);
     run::run(command.args(&options.rest))?;
     let Ok(rows) = fs::read(&wrote) else { return Ok(ExitCode::SUCCESS) };
@@ -50,7 +52,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     Ok(if options.strict && !behind.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// The binaries of the benches crate.
+/// Returns the names of the binaries of the benches crate.
 fn areas() -> Result<Vec<String>> {
     let metadata = run::metadata()?;
     let packages = metadata["packages"].as_array().map_or(&[][..], Vec::as_slice);

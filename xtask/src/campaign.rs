@@ -1,5 +1,6 @@
-//! Campaigns from the command line. Knows how to start one and what to print; what happens in it is
-//! `wheellock_tests::campaign`'s business.
+//! Campaigns from the command line.
+//!
+//! This module starts a campaign and prints its report. `wheellock_tests::campaign` runs it.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -13,17 +14,17 @@ use crate::install::ensure_server;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Name of the campaign; `list`, or nothing, lists them
+    /// Name of the campaign; `list`, or no name, lists all campaigns
     name: Option<String>,
-    /// How long faults strike
+    /// Seconds during which faults strike
     #[arg(default_value_t = 60)]
     seconds: u64,
     /// Repeats the choices of an earlier run
     seed: Option<u64>,
-    /// Worker processes
+    /// Number of worker processes
     #[arg(long, default_value_t = 4)]
     processes: u32,
-    /// Tasks of each
+    /// Number of tasks per process
     #[arg(long, default_value_t = 8)]
     tasks: u32,
     /// Only runs the checkers, on the history kept in this directory
@@ -61,19 +62,19 @@ fn verdict(report: &Report) -> ExitCode {
 
 #[derive(Debug, Args)]
 pub(crate) struct WorkerOptions {
-    /// As the campaign gives them
+    /// The arguments that the campaign passes
     #[arg(allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
 
-/// The `main` of a worker process.
+/// Runs a worker process.
 pub(crate) fn work(options: &WorkerOptions) -> Result<ExitCode> {
     campaign::serve(&options.arguments)?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn worker() -> Command {
-    // Without a path to itself it cannot be started; the error then names what was tried.
+    // Without a path to this program the start fails, and the error then names the path that was tried.
     let mut program = Command::new(std::env::current_exe().unwrap_or_else(|_| "xtask".into()));
     program.arg("campaign-worker");
     program

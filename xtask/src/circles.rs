@@ -1,25 +1,24 @@
-//! Circles of source files: two files of a crate that import each other, directly or by way of others. Owns how an import is
-//! found in a text, and which file it means.
+//! Circular imports between source files of a crate.
 //!
-//! A file is a module. A path that begins with `crate`, `self` or `super` means the deepest file on it. A file's own children
-//! (`mod x;`) are part of it and no import. Test modules in a file of their own are left out. An inline test module counts as a part of
-//! its file when circles are searched.
+//! This module finds the imports of a text and the files that they refer to. A file is a module. A path that begins with `crate`, `self` or
+//! `super` refers to the deepest file on it. A file's own children (`mod x;`) are part of it and not imports. Test modules in files of
+//! their own are excluded. An inline test module counts as a part of its file in the search for circles.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::files::{Complaint, File, SHIPPED};
 
-/// A module by the names on its path below the crate; empty for the crate itself.
+/// A module, as the names on its path below the crate. Empty for the crate itself.
 type Module = Vec<String>;
 
-/// The floors of the lock layer, from above, by the first part of a file's path.
+/// The layers of the lock layer from top to bottom, by the first part of a file's path.
 const LAYERS: [&str; 12] = [
     "testing", "blocking", "group", "manager", "kinds", "lock", "request", "wire", "table", "wait", "kind",
     "base",
 ];
 
-/// A complaint for every file of the lock layer that imports one of a layer above it.
+/// Returns a complaint for every file of the lock layer that imports a file of a higher layer.
 pub(crate) fn upward_arrows(files: &[File]) -> Vec<Complaint> {
     let source = "crates/wheellock/src/";
     let modules = modules_below(files, source, without_tests);
@@ -67,7 +66,7 @@ fn circles_below(files: &[File], source: &str) -> Vec<Complaint> {
     complaints
 }
 
-/// The files below `source`, the crate's own left out, such that none imports one that stands above it.
+/// Returns the files below `source`, except the crate's own file, ordered so that no file imports a file above it.
 pub(crate) fn from_top_to_bottom(files: &[File], source: &str) -> Vec<String> {
     let modules = modules_below(files, source, without_tests);
     let imports = imports_of(&modules);
@@ -76,7 +75,7 @@ pub(crate) fn from_top_to_bottom(files: &[File], source: &str) -> Vec<String> {
         .filter_map(|file| Some((module_of(file, source)?, file.path.strip_prefix(source)?)))
         .filter(|(module, _)| modules.contains_key(module))
         .collect();
-    // What imports more stands higher: an import brings along all that it imports.
+    // A file that imports more files stands higher: an import includes everything that the imported file imports.
     let height = |module: &Module| reachable(module, &imports).len();
     named.sort_by_key(|(module, path)| (Reverse(height(module)), path.to_owned()));
     named.into_iter().map(|(_, path)| path.to_owned()).collect()
@@ -99,7 +98,7 @@ fn imports_of(modules: &BTreeMap<Module, String>) -> BTreeMap<&Module, BTreeSet<
     modules.iter().map(|(module, text)| (module, imports(module, text, modules))).collect()
 }
 
-/// All that `module` imports, and what that imports.
+/// Returns all modules that `module` imports, directly or indirectly.
 fn reachable<'a>(
     module: &Module,
     imports: &BTreeMap<&'a Module, BTreeSet<&'a Module>>,
@@ -116,7 +115,7 @@ fn reachable<'a>(
     reached
 }
 
-/// The files that `text` of `module` names.
+/// Returns the modules that `text` of `module` imports.
 fn imports<'a>(module: &Module, text: &str, modules: &'a BTreeMap<Module, String>) -> BTreeSet<&'a Module> {
     let mut found = BTreeSet::new();
     let mut rest = text;
@@ -129,7 +128,8 @@ fn imports<'a>(module: &Module, text: &str, modules: &'a BTreeMap<Module, String
     found
 }
 
-/// The file that has what this path names: the deepest on it, or that one's part from which it has the name.
+/// Returns the file that defines the last name of a path: the deepest file on the path, or the child from which that file re-exports the
+/// name.
 fn meant<'a>(path: &Module, modules: &'a BTreeMap<Module, String>) -> Option<&'a Module> {
     let known = |path: &[String]| modules.get_key_value(path);
     let (deepest, text) = (1..=path.len()).rev().find_map(|length| known(path.get(..length)?))?;
@@ -143,7 +143,7 @@ fn meant<'a>(path: &Module, modules: &'a BTreeMap<Module, String>) -> Option<&'a
     Some(text.split("use ").skip(1).find_map(has_from).unwrap_or(deepest))
 }
 
-/// The next `crate::`, `self::` or `super::..`: where it stands, the module that it means, and the text behind it.
+/// Finds the next `crate::`, `self::` or `super::..`. Returns its position, the module that it refers to, and the text behind it.
 fn next_root<'a>(text: &'a str, module: &Module) -> Option<(usize, Module, &'a str)> {
     let roots = ["crate::", "self::", "super::"];
     let stands_alone = |at: usize| {
@@ -164,7 +164,7 @@ fn next_root<'a>(text: &'a str, module: &Module) -> Option<(usize, Module, &'a s
     Some((at, base, after))
 }
 
-/// Collects the paths that go on behind `base`, groups in braces included. Returns how much of the text they take.
+/// Collects the paths that continue behind `base`, including groups in braces. Returns the length of their text.
 fn paths_behind(text: &str, base: &Module, paths: &mut Vec<Module>) -> usize {
     let mut path = base.clone();
     let mut at = 0;
@@ -203,12 +203,12 @@ fn without_comments(text: &str) -> String {
     code.collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the text without comments, and without test modules in the same file, which stand at its end.
+/// Returns the text without comments and without inline test modules, which are at the end of a file.
 fn without_tests(text: &str) -> String {
     let code = without_comments(text);
     let tests = ["#[cfg(test)]\nmod ", "#[cfg(all(test"].iter().filter_map(|mark| {
         let at = code.find(mark)?;
-        // `mod model;` is a file of its own.
+        // `mod model;` is a separate file.
         code.get(at..)?.lines().nth(1)?.ends_with('{').then_some(at)
     });
     let end = tests.min().unwrap_or(code.len());

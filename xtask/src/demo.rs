@@ -1,6 +1,6 @@
-//! The demo: the main job on a real private server, with real processes, every property checked.
+//! Demo: the main job on a private server, with real processes.
 //!
-//! Owns the stage and the report; what is shown, and how it is checked, lives in `scenes`.
+//! The demo checks every property that it shows. This module owns the server and the report; `scenes` has the properties and their checks.
 
 mod scenes;
 
@@ -16,7 +16,7 @@ use wheellock_tests::worker::{self, Worker};
 
 use crate::install::ensure_server;
 
-/// Shows everything; success only if every property held.
+/// Runs every scene. Succeeds only if every property held.
 pub(crate) fn run() -> Result<ExitCode> {
     let start = Instant::now();
     ensure_server()?;
@@ -27,7 +27,7 @@ pub(crate) fn run() -> Result<ExitCode> {
         server.pid()
     );
     let stage = Stage { server, program: std::env::current_exe().context("cannot find this program")? };
-    // One thread: the demo's own calls are sequential, and so are the latencies it reports.
+    // One thread suffices: the demo's own calls are sequential, and so are the latencies that it reports.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
 
     println!("        {:<CLAIM_WIDTH$}  what was seen", "property");
@@ -62,7 +62,7 @@ pub(crate) struct WorkerOptions {
     arguments: Vec<String>,
 }
 
-/// The `main` of a worker process.
+/// Runs a worker process.
 pub(crate) fn work(options: &WorkerOptions) -> Result<ExitCode> {
     worker::serve(&options.arguments)?;
     Ok(ExitCode::SUCCESS)
@@ -74,19 +74,19 @@ pub(crate) struct CommandLine {
     arguments: Vec<OsString>,
 }
 
-/// The `main` of a process that is the command line.
+/// Runs a process that is the command line.
 pub(crate) fn command_line(options: CommandLine) -> ExitCode {
     let arguments = std::iter::once("wheellock".into()).chain(options.arguments);
     wheellock_cli::run(arguments, &[COMMAND_LINE])
 }
 
-/// What this program is started with to be the command line.
+/// The argument that makes this program the command line.
 const COMMAND_LINE: &str = "demo-command-line";
 
-/// What every scene works with.
+/// The shared resources of all scenes.
 struct Stage {
     server: RedisServer,
-    /// This program, which is also the workers'.
+    /// The path of this program, which also runs the workers.
     program: PathBuf,
 }
 
@@ -97,7 +97,7 @@ impl Stage {
         Worker::spawn(program, &self.server.url(), lock, lease)
     }
 
-    /// A job as cron runs it: the command line with `script` as the command, unless somebody else runs it.
+    /// Returns a job as cron runs it: the command line with the command `script`, which runs only if the lock is free.
     fn cron_job(&self, lock: &str, script: &str) -> Command {
         let mut job = Command::new(&self.program);
         job.args([COMMAND_LINE, "run", lock, "--wait", "0", "--", "sh", "-c", script]);
@@ -105,13 +105,13 @@ impl Stage {
         job
     }
 
-    /// The server's word, through a connection that shares no code with the product.
+    /// Queries the server through a connection that shares no code with the product.
     fn redis(&self, args: &[&str]) -> String {
         self.server.cli(args)
     }
 }
 
-/// What a scene saw.
+/// The result of a scene.
 struct Finding {
     held: bool,
     seen: String,
@@ -138,7 +138,7 @@ fn micros(duration: Duration) -> String {
     format!("{:.0} us", duration.as_secs_f64() * 1e6)
 }
 
-/// As wide as the longest claim.
+/// The width of the longest claim.
 const CLAIM_WIDTH: usize = 55;
 
 #[cfg(test)]

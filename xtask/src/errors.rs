@@ -1,4 +1,6 @@
-//! Writes the page of error texts anew. The texts come from a test, which produces each error.
+//! Generation of the page of error texts.
+//!
+//! The texts come from a test, which produces each error.
 
 use std::process::ExitCode;
 

@@ -1,13 +1,13 @@
-//! Every public type of the crates that users get has an example in its documentation. Owns how public types are found in a text:
-//! from each crate's `lib.rs` by its `pub use` and `pub mod`, as rustc finds them, but by their lines.
+//! Check that every public type of the shipped crates has an example.
 //!
-//! Types of other crates, functions, and what is hidden in the documentation are left out.
+//! This module finds the public types in a text. It starts at each crate's `lib.rs` and follows `pub use` and `pub mod` line by line. Types
+//! of other crates, functions, and items hidden from the documentation are excluded.
 
 use std::collections::BTreeSet;
 
 use crate::files::{Complaint, File, SHIPPED};
 
-/// A complaint for every public type without an example, and for one that this scanner cannot find.
+/// Returns a complaint for every public type without an example, and for every type that this scanner cannot find.
 pub(crate) fn missing(files: &[File]) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     for (name, _) in SHIPPED {
@@ -28,10 +28,10 @@ pub(crate) fn missing(files: &[File]) -> Vec<Complaint> {
     complaints
 }
 
-/// A module by the names on its path below the crate.
+/// A module, as the names on its path below the crate.
 type Module = Vec<String>;
 
-/// The public types of a module, each with the module that declares it or a child of which does.
+/// Returns the public types of a module. Each comes with the module that declares it, or whose child declares it.
 fn public_types(files: &[File], source: &str, module: &[String]) -> BTreeSet<(Module, String)> {
     let mut types = BTreeSet::new();
     let Some(file) = file_of(files, source, module) else { return types };
@@ -45,7 +45,7 @@ fn public_types(files: &[File], source: &str, module: &[String]) -> BTreeSet<(Mo
         } else if let Some(path) = statement.strip_prefix("pub use ") {
             let (from, names) = path.rsplit_once("::").unwrap_or(("", path));
             let child = below(from);
-            // Otherwise it is another crate's.
+            // Otherwise the type is from a different crate.
             if file_of(files, source, &child).is_some() {
                 let names = names.trim_matches(['{', '}']).split(',').map(str::trim);
                 let is_type = |name: &&str| name.starts_with(char::is_uppercase);
@@ -60,7 +60,7 @@ fn public_types(files: &[File], source: &str, module: &[String]) -> BTreeSet<(Mo
     types
 }
 
-/// `pub` items that begin a line, without their attributes, each as one line; none that are hidden.
+/// Returns the `pub` items at the beginning of a line, without attributes, each as one line. Hidden items are excluded.
 fn statements(text: &str) -> impl Iterator<Item = String> {
     let mut lines = text.lines();
     let mut hidden = false;
@@ -83,7 +83,7 @@ fn statements(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// The name of the type that a line declares.
+/// Returns the name of the type that a line declares.
 fn declared(line: &str) -> Option<&str> {
     let rest = ["struct", "enum", "union", "trait", "type"]
         .iter()
@@ -91,7 +91,7 @@ fn declared(line: &str) -> Option<&str> {
     rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()
 }
 
-/// Where a type is declared: in the module's file, or in one of its children's.
+/// Returns the declarations of a type, in the module's file or in one of its children's files.
 fn declarations<'a>(
     files: &'a [File],
     source: &str,
@@ -108,7 +108,7 @@ fn declarations<'a>(
     })
 }
 
-/// Whether a module has the type from another crate.
+/// Returns true if the module re-exports the type from a different crate.
 fn is_passed_on(files: &[File], source: &str, module: &[String], wanted: &str) -> bool {
     let statement = |file: &File| statements(&file.text).any(|statement| passes_on(&statement, wanted));
     file_of(files, source, module).is_some_and(statement)
@@ -120,7 +120,7 @@ fn passes_on(statement: &str, wanted: &str) -> bool {
     names.into_iter().flatten().any(|name| name == wanted)
 }
 
-/// Whether the documentation above the line has Rust code in it.
+/// Returns true if the documentation above the line contains Rust code.
 fn has_example(text: &str, line: usize) -> bool {
     let above: Vec<&str> = text.lines().take(line).collect();
     let documented = above.iter().rev().take_while(|line| !line.is_empty() && **line != "}");

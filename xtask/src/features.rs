@@ -1,5 +1,7 @@
-//! Packages with sets of their features: each that is asked for is linted and documented. Owns which sets there are, and which of
-//! them are tried before every push; all of them are tried by `cargo xtask gates features`.
+//! Packages with sets of their features.
+//!
+//! Each selected set is linted and documented. This module knows all sets, and the sets that are tried before every push. `cargo xtask
+//! gates features` tries all sets.
 
 use std::process::Command;
 
@@ -7,10 +9,10 @@ use serde_json::Value;
 
 use crate::run;
 
-/// Features that are chosen together; all others are off.
+/// Features that are enabled together; all others are disabled.
 type Set<'a> = Vec<&'a str>;
 
-/// Every set of a package's features, the empty one first.
+/// Returns every set of a package's features, the empty set first.
 pub(crate) fn all(package: &Value) -> Vec<Set<'_>> {
     let mut sets = vec![Vec::new()];
     for feature in names(package) {
@@ -22,8 +24,8 @@ pub(crate) fn all(package: &Value) -> Vec<Set<'_>> {
     sets
 }
 
-/// None and all: what lacks something mostly shows in the one, and what is there twice in the other. Every other set is tried for
-/// each push too, beside the tests, by `cargo xtask gates features`.
+/// Returns the empty and the full set. A missing item mostly shows in the empty set, and a duplicate item in the full set. For each push,
+/// `cargo xtask gates features` also tries every other set, in parallel with the tests.
 pub(crate) fn few(package: &Value) -> Vec<Set<'_>> {
     let mut sets = all(package);
     let most = names(package).count();
@@ -31,12 +33,12 @@ pub(crate) fn few(package: &Value) -> Vec<Set<'_>> {
     sets
 }
 
-/// None: a link to what a feature has breaks there first. All of them together is how docs.rs does it.
+/// Returns only the empty set: there a link to an item behind a feature breaks first. docs.rs uses the full set.
 pub(crate) fn fewest(_package: &Value) -> Vec<Set<'_>> {
     vec![Vec::new()]
 }
 
-/// Lints a package with each of these sets.
+/// Returns the commands that lint a package with each of these sets.
 pub(crate) fn lints(package: &Value, sets: &[Set<'_>]) -> Vec<Command> {
     let lint = |set: &Set<'_>| {
         let mut command = run::cargo(["clippy", "--package", name(package), "--lib"]);
@@ -46,8 +48,8 @@ pub(crate) fn lints(package: &Value, sets: &[Set<'_>]) -> Vec<Command> {
     sets.iter().map(lint).collect()
 }
 
-/// Documents every package with each of the sets that are chosen for it, and all packages as docs.rs does, with marks on what needs
-/// a feature. Warnings fail.
+/// Returns the commands that document every package with each of its chosen sets. The last command documents all packages as docs.rs does,
+/// with marks on items that need a feature. Warnings fail.
 pub(crate) fn documentation<'a>(
     packages: &'a [Value],
     chosen: fn(&'a Value) -> Vec<Set<'a>>,
@@ -61,13 +63,13 @@ pub(crate) fn documentation<'a>(
     });
     let mut published = run::cargo(["doc", "--quiet", "--no-deps", "--all-features"]);
     published.args(packages.iter().flat_map(|package| ["--package", name(package)]));
-    // The marks are a feature of nightly, which docs.rs uses; this lets a stable compiler make them, for our crates alone.
+    // The marks are a feature of nightly, which docs.rs uses. This lets a stable compiler create them, for these crates only.
     let crates: Vec<_> = packages.iter().map(|package| name(package).replace('-', "_")).collect();
     published.env("RUSTC_BOOTSTRAP", crates.join(",")).env("RUSTDOCFLAGS", "-D warnings --cfg docsrs");
     each.chain([published]).collect()
 }
 
-/// Builds each example with no features but those that its manifest says it needs.
+/// Returns the commands that build each example with only the features that its manifest requires.
 pub(crate) fn examples(package: &Value) -> Vec<Command> {
     let targets = package["targets"].as_array().into_iter().flatten();
     let build = |example: &Value| {
@@ -82,7 +84,7 @@ pub(crate) fn examples(package: &Value) -> Vec<Command> {
     targets.filter(|target| target["kind"][0] == "example").map(build).collect()
 }
 
-/// How cargo is told of a set.
+/// Returns cargo's arguments for a set.
 fn arguments(set: &Set<'_>) -> Vec<String> {
     let chosen = (!set.is_empty()).then(|| format!("--features={}", set.join(",")));
     ["--no-default-features".to_owned()].into_iter().chain(chosen).collect()

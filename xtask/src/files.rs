@@ -1,4 +1,4 @@
-//! Text files of the repository, the packages that users get, and complaints about either.
+//! Text files of the repository, shipped packages, and complaints.
 
 use std::fmt;
 use std::fs;
@@ -29,7 +29,7 @@ impl fmt::Display for Complaint {
     }
 }
 
-/// Returns true if users get this package.
+/// Returns true if the package is shipped to users.
 pub(crate) fn is_shipped(package: &str) -> bool {
     SHIPPED.iter().any(|(name, _)| *name == package)
 }
@@ -43,7 +43,7 @@ pub(crate) const SHIPPED: &[(&str, &[&str])] = &[
     ("wheellock-cli", &["wheellock"]),
 ];
 
-/// A text file of the repository; `path` is relative to the root, with `/` between its parts.
+/// A text file of the repository. `path` is relative to the root and uses `/`.
 #[derive(Debug)]
 pub(crate) struct File {
     pub(crate) path: String,

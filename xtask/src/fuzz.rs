@@ -1,4 +1,4 @@
-//! Coverage-guided fuzzing of what reads bytes from the network, on a stable toolchain.
+//! Coverage-guided fuzzing of the network parsers, on stable.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,9 +11,9 @@ use crate::run;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The target; without it all of them run, one after the other
+    /// The target; without it all targets run, one after the other
     target: Option<String>,
-    /// How long each target runs
+    /// Seconds for each target
     #[arg(default_value_t = 10)]
     seconds: u64,
 }
@@ -33,7 +33,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The fuzz targets, by file; none if there is no fuzz folder.
+/// Returns the fuzz targets by file name. Returns an empty list if there is no fuzz folder.
 pub(crate) fn targets() -> Result<Vec<String>> {
     let Ok(entries) = fs::read_dir(run::root().join("fuzz/fuzz_targets")) else { return Ok(Vec::new()) };
     let mut targets = Vec::new();
@@ -49,26 +49,26 @@ pub(crate) fn targets() -> Result<Vec<String>> {
     Ok(targets)
 }
 
-/// Whether cargo-fuzz is there.
+/// Returns true if cargo-fuzz is installed.
 pub(crate) fn is_installed() -> bool {
     let mut asked = run::cargo(["fuzz", "--version"]);
     asked.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// Installs cargo-fuzz unless it is there.
+/// Installs cargo-fuzz unless it is installed.
 pub(crate) fn ensure_cargo_fuzz() -> Result<()> {
     if is_installed() {
         return Ok(());
     }
-    // It starts other programs: making it fast takes longer than it ever saves.
+    // Build without optimisation: cargo-fuzz only starts other programs, so an optimised build would cost more time than it saves.
     let mut install = run::cargo(["install", "cargo-fuzz", "--locked", "--debug"]);
     println!("Found no cargo-fuzz: installing it.\n$ {}", run::shown(&install));
     run::run(&mut install)
 }
 
-/// One run of one target; a crash is a failure, and leaves its input in `fuzz/artifacts`.
+/// Returns the command for one run of one target. A crash is a failure, and leaves its input in `fuzz/artifacts`.
 pub(crate) fn command(target: &str, seconds: u64) -> Result<Command> {
-    // What fuzzing finds stays out of the repository; only chosen seeds are committed.
+    // Found inputs stay out of the repository; only selected seeds are committed.
     let corpus = run::target_directory().join("fuzz-corpus").join(target);
     fs::create_dir_all(&corpus).with_context(|| format!("cannot create {}", corpus.display()))?;
     let seeds: PathBuf = run::root().join("fuzz/seeds").join(target);
@@ -89,19 +89,19 @@ pub(crate) fn command(target: &str, seconds: u64) -> Result<Command> {
     Ok(command)
 }
 
-/// Builds all targets, so that none waits for another's building when they run.
+/// Returns the command that builds all targets, so that no target waits for a build of another target.
 pub(crate) fn building() -> Command {
     cargo_fuzz("build")
 }
 
 fn cargo_fuzz(verb: &str) -> Command {
-    // No sanitizer: the project forbids unsafe code, so what could go wrong shows as a panic, a hang or
-    // memory use, and without one the same seconds cover more.
+    // No sanitizer: the project forbids unsafe code, so a fault shows as a panic, a hang or memory use. Without a sanitizer the same time
+    // covers more inputs.
     let mut command = run::cargo(["fuzz", verb, "--sanitizer", "none", "--target-dir"]);
     command.arg(run::target_directory().join("fuzz"));
     // The coverage instrumentation is behind `-Z`; this makes the stable compiler accept it.
     command.env("RUSTC_BOOTSTRAP", "1");
-    // `cargo xtask test` may run under flags of its own.
+    // `cargo xtask test` may set flags of its own.
     command.env_remove("RUSTFLAGS");
     command
 }

@@ -1,5 +1,6 @@
-//! Gates: what holds for users whose machines are not like ours. Owns the list of gates and how each is asked; every one is a question to
-//! a tool that others wrote.
+//! Gates: checks for users with other machines and tools.
+//!
+//! This module has the list of gates and their commands. Every gate runs an external tool.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -63,8 +64,8 @@ fn is_chosen(names: &[String], gate: &str) -> bool {
     names.is_empty() || names.iter().any(|name| name == gate)
 }
 
-/// Every package with every set of its features, linted and documented, and every example with those that it needs. `cargo xtask test`
-/// has the sets that matter most.
+/// Lints and documents every package with every set of its features, and builds every example with its required features. `cargo xtask
+/// test` covers the most important sets.
 fn features() -> Result<Verdict> {
     let shipped = packages::shipped()?;
     let lints = shipped.iter().flat_map(|package| features::lints(package, &features::all(package)));
@@ -75,7 +76,7 @@ fn features() -> Result<Verdict> {
     Ok(Verdict::Passed)
 }
 
-/// The oldest compiler that `Cargo.toml` names builds what users get, with all features.
+/// Builds the shipped packages with all features and the oldest compiler that `Cargo.toml` names.
 fn msrv() -> Result<Verdict> {
     let oldest = run::metadata()?["packages"]
         .as_array()
@@ -88,7 +89,7 @@ fn msrv() -> Result<Verdict> {
     passed(&mut check)
 }
 
-/// Every dependency in the oldest version that our manifests allow.
+/// Builds with every dependency at the oldest version that our manifests allow.
 fn minimal_versions() -> Result<Verdict> {
     let copy = target("minimal/workspace");
     let mut files = BTreeMap::new();
@@ -111,14 +112,14 @@ fn minimal_versions() -> Result<Verdict> {
     Ok(Verdict::Passed)
 }
 
-/// The workspace's manifest without tests, benchmarks and tools, whose own dependencies would have a say.
+/// Returns the workspace's manifest without tests, benchmarks and tools. Their dependencies would otherwise influence the versions.
 fn only_shipped(manifest: &str) -> Result<String> {
     let (before, rest) = manifest.split_once("members = [").context("the workspace lists no members")?;
     let (_, after) = rest.split_once("\n]\n").context("the list of members has no end")?;
     Ok(format!("{before}members = [\"crates/*\"]\n{after}"))
 }
 
-/// What users get compiles for Windows and macOS. Without TLS, whose C code needs a cross compiler.
+/// Checks that the shipped packages compile for Windows and macOS. TLS is excluded, because its C code needs a cross compiler.
 fn platforms() -> Result<Verdict> {
     for platform in ["x86_64-pc-windows-gnu", "aarch64-apple-darwin"] {
         if run::which("rustup").is_none() {
@@ -138,7 +139,7 @@ fn platforms() -> Result<Verdict> {
     Ok(Verdict::Passed)
 }
 
-/// Licences, advisories and sources of all that ships: `deny.toml`.
+/// Checks licences, advisories and sources of all shipped packages with `deny.toml`.
 fn deny() -> Result<Verdict> {
     if run::which("cargo-deny").is_none() {
         return Ok(Verdict::Skipped(format!("cargo install --locked cargo-deny@{CARGO_DENY}")));
@@ -149,7 +150,7 @@ fn deny() -> Result<Verdict> {
 /// The version in `.github/workflows`.
 const CARGO_DENY: &str = "0.20.2";
 
-/// All packages as they would be uploaded, in their order. `cargo xtask test` has built them from what was packed.
+/// Packs all packages in order as for an upload. `cargo xtask test` has built them from the packed files.
 fn publish() -> Result<Verdict> {
     passed(&mut run::cargo([
         "publish",
@@ -168,11 +169,11 @@ fn workflows() -> Result<Verdict> {
     passed(Command::new("actionlint").current_dir(run::root()))
 }
 
-/// `cargo` of another toolchain, which is installed if it is missing; `None` without rustup.
+/// Returns `cargo` of a different toolchain, which is installed if it is missing. Returns `None` without rustup.
 fn with_toolchain(toolchain: &str) -> Option<Command> {
     let mut command = Command::new(run::which("rustup")?);
     command.args(["run", "--install", toolchain, "cargo"]).current_dir(run::root());
-    // These are of the toolchain that runs us.
+    // These variables belong to the toolchain that runs this program.
     for name in ["CARGO", "RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN"] {
         command.env_remove(name);
     }

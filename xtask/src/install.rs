@@ -1,5 +1,6 @@
-//! Makes sure that there is a server to run: finds one, or installs it with the system's package manager
-//! after saying so.
+//! Installation of a server on a machine without one.
+//!
+//! This module finds a server. Otherwise it announces the installation, and installs one with the system's package manager.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,7 +10,7 @@ use wheellock_tests::find_server_binary;
 
 use crate::run;
 
-/// The server binary, installed first if the machine has none.
+/// Returns the server binary. Installs a server first if necessary.
 pub(crate) fn ensure_server() -> Result<PathBuf> {
     if let Some(binary) = find_server_binary() {
         return Ok(binary);
@@ -22,7 +23,7 @@ pub(crate) fn ensure_server() -> Result<PathBuf> {
     };
     println!("Found no redis-server or valkey-server (and REDIS_SERVER_BIN is not set): installing one.");
     if let Some(refresh) = manager.refresh {
-        // A stale index may still be good enough; the install decides.
+        // A stale index may suffice; the installation shows whether it does.
         if let Err(error) = run_shown(&mut manager.command(refresh)?) {
             println!("{error:#}");
         }
@@ -62,7 +63,7 @@ impl Manager {
             }
             let mut sudo = Command::new("sudo");
             if std::env::var_os("CI").is_some() {
-                // Nobody is there to type a password.
+                // In CI there is no terminal for a password.
                 sudo.arg("-n");
             }
             sudo.arg(self.program);

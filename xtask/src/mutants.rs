@@ -1,7 +1,7 @@
-//! Mutants of the lock layer: small changes, each of which has to make a test fail. Owns which files are changed, who judges, and the
-//! table of those that survive. [`rust`] and [`lua`] make the mutants; [`judge`] runs the tests for those of Rust.
+//! Mutants of the lock layer: small changes that tests must detect.
 //!
-//! A survivor without a line in the table fails the command. A line without a survivor is told.
+//! This module has the list of changed files and the table of survivors. [`rust`] and [`lua`] create the mutants; [`judge`] runs the tests
+//! for Rust mutants. A survivor without a line in the table fails the command. A line without a survivor is reported.
 
 mod judge;
 mod lua;
@@ -21,13 +21,13 @@ use crate::{planted, run};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Only mutants of files whose paths contain one of these
+    /// Only mutants of files whose paths contain one of these texts
     #[arg(long)]
     file: Vec<String>,
-    /// Only the part `k/n` of them, from `0/n` on
+    /// Only the part `k/n` of the mutants, counted from `0/n`
     #[arg(long, value_parser = Shard::parse)]
     shard: Option<Shard>,
-    /// Lists them, and runs nothing
+    /// Lists the mutants without judging them
     #[arg(long)]
     list: bool,
 }
@@ -37,7 +37,7 @@ impl Options {
         self.file.is_empty() || self.file.iter().any(|part| file.contains(part.as_str()))
     }
 
-    /// Returns the part that was asked for.
+    /// Returns the requested part.
     fn part<T>(&self, all: Vec<T>) -> Vec<T> {
         match self.shard {
             Some(Shard { number, of }) => all.into_iter().skip(number).step_by(of).collect(),
@@ -46,7 +46,7 @@ impl Options {
     }
 }
 
-/// Every `of`th, from `number` on.
+/// Every `of`th item, beginning at `number`.
 #[derive(Clone, Copy, Debug)]
 struct Shard {
     number: usize,
@@ -62,7 +62,7 @@ impl Shard {
     }
 }
 
-/// What the judges judge best, and what is most intricate. Folders stand for all that is in them; a file counts once.
+/// Files that the judges cover best and that are most intricate. A folder stands for all its files; a file counts once.
 const RUST: [&str; 11] = [
     "crates/wheellock/src/table/holds/hand_over.rs",
     "crates/wheellock/src/wait/turns.rs",
@@ -79,7 +79,7 @@ const RUST: [&str; 11] = [
 
 const SCRIPTS: &str = "crates/wheellock/src/scripts";
 
-/// Survivors, each with the reason why no test can or should tell it from the right code: `name => reason`.
+/// The survivors, as `name => reason`. The reason says why no test can or should distinguish the mutant from the correct code.
 const TABLE: &str = "tests/mutants.txt";
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
@@ -103,11 +103,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     Ok(if unexplained.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What became of the mutants.
+/// The results of the mutants.
 #[derive(Debug, Default)]
 struct Outcome {
     tried: usize,
-    /// The files of which all mutants were tried, if there are no shards.
+    /// The files whose mutants were all tried, unless the run is a shard.
     files: BTreeSet<String>,
     survivors: BTreeSet<String>,
 }
@@ -125,7 +125,7 @@ impl Outcome {
             match killer(mutant) {
                 Ok(Some(killer)) => return println!("{killer} <- {name}"),
                 Ok(None) => println!("SURVIVED <- {name}"),
-                // It may survive, too.
+                // An unjudged mutant counts as a survivor, because it may be one.
                 Err(error) => println!("NOT JUDGED, {error:#} <- {name}"),
             }
             if let Ok(mut survivors) = survivors.lock() {
@@ -157,7 +157,7 @@ impl Table {
     }
 }
 
-/// Runs the mutants of the scripts: one build, and each mutant is chosen when the tests run.
+/// Judges the mutants of the scripts. All use one build; the test run selects the mutant.
 fn scripts(options: &Options, outcome: &mut Outcome) -> Result<()> {
     let mut all = Vec::new();
     let mut files = BTreeMap::new();
@@ -186,10 +186,10 @@ fn scripts(options: &Options, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-/// The tests of scripts mostly wait for their servers.
+/// Number of script mutants judged at once. Their tests mostly wait for their servers.
 const SCRIPTS_AT_ONCE: usize = 4;
 
-/// Runs the mutants of the sources: one build, and each mutant is chosen when the tests run.
+/// Judges the mutants of the sources. All use one build; the test run selects the mutant.
 fn rust(options: &Options, outcome: &mut Outcome) -> Result<()> {
     let mut sources = judge::sources(&RUST)?;
     let is_wanted = |source: &judge::Source| options.is_wanted(&source.path);

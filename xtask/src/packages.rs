@@ -1,5 +1,6 @@
-//! What is uploaded to the registry: that each package has all that its users look for, and builds by itself. Owns the list of what
-//! that is. Uploads nothing.
+//! Packages as uploaded to the registry: complete, and built on their own.
+//!
+//! This module has the list of required files. It does not upload.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,14 +12,14 @@ use serde_json::Value;
 
 use crate::{files, run};
 
-/// The packages that users get, leaves first as `cargo metadata` lists them.
+/// Returns the shipped packages, leaves first as `cargo metadata` lists them.
 pub(crate) fn shipped() -> Result<Vec<Value>> {
     let metadata = run::metadata()?;
     let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
     Ok(packages.iter().filter(|package| files::is_shipped(name(package))).cloned().collect())
 }
 
-/// Complaints about all of these packages, as `cargo metadata` describes them.
+/// Returns complaints about these packages, as `cargo metadata` describes them.
 pub(crate) fn complaints(packages: &[Value]) -> Result<Vec<String>> {
     let mut complaints = Vec::new();
     for package in packages {
@@ -28,8 +29,8 @@ pub(crate) fn complaints(packages: &[Value]) -> Result<Vec<String>> {
     Ok(complaints)
 }
 
-/// Packs all of them and builds each from what was packed, against the others as they were packed. Cargo knows what it has unpacked and
-/// built by name and version, so what an earlier run left would be taken for this one's: it is removed first.
+/// Packs all packages and builds each from its packed files, against the other packed packages. Cargo identifies unpacked and built
+/// packages by name and version. This function therefore removes the files of earlier runs first, or cargo would reuse them.
 pub(crate) fn build(packages: &[Value]) -> Result<Command> {
     let target = run::target_directory().join("packages");
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
@@ -40,7 +41,7 @@ pub(crate) fn build(packages: &[Value]) -> Result<Command> {
         }
     }
     let mut command = run::cargo(["package", "--quiet", "--allow-dirty", "--target-dir"]);
-    // It is to build, and nobody runs it.
+    // The packages are only built, not run, so debug information is useless.
     command.arg(target).env("CARGO_PROFILE_DEV_DEBUG", "0");
     for package in packages {
         command.args(["--package", name(package)]);
@@ -48,7 +49,8 @@ pub(crate) fn build(packages: &[Value]) -> Result<Command> {
     Ok(command)
 }
 
-/// Where cargo has unpacked these packages, or would: of registries that are folders, whose names begin with a hyphen for want of a host.
+/// Returns the folders into which cargo unpacks these packages. Only registries that are local folders count; their names begin with a
+/// hyphen because they have no host.
 fn unpacked<'a>(sources: &Path, packages: &'a [Value]) -> impl Iterator<Item = PathBuf> + use<'a> {
     let registries = fs::read_dir(sources).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_folder =
@@ -71,7 +73,7 @@ fn files(package: &str) -> Result<BTreeSet<String>> {
     Ok(String::from_utf8(output.stdout)?.lines().map(|path| path.replace('\\', "/")).collect())
 }
 
-/// What users would miss in a package with these files.
+/// Returns the files that users would miss in a package with these files.
 fn lacking(package: &Value, files: &BTreeSet<String>) -> Vec<String> {
     let name = name(package);
     let mut wanted = vec!["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"];

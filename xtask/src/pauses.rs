@@ -1,5 +1,6 @@
-//! Many pauses of many programs, from the command line. Starts them and prints their counts; what one program does is
-//! `wheellock_tests::pauses`' business.
+//! Pauses of programs, from the command line.
+//!
+//! This module starts the programs and prints their counts. `wheellock_tests::pauses` implements one program.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -15,10 +16,10 @@ use crate::install::ensure_server;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Pauses of each kind of program on each transport
+    /// Number of pauses of each kind of program on each transport
     #[arg(default_value_t = 100)]
     pauses: u32,
-    /// Programs that share these pauses
+    /// Number of programs that share these pauses
     #[arg(long, default_value_t = 5)]
     programs: u32,
     /// Length of each pause in milliseconds
@@ -26,7 +27,7 @@ pub(crate) struct Options {
     length: u64,
 }
 
-/// A transport by name, with the server that speaks it and the file of its authority.
+/// A transport by name, with its server and the certificate file of its authority.
 struct Transport {
     name: &'static str,
     server: RedisServer,
@@ -91,19 +92,19 @@ fn transports() -> [Transport; 3] {
 
 #[derive(Debug, Args)]
 pub(crate) struct ProgramOptions {
-    /// As `pauses` gives them
+    /// The arguments that `pauses` passes
     #[arg(allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
 
-/// The `main` of a program.
+/// Runs one program.
 pub(crate) fn work(options: &ProgramOptions) -> Result<ExitCode> {
     pauses::serve(&options.arguments)?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn program() -> Command {
-    // Without a path to itself it cannot be started; the error then names what was tried.
+    // Without a path to this program the start fails, and the error then names the path that was tried.
     let mut program = Command::new(std::env::current_exe().unwrap_or_else(|_| "xtask".into()));
     program.arg("pausing-program");
     program

@@ -1,5 +1,6 @@
-//! Fetches the libraries that speak the lock of a single instance from their registries, and runs the tests beside them. No part
-//! of `cargo xtask test`, which tries those that are there.
+//! Libraries that use the same single-instance lock, from their registries.
+//!
+//! This module fetches them and runs the tests beside them. `cargo xtask test` only uses libraries that are already fetched.
 
 use std::fs;
 use std::process::{Command, ExitCode};
@@ -23,7 +24,7 @@ pub(crate) fn run() -> Result<ExitCode> {
     Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Fetches what is not there in the version that the library's manifest names.
+/// Fetches a missing library, in the version of its manifest.
 fn fetch(library: &Library) -> Result<()> {
     if library.is_fetched()? {
         return Ok(());
@@ -42,7 +43,7 @@ fn fetch(library: &Library) -> Result<()> {
             let mut go = Command::new("go");
             go.args(["build", "-mod=readonly", "-modcacherw", "-buildvcs=false", "-o"])
                 .arg(folder.join("peer"));
-            // Its caches are there to be thrown away, too, but not with each change of the program.
+            // The caches are disposable too, but they should survive a change of the program.
             let caches = folder.with_file_name("go");
             go.env("GOMODCACHE", caches.join("modules")).env("GOCACHE", caches.join("cache"));
             run::run(go.env("GOTOOLCHAIN", "local").arg(".").current_dir(&sources))?;

@@ -1,9 +1,8 @@
-//! Bugs planted in the library, each with a test that has to fail because of it: a harness that never bites proves
-//! nothing. Owns how they get there: the bugs themselves are the patches in `tests/planted`, and the sources that users
-//! get know nothing of them.
+//! Planted bugs, each with a test that must fail because of it.
 //!
-//! All patches are laid over one copy of the workspace, each behind the question whether it is the one that was chosen, so that
-//! the copy is built once. A patch that no longer fits the sources fails the step.
+//! They prove that the tests detect errors. The bugs are patches in `tests/planted`; the shipped sources do not contain them. All patches
+//! are applied to one copy of the workspace. Each change is behind a check for the selected bug, so the copy is built once. A patch that no
+//! longer fits the sources fails the step.
 
 pub(crate) mod scripts;
 pub(crate) mod simulated;
@@ -21,10 +20,10 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::programs::{self, Group};
 use crate::run;
 
-/// Where the patches are.
+/// The folder of the patches.
 pub(crate) const FOLDER: &str = "tests/planted";
 
-/// A bug, and what catches it.
+/// A bug, and the test that catches it.
 #[derive(Debug)]
 pub(crate) struct Planted {
     pub(crate) bug: String,
@@ -35,7 +34,7 @@ pub(crate) struct Planted {
     changes: Vec<Change>,
 }
 
-/// A run of lines in a file, and what it becomes. Lines are compared without their indentation.
+/// A sequence of lines in a file, and its replacement. Lines are compared without their indentation.
 #[derive(Debug)]
 struct Change {
     path: String,
@@ -44,7 +43,7 @@ struct Change {
 }
 
 impl Planted {
-    /// Reads a patch: its bug, its test, and the changes as `diff` would show them, without line numbers.
+    /// Reads a patch: its bug, its test, and the changes in the form of `diff`, without line numbers.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let mut lines = text.lines();
         let bug = lines.next().and_then(|line| line.strip_prefix("bug: ")).context("no bug")?.to_owned();
@@ -76,7 +75,7 @@ impl Planted {
 }
 
 impl Change {
-    /// The lines of a file with this change in it.
+    /// Returns the lines of a file with this change applied.
     fn applied(&self, text: &str) -> Result<String> {
         let lines: Vec<&str> = text.lines().collect();
         let fits = |window: &[&str]| window.iter().map(|line| line.trim()).eq(&self.from);
@@ -102,7 +101,7 @@ impl Change {
     }
 }
 
-/// All planted bugs, by name.
+/// Returns all planted bugs, by name.
 pub(crate) fn all(root: &Path) -> Result<Vec<Planted>> {
     let folder = root.join(FOLDER);
     let mut bugs = Vec::new();
@@ -115,7 +114,7 @@ pub(crate) fn all(root: &Path) -> Result<Vec<Planted>> {
     Ok(bugs)
 }
 
-/// Plants every bug; success only if each is caught.
+/// Plants every bug. Succeeds only if each bug is caught.
 pub(crate) fn check(names: &[String]) -> Result<ExitCode> {
     let mut bugs = all(run::root())?;
     let wanted = |bug: &Planted| names.is_empty() || names.iter().any(|name| bug.bug.contains(name));
@@ -126,7 +125,7 @@ pub(crate) fn check(names: &[String]) -> Result<ExitCode> {
     Ok(if uncaught.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Plants one bug after the other, several at a time; returns what was not caught.
+/// Plants each bug in turn, `AT_ONCE` at a time. Returns the bugs that were not caught.
 pub(crate) fn uncaught(bugs: &[Planted]) -> Result<Vec<String>> {
     let built = programs::build(&mut testing(bugs)?)?;
     let (groups, uncaught) = (programs::groups(&built.tests)?, Mutex::new(Vec::new()));
@@ -147,17 +146,16 @@ pub(crate) fn uncaught(bugs: &[Planted]) -> Result<Vec<String>> {
     uncaught.into_inner().context("a runner panicked")
 }
 
-/// What a copy of the workspace needs for its tests.
+/// The parts of the workspace that its tests need.
 pub(crate) const PARTS: [&str; 9] =
     ["Cargo.toml", "Cargo.lock", "crates", "examples", "tests", "benches", "xtask", "docs", "README.md"];
 
-/// Where the workspace is copied to.
+/// Returns the folder of the copy.
 fn copy() -> PathBuf {
     run::target_directory().join("planted/workspace")
 }
 
-/// Copies the workspace at `root` to `copy` with all bugs in it. What has not changed since the last time is left as it is, so
-/// that only the rest is built anew.
+/// Copies the workspace at `root` to `copy` with all bugs in it. Unchanged files stay untouched, so that only changed files are rebuilt.
 fn lay_out(root: &Path, copy: &Path, bugs: &[Planted]) -> Result<()> {
     let mut files = BTreeMap::new();
     for part in PARTS {
@@ -171,7 +169,7 @@ fn lay_out(root: &Path, copy: &Path, bugs: &[Planted]) -> Result<()> {
             let changed = String::from_utf8(text.clone())?;
             let changed = change.applied(&changed).with_context(|| bug.clone())?;
             if change.is_lua() {
-                // A script can ask nobody. It is there twice, and chosen where it is read.
+                // A script cannot check the selected bug. Both versions are included, and the reading code selects one.
                 scripts.push((bug, change.path.as_str(), changed));
             } else {
                 let asks = change.to.iter().any(|line| line.contains("bug()"));
@@ -200,14 +198,14 @@ fn lay_out(root: &Path, copy: &Path, bugs: &[Planted]) -> Result<()> {
     write_where_different(copy, &files)
 }
 
-/// `include_str!("x.lua")` becomes the script, or the one with the bug.
+/// Replaces `include_str!("x.lua")` by an expression that selects the script or its version with the bug.
 fn choosing_scripts(code: &str) -> String {
     let mut parts = code.split("include_str!(\"");
     let mut chosen = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         match part.split_once("\")") {
             Some((path, rest)) if path.ends_with(".lua") => {
-                // Put together by the compiler where they are as they are shipped.
+                // The shipped code concatenates such scripts at compile time.
                 if let Some(before) = chosen.trim_end().strip_suffix("concat!(") {
                     chosen.truncate(before.len());
                     chosen.push_str("::wheellock_planted::joined!(");
@@ -225,12 +223,12 @@ fn choosing_scripts(code: &str) -> String {
     chosen
 }
 
-/// What tells a script from others: its path below the folder of all scripts.
+/// Returns the name that identifies a script: its path below the folder of all scripts.
 fn script_name(path: &str) -> &str {
     path.rsplit_once("scripts/").map_or(path, |(_, name)| name)
 }
 
-/// The crate that answers which bug was chosen.
+/// Returns the source of the crate that reports the selected bug.
 fn library(scripts: &[(&String, &str, String)]) -> Result<String> {
     let mut library = LIBRARY.to_owned();
     library.push_str("\nconst SCRIPTS: &[(&str, &str, &str)] = &[\n");
@@ -250,7 +248,8 @@ use std::sync::{LazyLock, Once};
 static CHOSEN: LazyLock<String> = LazyLock::new(|| std::env::var("WHEELLOCK_PLANTED").unwrap_or_default());
 static REACHED: Once = Once::new();
 
-/// Whether the bug `name` is to be had. Where it is asked for the first time, an empty file says so to whoever wants to know.
+/// Returns true if the bug `name` is selected. The first call for the selected bug creates an empty file, which reports that the bug was
+/// reached.
 pub fn bug(name: &str) -> bool {
     let is_chosen = *CHOSEN == name;
     if is_chosen && !REACHED.is_completed() {
@@ -289,7 +288,7 @@ pub fn script(name: &str, text: &'static str) -> &'static str {
 }
 "#;
 
-/// Reads a file, or all in a folder, by its path below `root`.
+/// Reads a file, or all files in a folder, by path below `root`.
 pub(crate) fn collect(root: &Path, path: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> Result<()> {
     let full = root.join(path);
     if full.is_dir() {
@@ -306,7 +305,7 @@ pub(crate) fn collect(root: &Path, path: &Path, files: &mut BTreeMap<PathBuf, Ve
     Ok(())
 }
 
-/// Makes the folder `copy` have these files and no others.
+/// Gives the folder `copy` exactly these files.
 pub(crate) fn write_where_different(copy: &Path, files: &BTreeMap<PathBuf, Vec<u8>>) -> Result<()> {
     fs::create_dir_all(copy)?;
     let mut there = BTreeMap::new();
@@ -325,11 +324,12 @@ pub(crate) fn write_where_different(copy: &Path, files: &BTreeMap<PathBuf, Vec<u
     Ok(())
 }
 
-/// Lays out the copy. One cargo builds all of it, so that nothing is built twice with other features.
+/// Writes the copy. A single cargo command builds all of it, so that no crate is built twice with other features.
 fn testing(bugs: &[Planted]) -> Result<Command> {
     lay_out(run::root(), &copy(), bugs)?;
     let mut packages: BTreeSet<&str> = bugs.iter().map(|planted| planted.package.as_str()).collect();
-    // No bug is planted in it. With it, others' packages get the features that they have in `cargo xtask test`, which has built them.
+    // This package has no planted bug. With it, foreign packages get the same features as in `cargo xtask test`, which has already built
+    // them.
     packages.insert("wheellock-service");
     let mut command = command(["test", "--quiet"]);
     command.args(packages.into_iter().flat_map(|package| ["--package", package]));
@@ -350,7 +350,7 @@ fn run(planted: &Planted, groups: &[Group<'_>]) -> Result<&'static str> {
     let mut tests = group.command();
     tests.env("WHEELLOCK_PLANTED", &planted.bug).env("RUST_BACKTRACE", "0");
     tests.env("CARGO_TARGET_DIR", target());
-    // If it hangs it is ended, and its servers end with it.
+    // A test that hangs is killed, and its servers end with it.
     let mut child = tests.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let start = Instant::now();
     while child.try_wait()?.is_none() {
@@ -371,14 +371,14 @@ fn run(planted: &Planted, groups: &[Group<'_>]) -> Result<&'static str> {
     Ok("NOT CAUGHT")
 }
 
-/// Cargo in the copy. What the workspace itself has built of others' packages is used where cargo knows how.
+/// Returns a cargo command in the copy. Foreign packages that the workspace has built are reused if cargo supports it.
 fn command<const N: usize>(arguments: [&str; N]) -> Command {
     let mut command = run::cargo(arguments);
     command
         .current_dir(copy())
         .env("CARGO_TARGET_DIR", target())
         .env("CARGO_BUILD_BUILD_DIR", run::target_directory());
-    // These tests wait for servers: more is spent on building them well than they would ever give back. No backtrace is shown.
+    // These tests wait for servers, so optimisation would cost more than it saves. They show no backtraces.
     command.env("CARGO_PROFILE_TEST_OPT_LEVEL", "0").env("CARGO_PROFILE_TEST_DEBUG", "false");
     command
 }
@@ -387,10 +387,10 @@ fn target() -> PathBuf {
     run::target_directory().join("planted")
 }
 
-/// The tests mostly wait.
+/// Number of bugs tested at once. The tests mostly wait.
 const AT_ONCE: usize = 8;
 
-/// No test takes nearly as long.
+/// The time limit of a test, far above any real duration.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -433,7 +433,7 @@ mod tests {
         assert_eq!(choosing_scripts(code), chosen);
     }
 
-    /// Every patch fits the sources as they are; whether its test notices is what the step is for.
+    /// Checks that every patch fits the current sources. The step itself checks that its test fails.
     #[test]
     fn every_patch_still_fits() {
         let copy = run::target_directory().join("planted/fits");

@@ -1,10 +1,12 @@
-//! Plots of the benchmarks' page: each shows the commit that its section shows. Knows plots by the words under them.
+//! Plots of the benchmarks' page and the commits that they show.
+//!
+//! A plot must show the same commit as its section. This module identifies plots by the words under them.
 
 use crate::files::{Complaint, File};
 
 const PAGE: &str = "docs/benchmarks.md";
 
-/// Returns a complaint for each plot that was measured on another commit than its section. `read` returns the text of a plot.
+/// Returns a complaint for each plot that was measured on a different commit than its section. `read` returns the text of a plot.
 pub(crate) fn of_other_commits(files: &[File], read: impl Fn(&str) -> Option<String>) -> Vec<Complaint> {
     let Some(page) = files.iter().find(|file| file.path == PAGE) else { return Vec::new() };
     let (mut complaints, mut section) = (Vec::new(), 0);
@@ -37,14 +39,14 @@ pub(crate) fn of_other_commits(files: &[File], read: impl Fn(&str) -> Option<Str
     complaints
 }
 
-/// Returns the commit of the tables that the plot's bench has put into the page; `None` if the page has them by hand.
+/// Returns the commit of the tables that the plot's bench wrote into the page. Returns `None` if the tables were written by hand.
 fn tables_of<'a>(page: &'a str, plot: &str) -> Option<&'a str> {
     let (area, _) = plot.split_once('-')?;
     let (_, tables) = page.split_once(&format!("<!-- {area}: begin -->"))?;
     word_behind(tables, "Measured at ")
 }
 
-/// Returns the lines from a heading to the next one.
+/// Returns the lines from a heading to the next heading.
 fn section_from(page: &str, heading: usize) -> String {
     let mut lines = page.lines().skip(heading);
     let first = lines.next().unwrap_or_default();

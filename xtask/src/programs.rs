@@ -1,6 +1,8 @@
-//! The test programs of the workspace: built by one cargo, and run as cargo would run them, but several at a time, for most of them
-//! mostly wait, and module by module where they have modules, each in a process of its own. Owns what each needs, who runs which
-//! test, and in which order; what their results count for is `test`'s.
+//! Test programs of the workspace, and their runs.
+//!
+//! A single cargo command builds them. They run as under cargo, but several at a time, because most of them mostly wait. A program with
+//! modules runs module by module, each in its own process. This module knows the requirements of each program, the order, and the
+//! assignment of tests. `test` evaluates the results.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,8 +15,7 @@ use serde_json::Value;
 
 use crate::run;
 
-/// The groups that take longest, the longest first: one that begins last would be waited for alone. `cargo xtask test --quick`
-/// leaves them out.
+/// The slowest groups, the slowest first: a slow group that begins last would finish alone. `cargo xtask test --quick` leaves them out.
 pub(crate) const LONGEST: [&str; 16] = [
     "campaigns",
     "virtual_time",
@@ -34,7 +35,7 @@ pub(crate) const LONGEST: [&str; 16] = [
     "operations",
 ];
 
-/// A program that cargo has built, of one target of one package.
+/// A program that cargo has built, for one target of one package.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Program {
     pub(crate) package: String,
@@ -46,21 +47,21 @@ pub(crate) struct Program {
     binaries: Vec<(String, PathBuf)>,
 }
 
-/// How a program ended.
+/// The result of a program.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) succeeded: bool,
     pub(crate) printed: String,
 }
 
-/// What one cargo has built.
+/// The programs that a cargo command has built.
 #[derive(Debug)]
 pub(crate) struct Built {
     pub(crate) tests: Vec<Program>,
     pub(crate) examples: Vec<Program>,
 }
 
-/// Builds tests as `command`, a `cargo test`, says, and runs none.
+/// Builds the tests of `command`, a `cargo test`, without running them.
 pub(crate) fn build(command: &mut Command) -> Result<Built> {
     command.args(["--no-run", "--message-format=json-render-diagnostics"]).stderr(Stdio::inherit());
     let output = command.output().with_context(|| format!("cannot start {}", run::shown(command)))?;
@@ -68,7 +69,7 @@ pub(crate) fn build(command: &mut Command) -> Result<Built> {
     Ok(built(&String::from_utf8(output.stdout)?))
 }
 
-/// The programs that cargo says it has built, one message a line.
+/// Returns the programs in cargo's messages, one message per line.
 fn built(messages: &str) -> Built {
     let artifacts: Vec<_> = messages.lines().filter_map(Artifact::read).collect();
     let binaries = |package: &str| -> Vec<(String, PathBuf)> {
@@ -89,7 +90,7 @@ fn built(messages: &str) -> Built {
     Built { tests: tests.map(program).collect(), examples: examples.map(program).collect() }
 }
 
-/// What cargo says of an executable file.
+/// A cargo message about an executable file.
 struct Artifact {
     package: String,
     kind: String,
@@ -100,7 +101,7 @@ struct Artifact {
 }
 
 impl Artifact {
-    /// `None` if the message is about something else.
+    /// Reads a message. Returns `None` if it is not about an executable file.
     fn read(message: &str) -> Option<Self> {
         let message: Value = serde_json::from_str(message).ok()?;
         let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -124,14 +125,14 @@ impl Artifact {
     }
 }
 
-/// `path+file:///a/b#name@0.1.0`, or `path+file:///a/name#0.1.0`.
+/// Returns the name in `path+file:///a/b#name@0.1.0` or `path+file:///a/name#0.1.0`.
 fn package_name(id: &str) -> Option<&str> {
     let (path, version) = id.split_once('#')?;
     version.split_once('@').map(|(name, _)| name).or_else(|| path.rsplit('/').next())
 }
 
 impl Program {
-    /// One that is nowhere, for tests.
+    /// Creates a program without a file, for tests.
     #[cfg(test)]
     pub(crate) fn with_target(target: &str) -> Self {
         let (package, executable) = ("p".to_owned(), "/bin/tests".into());
@@ -139,12 +140,12 @@ impl Program {
         Self { package, target: target.to_owned(), executable, manifest, binaries: Vec::new() }
     }
 
-    /// What cargo calls it.
+    /// Returns cargo's name of the program.
     pub(crate) fn shown(&self) -> String {
         format!("{} {}", self.package, self.target)
     }
 
-    /// The program as cargo would run it: in its package's directory, which it and its binaries are told.
+    /// Returns the program as cargo would run it: in its package's directory, with cargo's variables for the directory and the binaries.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.executable);
         let directory = self.manifest.parent().unwrap_or(Path::new("."));
@@ -157,7 +158,7 @@ impl Program {
         command
     }
 
-    /// The tests that it has, by their paths.
+    /// Returns the program's tests, by path.
     pub(crate) fn tests(&self) -> Result<Vec<String>> {
         let output = self.command().arg("--list").output();
         let output = output.with_context(|| format!("cannot start {}", self.shown()))?;
@@ -166,7 +167,7 @@ impl Program {
     }
 }
 
-/// The tests that a program lists, which has to count them as we do.
+/// Returns the tests in a program's list, and checks that the program reports the same count.
 fn listed(printed: &str) -> Result<Vec<String>> {
     let tests: Vec<_> =
         printed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect();
@@ -176,18 +177,18 @@ fn listed(printed: &str) -> Result<Vec<String>> {
     Ok(tests)
 }
 
-/// Tests that run in one process: those of one module of a program, or all that it has.
+/// Tests that run in one process: the tests of one module of a program, or all its tests.
 #[derive(Debug)]
 pub(crate) struct Group<'a> {
     program: &'a Program,
     /// The module, if the program is run module by module.
     module: Option<String>,
-    /// By their paths.
+    /// The paths of the tests.
     pub(crate) tests: Vec<String>,
     is_whole: bool,
 }
 
-/// All tests of these programs, each in exactly one group; the groups that take longest come first.
+/// Returns all tests of these programs, each in exactly one group. The slowest groups come first.
 pub(crate) fn groups(programs: &[Program]) -> Result<Vec<Group<'_>>> {
     let mut groups = Vec::new();
     for program in programs {
@@ -198,7 +199,7 @@ pub(crate) fn groups(programs: &[Program]) -> Result<Vec<Group<'_>>> {
     Ok(groups)
 }
 
-/// A program of integration tests that all stand in modules is run module by module; another as it is.
+/// Splits a program of integration tests by module if all its tests are in modules. Otherwise the program is one group.
 pub(crate) fn grouped(program: &Program, tests: Vec<String>) -> Vec<Group<'_>> {
     let group = |module, tests| Group { program, module, tests, is_whole: true };
     let is_of_modules = !program.target.starts_with('-') && tests.iter().all(|test| test.contains("::"));
@@ -219,7 +220,7 @@ impl Group<'_> {
         &self.program.package
     }
 
-    /// The module, or what cargo calls the program.
+    /// Returns the module, or cargo's name of the program.
     pub(crate) fn name(&self) -> &str {
         self.module.as_deref().unwrap_or(&self.program.target)
     }
@@ -228,7 +229,7 @@ impl Group<'_> {
         format!("{} {}", self.package(), self.name())
     }
 
-    /// Of its tests those whose paths, without the module, are wanted.
+    /// Returns the group with only the wanted tests. `is_wanted` gets their paths without the module.
     pub(crate) fn only(&self, is_wanted: impl Fn(&str) -> bool) -> Self {
         let within = |test: &str| match &self.module {
             Some(module) => {
@@ -240,18 +241,18 @@ impl Group<'_> {
         Self { program: self.program, module: self.module.clone(), tests, is_whole: false }
     }
 
-    /// The process that runs these tests and no others.
+    /// Returns the process that runs exactly these tests.
     pub(crate) fn command(&self) -> Command {
         let mut command = self.program.command();
         if self.module.is_some() || !self.is_whole {
-            // By their whole names: part of one could be part of another module's.
+            // Use whole names: a part of a name could match a test of a different module.
             command.arg("--exact").args(&self.tests);
         }
         command
     }
 
-    /// Runs it to its end. What it prints goes through a file below `folder`, and not through a pipe, whose end somebody who
-    /// outlives it could keep open.
+    /// Runs the group to its end. The output goes to a file below `folder` and not to a pipe: a process that outlives the group could keep
+    /// the pipe's end open.
     pub(crate) fn run(&self, mut command: Command, folder: &Path) -> Result<Ended> {
         fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let path = folder.join(format!("{}.txt", self.shown().replace(' ', "_")));
@@ -381,7 +382,7 @@ mod tests {
         }
     }
 
-    /// A file that no `mod` names would be compiled by nobody, and its tests would be missed by nobody.
+    /// A file without a `mod` is not compiled, so its tests would be missing without notice.
     #[test]
     fn every_file_of_integration_tests_is_a_module() {
         let crates = fs::read_dir(run::root().join("crates")).unwrap().map(|entry| entry.unwrap().path());

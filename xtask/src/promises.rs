@@ -1,20 +1,20 @@
-//! Tests that hold the promises of the pages for users. Owns the form of a mark, and which pages need one for each block.
+//! Marks that link the promises of user pages to tests.
 //!
-//! A mark is a comment in the page's source, so readers do not see it:
-//!
+//! This module defines the form of a mark, and the pages that need a mark for each block. A mark is a comment in the page's source, so
+//! readers do not see it:
 //! ```text
 //! <!-- test: wheellock-tests locks::a_test, waits::another_test; wheellock lease::a_unit_test -->
 //! <!-- no test: why this block promises nothing -->
 //! ```
 //!
-//! A mark belongs to the block that it stands in or behind: a paragraph, a list item, or a row of a table. A mark behind a table
+//! A mark belongs to the block that contains it or precedes it: a paragraph, a list item, or a row of a table. A mark behind a table
 //! belongs to all of its rows.
 
 use std::collections::BTreeSet;
 
 use crate::files::{Complaint, File};
 
-/// Pages whose blocks need marks, and the sections that need them: all if none is named.
+/// Pages whose blocks need marks, and the sections that need them. An empty list means all sections.
 const PAGES: [(&str, &[&str]); 4] = [
     ("README.md", &["What sets it apart", "What is promised, and what is not"]),
     ("docs/guide.md", &[]),
@@ -68,7 +68,7 @@ struct Block {
 enum Mark {
     /// The tests by package.
     Tests(Vec<(String, Vec<String>)>),
-    /// Why there is no test.
+    /// The reason why there is no test.
     None(String),
 }
 
@@ -121,12 +121,12 @@ fn blocks(text: &str) -> Vec<Block> {
     blocks
 }
 
-/// `[name]: target`, or an image alone.
+/// Returns true for `[name]: target`, and for a line with only an image.
 fn is_definition(line: &str) -> bool {
     line.starts_with("![") || (line.starts_with('[') && line.contains("]: "))
 }
 
-/// The marks between words of a line.
+/// Returns the marks within a line.
 fn marks_within(line: &str) -> Vec<Mark> {
     let comments = line.split("<!--").skip(1).filter_map(|rest| rest.split_once("-->"));
     comments.filter_map(|(mark, _)| Mark::parse(mark.trim())).collect()
@@ -146,7 +146,7 @@ impl Mark {
     }
 }
 
-/// Returns what is wrong with each test that a mark names.
+/// Returns a complaint for each unknown test of a mark.
 fn unknown<'a>(mark: &'a Mark, tests: &'a BTreeSet<(&str, String)>) -> impl Iterator<Item = String> + 'a {
     let packages = match mark {
         Mark::Tests(packages) => packages.as_slice(),
@@ -160,23 +160,23 @@ fn unknown<'a>(mark: &'a Mark, tests: &'a BTreeSet<(&str, String)>) -> impl Iter
     })
 }
 
-/// Returns true if a test of the package has this name behind one of its last modules.
+/// Returns true if the package has a test of this name, preceded by at least one of its modules.
 fn exists(package: &str, name: &str, tests: &BTreeSet<(&str, String)>) -> bool {
     let ends =
         |test: &str| test.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with("::"));
     name.contains("::") && tests.iter().any(|(of, test)| *of == package && ends(test))
 }
 
-/// All tests: the package, and the path of modules by the file's path.
+/// Returns all tests: the package, and the path of modules from the file's path.
 fn tests(files: &[File]) -> BTreeSet<(&'static str, String)> {
     let mut tests = BTreeSet::new();
     for file in files {
-        // The longest folder that fits: `tests/` has no other package.
+        // The table lists the longest folder first: `tests/` contains no other package.
         let package = PACKAGES.iter().find(|(_, folder)| file.path.starts_with(folder));
         let (Some((package, folder)), Some(path)) = (package, file.path.strip_suffix(".rs")) else {
             continue;
         };
-        // A test module in a file of its own belongs to the module beside it.
+        // A test module in its own file belongs to the module beside it.
         let parts = path.strip_prefix(folder).unwrap_or(path).split('/');
         let module = parts.filter(|part| !["tests", "mod"].contains(part)).collect::<Vec<_>>().join("::");
         let mut is_test = false;

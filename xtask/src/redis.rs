@@ -1,4 +1,4 @@
-//! Private servers in the foreground, gone with this process.
+//! Private servers in the foreground, which end with this process.
 
 use std::process::ExitCode;
 
@@ -12,19 +12,19 @@ use crate::install::ensure_server;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Topology {
-    /// One server on a free loopback port and a unix socket, persisting nothing
+    /// One server on a free loopback port and a unix socket, without persistence
     Standalone {
         #[command(flatten)]
         config: Config,
     },
-    /// The same with TLS on that port, for `127.0.0.1` and `localhost`; says where the certificate is that clients must trust
+    /// The same with TLS on that port, for `127.0.0.1` and `localhost`; prints the path of the certificate that clients must trust
     Tls {
         #[command(flatten)]
         config: Config,
     },
-    /// A primary and its replicas; nobody watches them
+    /// A primary and its replicas, without failover
     Replicas {
-        /// How many replicas
+        /// Number of replicas
         #[arg(long, default_value_t = 2)]
         replicas: usize,
         #[command(flatten)]
@@ -37,10 +37,10 @@ pub(crate) enum Topology {
     },
     /// Masters with replicas; a dead master is replaced about 2.5 s later
     Cluster {
-        /// How many masters
+        /// Number of masters
         #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
         masters: u16,
-        /// How many replicas each
+        /// Number of replicas of each master
         #[arg(long, default_value_t = 1)]
         replicas: usize,
         #[command(flatten)]
@@ -59,7 +59,7 @@ pub(crate) struct Config {
 pub(crate) struct Options {
     #[command(flatten)]
     config: Config,
-    /// Everybody speaks TLS
+    /// All servers use TLS
     #[arg(long)]
     tls: bool,
     /// The password of the servers' default user
@@ -124,7 +124,7 @@ fn single(builder: wheellock_tests::Builder, config: &Config) -> Result<RedisSer
     config.config.iter().fold(builder, |builder, (name, value)| builder.arg(name, value)).try_start()
 }
 
-/// What one needs to look at them, and to kill them.
+/// Prints the addresses for inspecting the servers, and the process ids for killing them.
 fn show(what: &str, servers: &[RedisServer], tls: bool) {
     if let Some(server) = servers.first().filter(|_| tls) {
         show_trusted(server);
@@ -138,7 +138,7 @@ fn show_trusted(server: &RedisServer) {
     println!("trust {}", server.trusted_file().display());
 }
 
-/// Drops what was started after Ctrl-C, and not before.
+/// Keeps `started` until Ctrl-C, and drops it then.
 fn until_interrupted<T>(started: T) -> Result<ExitCode> {
     println!("Ctrl-C ends it");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -1,4 +1,4 @@
-//! Running cargo and other programs from the project's root.
+//! Runs of cargo and other programs from the project's root.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, ensure};
 
-/// The folder of the workspace's Cargo.toml.
+/// Returns the folder of the workspace's Cargo.toml.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
-/// Where build output goes.
+/// Returns the folder for build output.
 pub(crate) fn target_directory() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(chosen) => root().join(chosen),
@@ -20,12 +20,12 @@ pub(crate) fn target_directory() -> PathBuf {
     }
 }
 
-/// `cargo <args>` at the root, by the cargo that runs us.
+/// Returns `cargo <args>` at the root, with the cargo that runs this program.
 pub(crate) fn cargo<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root());
-    // What we were told of our own package is nobody else's business: build scripts look there, ring's among them, and would be
-    // run again, and all that needs them be built again, each time that a cargo comes from elsewhere.
+    // Remove the variables about this package. Build scripts, such as ring's, read them. With them, a different caller of cargo would run
+    // these scripts again, and rebuild every crate that depends on them.
     let told = std::env::vars_os().map(|(name, _)| name);
     for name in told.filter(|name| is_of_one_package(name)) {
         command.env_remove(name);
@@ -33,13 +33,13 @@ pub(crate) fn cargo<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Comma
     command
 }
 
-/// Whether cargo gives this variable to programs of a package for that package.
+/// Returns true if cargo sets this variable for programs of one package.
 fn is_of_one_package(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     name.starts_with(b"CARGO_MANIFEST_") || name.starts_with(b"CARGO_PKG_")
 }
 
-/// The same command, for which what others leave of the processors is enough.
+/// Returns the same command at the lowest priority, so that other programs get the processors first.
 pub(crate) fn patient(command: &Command) -> Command {
     let mut patient = Command::new("nice");
     patient.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
@@ -55,14 +55,14 @@ pub(crate) fn patient(command: &Command) -> Command {
     patient
 }
 
-/// Runs a command to its end; anything but success is an error that shows the command.
+/// Runs a command to its end. Any result but success is an error that shows the command.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start {}", shown(command)))?;
     ensure!(status.success(), "{} failed ({status})", shown(command));
     Ok(())
 }
 
-/// Does `work` for every item, for so many at a time, in their order.
+/// Does `work` for every item in order, for `at_once` items at a time.
 pub(crate) fn several_at_once<T: Sync>(at_once: usize, items: &[T], work: impl Fn(&T) + Sync) {
     let next = AtomicUsize::new(0);
     let take = || items.get(next.fetch_add(1, Ordering::Relaxed));
@@ -77,12 +77,12 @@ pub(crate) fn several_at_once<T: Sync>(at_once: usize, items: &[T], work: impl F
     });
 }
 
-/// How many processors there are.
+/// Returns the number of processors.
 pub(crate) fn processors() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from)
 }
 
-/// The command as one would type it.
+/// Returns the command as a user would type it.
 pub(crate) fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
     std::iter::once(program)
@@ -98,7 +98,7 @@ pub(crate) fn which(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|candidate| candidate.is_file())
 }
 
-/// `cargo metadata --no-deps`: the workspace's own packages.
+/// Returns `cargo metadata --no-deps`: the workspace's own packages.
 pub(crate) fn metadata() -> Result<serde_json::Value> {
     let output = cargo(["metadata", "--no-deps", "--format-version", "1"]).output()?;
     ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
@@ -112,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    /// `cargo test` tells these to a test as `cargo run` tells them to a program.
+    /// `cargo test` sets these variables for a test, as `cargo run` does for a program.
     #[test]
     fn another_cargo_hears_nothing_of_our_package() {
         let inherited = cargo(["version"]);

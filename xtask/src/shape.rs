@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use crate::files::{Complaint, File, SHIPPED};
 
-/// Lines of the longest function that fits on a screen.
+/// Maximum number of lines of a function: one screen.
 const MOST_LINES: usize = 70;
 
-/// Most entries of a crate's `src`: one for each floor of the house.
+/// Maximum number of entries of a crate's `src`: one for each layer.
 const ENTRIES: [(&str, usize); 2] = [("crates/wheellock/src/", 16), ("crates/wheellock-client/src/", 12)];
 
-/// Complains about functions of shipped code that do not fit on a screen.
+/// Returns a complaint for each function of shipped code that does not fit on a screen.
 pub(crate) fn long_functions(files: &[File]) -> Vec<Complaint> {
     let is_shipped = |path: &str| {
         let parts: Vec<_> = path.split(['/', '.']).collect();
@@ -32,7 +32,7 @@ pub(crate) fn long_functions(files: &[File]) -> Vec<Complaint> {
     complaints
 }
 
-/// A function: its name, its first line from 0, its number of lines.
+/// A function: its name, its first line counted from 0, its number of lines.
 #[derive(Debug, PartialEq, Eq)]
 struct Function<'a> {
     name: &'a str,
@@ -82,7 +82,7 @@ fn name_of(line: &str) -> Option<&str> {
     words.next()
 }
 
-/// Complains about crates with more floors than a reader finds at a glance.
+/// Returns a complaint for each crate with more layers than a reader finds at a glance.
 pub(crate) fn crowded_folders(files: &[File]) -> Vec<Complaint> {
     let entries = |folder: &str| {
         let below = files.iter().filter_map(|file| file.path.strip_prefix(folder));

@@ -1,4 +1,6 @@
-//! Whole fleets in virtual time, built with optimizations: see `wheellock_tests::simulation`.
+//! Simulated fleets in virtual time, built with optimizations.
+//!
+//! `wheellock_tests::simulation` has the simulator.
 
 use std::process::{Command, ExitCode};
 
@@ -9,7 +11,7 @@ use crate::run;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// How many seeds; without it and without `--minutes`, ten thousand
+    /// Number of seeds; ten thousand without it and without `--minutes`
     #[arg(long)]
     seeds: Option<u64>,
     /// The first seed
@@ -18,10 +20,10 @@ pub(crate) struct Options {
     /// Only fleets with locks of this kind: plain, hot, fair, read-write, fenced, spin, simple, permits, semaphore, election, set, quorum, latch, visited
     #[arg(long, value_parser = ["plain", "hot", "fair", "read-write", "fenced", "spin", "simple", "permits", "semaphore", "election", "set", "quorum", "latch", "visited"])]
     kind: Option<String>,
-    /// Begins no seed after so many minutes
+    /// Begins no seed after this number of minutes
     #[arg(long)]
     minutes: Option<u64>,
-    /// Ends with the first finding, and does not make it smaller
+    /// Ends at the first finding, without reducing it
     #[arg(long)]
     until_found: bool,
 }

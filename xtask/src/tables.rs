@@ -1,8 +1,9 @@
-//! The parts of pages that are made from the sources, so that they cannot be wrong about them: promises, from what the tests say
-//! of themselves; planted bugs; and the map of files, from their first sentences. Owns the marks in the pages and the form of a
-//! line.
+//! Parts of pages that are generated from the sources.
 //!
-//! A test that shows a promise says so in its documentation, which begins with the promise's id: `/// A1: what is promised.`
+//! Generated parts cannot contradict the sources. There are three: promises, from the tests' documentation; planted bugs; and the map of
+//! files, from their first sentences. This module defines the marks in the pages and the form of a line.
+//!
+//! The documentation of a test that shows a promise begins with the promise's id: `/// A1: the promise.`
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +15,7 @@ use crate::planted::{self, Planted};
 const BEGIN: &str = "<!-- Made by `cargo xtask tidy --write` from ";
 const END: &str = "<!-- End of what was made. -->\n";
 
-/// A page, what stands in the mark behind [`BEGIN`], and what is made.
+/// A page, the mark behind [`BEGIN`], and the generator.
 const MADE: [(&str, &str, Table); 3] = [
     ("docs/reliability.md", "the documentation of the tests. -->\n", table_of_promises),
     ("docs/reliability.md", "`tests/planted`. -->\n", table_of_bugs),
@@ -22,10 +23,10 @@ const MADE: [(&str, &str, Table); 3] = [
 ];
 type Table = fn(&[File]) -> String;
 
-/// Other letters are rows of catalogues that the page tells of by itself.
+/// The letters of promises. Other letters are rows of catalogues, which the page describes by itself.
 const LETTERS: std::ops::RangeInclusive<char> = 'A'..='E';
 
-/// A promise's id in the order in which people count, then its tests.
+/// The ids of promises in numerical order, each with its tests.
 type Promises<'a> = BTreeMap<(char, u32), Vec<Promise<'a>>>;
 
 struct Promise<'a> {
@@ -34,19 +35,19 @@ struct Promise<'a> {
     file: &'a str,
 }
 
-/// A complaint for every page that does not say what the sources say.
+/// Returns a complaint for every page whose generated parts differ from the sources.
 pub(crate) fn told(files: &[File]) -> Vec<Complaint> {
     let what = "what is made from the sources is old: `cargo xtask tidy --write`";
     let old = |page: &File| rewritten(page, files).as_ref() != Some(&page.text);
     pages(files).filter(|page| old(page)).map(|page| Complaint::of(&*page.path, what)).collect()
 }
 
-/// The pages with made parts.
+/// Returns the pages with generated parts.
 pub(crate) fn pages(files: &[File]) -> impl Iterator<Item = &File> {
     files.iter().filter(|file| MADE.iter().any(|(page, ..)| file.path == *page))
 }
 
-/// The page with these parts as the sources have them; `None` if it has no place for one.
+/// Returns the page with its parts generated from the sources. Returns `None` if the page has no place for a part.
 pub(crate) fn rewritten(page: &File, files: &[File]) -> Option<String> {
     let parts = MADE.iter().filter(|(path, ..)| page.path == *path);
     parts.into_iter().try_fold(page.text.clone(), |text, (_, from, table)| {
@@ -57,8 +58,8 @@ pub(crate) fn rewritten(page: &File, files: &[File]) -> Option<String> {
     })
 }
 
-/// The files of the crates that users get, and of the tests' support, from the top of each to the bottom: nothing imports what
-/// stands above it.
+/// Returns the list of files of the shipped crates and of the tests' support. Each crate is listed from top to bottom: no file imports a
+/// file above it.
 fn map_of_files(files: &[File]) -> String {
     let shipped = SHIPPED.iter().rev().map(|(name, _)| (format!("`{name}`"), format!("crates/{name}/src/")));
     let support = ("What the tests stand on: `tests/src`".to_owned(), "tests/src/".to_owned());
@@ -76,7 +77,7 @@ fn map_of_files(files: &[File]) -> String {
     map
 }
 
-/// Of the documentation at a file's head.
+/// Returns the first sentence of the documentation at a file's head.
 fn first_sentence(text: &str) -> Option<String> {
     let head = text.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim);
     let head = head.take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
@@ -129,7 +130,7 @@ fn collect<'a>(file: &'a File, promises: &mut Promises<'a>) {
     }
 }
 
-/// The id and the text behind it, if a line begins with an id.
+/// Returns the id and the text behind it, if a line begins with an id.
 fn promise(line: &str) -> Option<((char, u32), &str)> {
     let (id, text) = line.split_once(": ")?;
     let mut chars = id.chars();
@@ -137,7 +138,7 @@ fn promise(line: &str) -> Option<((char, u32), &str)> {
     Some(((letter, chars.as_str().parse().ok()?), text))
 }
 
-/// Nothing in a cell may end it.
+/// Escapes the text for a table cell.
 fn in_a_cell(text: &str) -> String {
     text.trim_end_matches('.').replace('|', "\\|")
 }

@@ -1,5 +1,7 @@
-//! Every check that must pass before a push, in one run with one tally. What takes too long for that runs a short form here: all sets of
-//! features are `cargo xtask gates features`; `fuzz`, `campaign` and `simulate` run for as long as one likes, and every night.
+//! Checks that must pass before a push, in one run with one tally.
+//!
+//! Slow checks run in a short form here. Their full forms are `cargo xtask gates features` for all sets of features, and `fuzz`, `campaign`
+//! and `simulate`, which run for any duration and every night.
 
 use std::any::Any;
 use std::fmt::Write as _;
@@ -19,9 +21,9 @@ use programs::{Ended, Group, LONGEST, Program};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Only what is fast: formatting, tidy, lints, unit tests and the integration tests that take seconds
+    /// Only the fast checks: formatting, tidy, lints, unit tests and the integration tests that take seconds
     ///
-    /// Says what it leaves out. In under two minutes, where the dependencies have been built.
+    /// Prints the checks that it leaves out. Takes less than two minutes if the dependencies are built.
     #[arg(long)]
     quick: bool,
     /// Leave out the fuzz targets
@@ -33,12 +35,12 @@ pub(crate) struct Options {
     /// Leave out the planted bugs
     #[arg(long)]
     no_planted: bool,
-    /// How long each fuzz target runs
+    /// Seconds for each fuzz target
     #[arg(long, default_value_t = 3)]
     fuzz_seconds: u64,
 }
 
-/// The benchmarks have no tests, and building all the peers takes minutes.
+/// Arguments for all tests. The benchmarks have no tests, and building all the peers takes minutes.
 pub(crate) const TESTED: [&str; 4] = ["test", "--workspace", "--exclude", "wheellock-benches"];
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
@@ -65,7 +67,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         steps.add("tests", || run_quick_ones(&built_earlier()?.tests));
         return Ok(steps.run());
     }
-    // Tests wait for a fifth of their time. Compilers with target directories of their own have that, and no more.
+    // Tests wait for a fifth of their time. Compilers with target directories of their own use that time, at low priority.
     let (mut tests, mut patient) = (Lane::default(), Lane::default());
     tests.add("tests", || run_groups(&programs::groups(&built_earlier()?.tests)?));
     patient.add("packages", || {
@@ -88,7 +90,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut doc_tests = run::cargo(TESTED);
     doc_tests.args(["--doc", "--no-fail-fast"]);
     steps.tests("doc tests", [doc_tests]);
-    // Tests that mostly wait, and compilers and fuzzers that never do.
+    // One lane has tests that mostly wait; the other has compilers and fuzzers, which never wait.
     let (mut waiting, mut working) = (Lane::default(), Lane::default());
     if !options.no_planted {
         waiting.add("planted bugs", || {
@@ -111,7 +113,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     Ok(steps.run())
 }
 
-/// The steps to come, in their order; of some, several lanes run beside each other.
+/// The steps in order. An entry with several lanes runs these lanes in parallel.
 #[derive(Default)]
 struct Steps<'a>(Vec<Vec<Lane<'a>>>);
 
@@ -147,17 +149,17 @@ impl<'a> Steps<'a> {
         self.0.push(vec![lane]);
     }
 
-    /// Adds steps that run beside each other. What they print must not come in parts.
+    /// Adds steps that run in parallel. Each step must print its output as a whole.
     fn beside(&mut self, lanes: impl Into<Vec<Lane<'a>>>) {
         self.0.push(lanes.into());
     }
 
-    /// Commands that pass or fail as a whole.
+    /// Adds commands that pass or fail as a whole.
     fn commands(&mut self, name: &'static str, commands: impl IntoIterator<Item = Command> + Send + 'a) {
         self.add(name, || Ok(run_each(commands)));
     }
 
-    /// Commands whose output says how many tests passed and failed.
+    /// Adds commands whose output contains the numbers of passed and failed tests.
     fn tests(&mut self, name: &'static str, commands: impl IntoIterator<Item = Command> + Send + 'a) {
         self.add(name, || {
             let mut sum = Tally::default();
@@ -168,7 +170,7 @@ impl<'a> Steps<'a> {
         });
     }
 
-    /// Runs every step, also after a failure, and prints the summary; its last line is the sum.
+    /// Runs every step, also after a failure, and prints the summary. Its last line is the sum.
     fn run(self) -> ExitCode {
         let all = self.0.iter().flatten().map(|lane| lane.0.len()).sum();
         let progress = Progress { began: Instant::now(), all, begun: AtomicUsize::new(0) };
@@ -185,12 +187,12 @@ impl<'a> Steps<'a> {
     }
 }
 
-/// Who runs a step that panics has not seen its end.
+/// Returns the result of a lane whose thread panicked in a step.
 fn panicked(_: Box<dyn Any + Send>) -> Vec<Step> {
     vec![Step { name: "panicked", took: Duration::ZERO, tally: Tally::ONE_FAILED }]
 }
 
-/// How far all steps are.
+/// The progress of all steps.
 struct Progress {
     began: Instant,
     all: usize,
@@ -255,7 +257,7 @@ impl std::fmt::Display for Tally {
     }
 }
 
-/// Runs every command, also after a failure; each counts once.
+/// Runs every command, also after a failure. Each command counts once.
 fn run_each(commands: impl IntoIterator<Item = Command>) -> Tally {
     let mut tally = Tally::default();
     for mut command in commands {
@@ -265,7 +267,7 @@ fn run_each(commands: impl IntoIterator<Item = Command>) -> Tally {
     tally
 }
 
-/// The same for commands beside which others run: what each has printed is shown when it has ended, whole.
+/// Runs commands beside which others run. The output of each command is printed as a whole when it has ended.
 fn run_each_quietly(commands: impl IntoIterator<Item = Command>) -> Tally {
     let mut tally = Tally::default();
     for mut command in commands {
@@ -290,7 +292,7 @@ fn run_tests_quietly(commands: impl IntoIterator<Item = Command>) -> Result<Tall
     Ok(sum)
 }
 
-/// Runs a command to its end, and then shows it with all that it has printed. Whether it succeeded, and what that was.
+/// Runs a command to its end, then prints it with its whole output. Returns true if it succeeded, and the output.
 fn printed_by(command: &mut Command) -> Result<(bool, String)> {
     let output = command.stdin(Stdio::null()).output()?;
     let mut printed = format!("$ {}\n{}", run::shown(command), String::from_utf8_lossy(&output.stderr));
@@ -307,7 +309,7 @@ fn failed(error: &Error) -> Tally {
     Tally::ONE_FAILED
 }
 
-/// Runs a fuzz target, and shows what it printed (pages of it) only if it failed.
+/// Runs a fuzz target. Prints its output, which has many pages, only if it fails.
 fn run_quietly(target: &str, command: &mut Command) -> Result<Tally> {
     let output = command.output()?;
     let printed = String::from_utf8_lossy(&output.stderr);
@@ -321,7 +323,7 @@ fn run_quietly(target: &str, command: &mut Command) -> Result<Tally> {
     }
 }
 
-/// Runs the tests that take seconds, and says which do not.
+/// Runs the tests that take seconds, and prints the names of the others.
 fn run_quick_ones(programs: &[Program]) -> Result<Tally> {
     let mut groups = programs::groups(programs)?;
     groups.retain(|group| !LONGEST.contains(&group.name()));
@@ -334,13 +336,13 @@ fn run_quick_ones(programs: &[Program]) -> Result<Tally> {
     Ok(tally)
 }
 
-/// Runs all groups, several at a time; what each has printed is shown when it has ended, whole.
+/// Runs all groups, several at a time. The output of each group is printed as a whole when it has ended.
 fn run_groups(groups: &[Group<'_>]) -> Result<Tally> {
     ensure!(!groups.is_empty(), "cargo has built no test");
     let folder = run::target_directory().join("test-output");
     let (all, done) = (groups.iter().map(|group| group.tests.len()).sum::<usize>(), Mutex::new(0));
     let began = Instant::now();
-    // Each runs as many tests at a time as there are processors, and most of these mostly wait.
+    // Each group runs as many tests at a time as there are processors, and most tests mostly wait.
     Ok(several(run::processors() + 2, groups, |group| {
         let start = Instant::now();
         let Ended { succeeded, printed } = group.run(group.command(), &folder)?;
@@ -353,8 +355,8 @@ fn run_groups(groups: &[Group<'_>]) -> Result<Tally> {
     }))
 }
 
-/// What the last words of a program count for that was to run so many tests. One that died without a result, or ran other tests than
-/// it was to, has failed.
+/// Returns the tally of a program that should have run `tests` tests. A program that ended without a result, or ran a different number of
+/// tests, has failed.
 pub(crate) fn tally_of(printed: &str, succeeded: bool, tests: usize) -> Tally {
     let mut tally = Tally::default();
     printed.lines().filter_map(result_line).for_each(|result| tally += result);
@@ -367,12 +369,12 @@ pub(crate) fn tally_of(printed: &str, succeeded: bool, tests: usize) -> Tally {
     tally
 }
 
-/// Every package with no feature, and with all.
+/// Returns the lints of every package with no feature, and with all features.
 fn features(packages: &[Value]) -> Vec<Command> {
     packages.iter().flat_map(|package| features::lints(package, &features::few(package))).collect()
 }
 
-/// The sum of what becomes of every item, so many at a time. What could not be done counts as failed.
+/// Returns the sum of the tallies of all items, `at_once` at a time. An item whose `work` returns an error counts as failed.
 fn several<T: Sync>(at_once: usize, items: &[T], work: impl Fn(&T) -> Result<Tally> + Sync) -> Tally {
     let sum = Mutex::new(Tally::default());
     run::several_at_once(at_once, items, |item| {
@@ -382,7 +384,7 @@ fn several<T: Sync>(at_once: usize, items: &[T], work: impl Fn(&T) -> Result<Tal
     sum.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `cargo test`, shows its output as it comes, and sums its result lines.
+/// Runs `cargo test`, prints its output as it arrives, and adds up its result lines.
 fn run_tests(command: &mut Command) -> Result<Tally> {
     println!("$ {}", run::shown(command));
     let mut child = command.stdout(Stdio::piped()).spawn()?;
@@ -395,7 +397,7 @@ fn run_tests(command: &mut Command) -> Result<Tally> {
     Ok(completed(tally, child.wait()?.success()))
 }
 
-/// One failed more if it did not compile, a test process died without a result line, or the filter let no test through.
+/// Adds a failure if the tests did not compile, a test process ended without a result line, or the filter selected no test.
 fn completed(tally: Tally, succeeded: bool) -> Tally {
     let is_told = tally.failed > 0 || succeeded && tally.passed > 0;
     if is_told { tally } else { tally + Tally::ONE_FAILED }
@@ -406,7 +408,7 @@ fn result_line(line: &str) -> Option<Tally> {
     result_counts(line).map(|[passed, failed, _]| Tally { passed, failed })
 }
 
-/// How many tests a line says have passed, failed and been ignored.
+/// Returns the numbers of passed, failed and ignored tests in a result line.
 fn result_counts(line: &str) -> Option<[u64; 3]> {
     let counts = line.trim_start().strip_prefix("test result: ")?;
     let count = |what: &str| -> Option<u64> {
@@ -420,7 +422,7 @@ fn has_loom_models(package: &Value) -> bool {
     package["dependencies"].as_array().into_iter().flatten().any(|dependency| dependency["name"] == "loom")
 }
 
-/// All targets of the workspace; without the benchmarks if it has to be quick.
+/// Returns the lints of all targets of the workspace. A quick run excludes the benchmarks.
 fn lints(is_quick: bool) -> Command {
     let mut command = run::cargo(["clippy", "--workspace", "--all-targets"]);
     if is_quick {
@@ -430,11 +432,11 @@ fn lints(is_quick: bool) -> Command {
     command
 }
 
-/// Runs the tests in modules named `models`, with the primitives swapped for the model checker's.
+/// Returns the commands that run the tests in modules named `models`, with the model checker's primitives.
 fn loom_models(packages: &[Value]) -> Vec<Command> {
     let models = |package: &Value| {
-        // Optimised: a model explores up to millions of interleavings. Default features only: tokio does not build
-        // under this flag. Library only: loom is a dependency of its unit tests and of nothing else.
+        // Optimised: a model explores up to millions of interleavings. Default features only: tokio does not build under this flag. Library
+        // only: loom is a dependency of its unit tests alone.
         let mut command = run::cargo(["test", "--release", "--package", name(package), "--lib", "models"]);
         command.args(LOOMS_LOG.iter().flat_map(|package| unoptimised(package)));
         command.env("RUSTFLAGS", "--cfg loom");
@@ -444,15 +446,15 @@ fn loom_models(packages: &[Value]) -> Vec<Command> {
     packages.iter().filter(|package| has_loom_models(package)).map(models).collect()
 }
 
-/// What loom needs for a log that nobody asks for, and what takes longest to build of it.
+/// Packages that loom's unused log needs, and that take longest to build. They are built without optimisation.
 const LOOMS_LOG: [&str; 3] = ["regex-automata", "regex-syntax", "tracing-subscriber"];
 
 fn unoptimised(package: &str) -> [String; 2] {
     ["--config".to_owned(), format!("profile.release.package.{package}.opt-level=0")]
 }
 
-/// Runs every example of these packages to its end, each against a server of its own. Those that need a feature of which the tests know
-/// nothing are built for it.
+/// Runs every example of these packages to its end, each against its own server. An example whose required feature the tests do not enable
+/// is built separately.
 fn run_examples(built: &[Program], packages: &[Value]) -> Result<Tally> {
     let mut tally = Tally::default();
     for (package, example, features) in packages.iter().flat_map(examples) {
@@ -469,7 +471,7 @@ fn run_examples(built: &[Program], packages: &[Value]) -> Result<Tally> {
     Ok(tally)
 }
 
-/// The names of a package and of its examples, and the features that each needs.
+/// Returns the names of a package and of its examples, and the features that each example needs.
 fn examples(package: &Value) -> Vec<(&str, &str, String)> {
     let targets = package["targets"].as_array().into_iter().flatten();
     let examples = targets.filter(|target| target["kind"][0] == "example");
@@ -538,7 +540,7 @@ mod tests {
         let step = |name: &'static str| {
             let (both, ran) = (&both, &ran);
             move || {
-                // Two at a time, or for ever.
+                // Without two lanes at a time, this would wait for ever.
                 both.wait();
                 ran.lock().unwrap().push(name);
                 ensure!(name != "one", "it fails");

@@ -1,7 +1,7 @@
-//! What the compiler cannot check: the arrows between crates, the purity of the leaves, and that the
-//! documents speak of this repository.
+//! Rules that the compiler cannot check.
 //!
-//! Each check is a function from text to complaints, so that its test can show it biting.
+//! They cover the dependencies between crates, the purity of the leaves, and the documents' references to this repository. Each check is a
+//! function from text to complaints, so that its test can show that the check works.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::{circles, examples, plots, promises, run, shape, tables, words};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Rewrite the parts of pages that are made from the sources
+    /// Rewrite the generated parts of pages
     #[arg(long)]
     write: bool,
 }
@@ -82,7 +82,7 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Complaint>> {
     Ok(complaints)
 }
 
-/// Invariant: dependencies between crates point downwards only, and nothing shipped depends on tests or tools.
+/// Checks that dependencies between crates point only downwards, and that no shipped crate depends on tests or tools.
 fn arrows(packages: &[Package]) -> Vec<Complaint> {
     let ours: BTreeSet<&str> = packages.iter().map(|package| package.name.as_str()).collect();
     let mut complaints = Vec::new();
@@ -92,7 +92,7 @@ fn arrows(packages: &[Package]) -> Vec<Complaint> {
             continue;
         };
         for dependency in &package.dependencies {
-            // Its tests may want a feature of it.
+            // A crate's tests may need one of its own features.
             let is_itself = dependency == name;
             if ours.contains(dependency.as_str()) && !is_itself && !allowed.contains(&dependency.as_str()) {
                 complaints.push(Complaint::of(*name, format!("must not depend on {dependency}")));
@@ -102,7 +102,7 @@ fn arrows(packages: &[Package]) -> Vec<Complaint> {
     complaints
 }
 
-/// Invariant: the codec and the wheel's core know no clock, no socket and no runtime.
+/// Checks that the codec and the wheel's core do not use a clock, a socket or a runtime.
 ///
 /// `Duration` is a value, not a clock.
 fn pure_leaf(file: &File) -> Vec<Complaint> {
@@ -113,7 +113,7 @@ fn pure_leaf(file: &File) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     for (number, line) in file.text.lines().enumerate() {
         let code = line.split("//").next().unwrap_or_default();
-        // The leaf's own tests may measure and spawn; they come last in a file.
+        // The leaf's own tests may measure and spawn; they are at the end of a file.
         if code.trim() == "#[cfg(test)]" {
             break;
         }
@@ -129,7 +129,7 @@ fn pure_leaf(file: &File) -> Vec<Complaint> {
 
 const LEAVES: &[&str] = &["crates/wheellock-resp/src/", "crates/wheellock-wheel/src/"];
 
-/// The thin edges of the leaves: what feeds the wheel's core a clock, and what fits the codec to `Framed`.
+/// The thin edges of the leaves: the clock of the wheel's core, and the codec's adapter for `Framed`.
 const EDGES: &[&str] = &[
     "crates/wheellock-resp/src/codec.rs",
     "crates/wheellock-wheel/src/timer/",
@@ -137,14 +137,14 @@ const EDGES: &[&str] = &[
     "crates/wheellock-wheel/src/hashed_wheel_timer",
 ];
 
-/// A reader learns from a file's first line what it owns.
+/// Checks that a file's first line tells the reader its purpose.
 fn starts_with_its_purpose(file: &File) -> Option<Complaint> {
-    // Fuzz targets must start with `#![no_main]`; they are a workspace of their own.
+    // Fuzz targets must start with `#![no_main]`; they are a separate workspace.
     let applies = !file.path.starts_with("fuzz/") && !file.text.starts_with("//!");
     applies.then(|| Complaint::of(&file.path, "must start with `//!`: what it owns, what it refuses to know"))
 }
 
-/// Every Lua file is the text of some script; a file nobody includes is dead.
+/// Checks that every Lua file is the text of a script. A file without an include is dead.
 fn scripts_included(files: &[File]) -> Vec<Complaint> {
     let sources = files
         .iter()
@@ -165,9 +165,9 @@ fn scripts_included(files: &[File]) -> Vec<Complaint> {
 
 const SCRIPTS: &str = "crates/wheellock/src/scripts/";
 
-/// Work left for later belongs to the issue tracker, not to the text.
+/// Checks for notes about unfinished work, which belong in the issue tracker.
 fn leftovers(file: &File) -> Vec<Complaint> {
-    // Spelt so that this file may be read by itself.
+    // The words are split, so that this file passes its own check.
     let words = [concat!("TO", "DO"), concat!("FIX", "ME")];
     let mut complaints = Vec::new();
     for (number, line) in file.text.lines().enumerate() {
@@ -179,7 +179,7 @@ fn leftovers(file: &File) -> Vec<Complaint> {
     complaints
 }
 
-/// Every package follows the workspace's lints, `unsafe_code = "forbid"` among them.
+/// Checks that every package inherits the workspace's lints, including `unsafe_code = "forbid"`.
 fn lints_inherited(manifest: &File) -> Option<Complaint> {
     let is_package = manifest.text.lines().any(|line| line.trim() == "[package]");
     let mut after_lints = manifest.text.lines().skip_while(|line| line.trim() != "[lints]").skip(1);
@@ -190,7 +190,8 @@ fn lints_inherited(manifest: &File) -> Option<Complaint> {
 
 const ARCHITECTURE: &str = "ARCHITECTURE.md";
 
-/// Every contributor has to read it. The map of the files is looked up, and as long as there are files.
+/// Checks the length of the page, because every contributor has to read it. The map of the files does not count: readers look files up in
+/// it, and it grows with the files.
 fn short_enough(architecture: &File) -> Option<Complaint> {
     let lines = architecture.text.lines().filter(|line| !line.starts_with("- **")).count();
     (lines > MAX_ARCHITECTURE_LINES).then(|| {
@@ -200,7 +201,7 @@ fn short_enough(architecture: &File) -> Option<Complaint> {
 
 const MAX_ARCHITECTURE_LINES: usize = 320;
 
-/// A map that names what is not there misleads: every path between backticks exists.
+/// Checks that every path between backticks exists. A wrong path misleads the reader.
 fn named_paths_exist(architecture: &File, exists: impl Fn(&str) -> bool) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     for (number, line) in architecture.text.lines().enumerate() {
@@ -216,7 +217,8 @@ fn named_paths_exist(architecture: &File, exists: impl Fn(&str) -> bool) -> Vec<
 /// The guide, and the module that shows it on docs.rs.
 const GUIDE: [&str; 2] = ["docs/guide.md", "crates/wheellock/src/guide.rs"];
 
-/// On docs.rs the guide's links to other pages of this folder would lead nowhere: each has a name, and the module says where that is.
+/// Checks the guide's links to other pages of its folder, which would be broken on docs.rs. Each link needs a name, and the module defines
+/// the name's target.
 fn guide_links(guide: &File, module: &File) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     for (number, line) in guide.text.lines().enumerate() {
@@ -229,7 +231,7 @@ fn guide_links(guide: &File, module: &File) -> Vec<Complaint> {
         if let Some((name, target)) = definition {
             let there =
                 format!("//! [{name}]: https://github.com/wheellock/wheellock/blob/main/docs/{target}");
-            // Or it is packed, too, as a module of the guide's.
+            // Or the page is packed too, as a module of the guide.
             let packed = format!("//! [{name}]: crate::guide::{}", target.replacen(".md", "", 1));
             if !module.text.lines().any(|line| line == there || line == packed) {
                 complaints.push(Complaint::of(&*module.path, format!("lacks `{there}`")));
@@ -239,7 +241,7 @@ fn guide_links(guide: &File, module: &File) -> Vec<Complaint> {
     complaints
 }
 
-/// `crates/wheellock`, `deny.toml` and `docs/` are paths; `a::b`, `redis://` and `uuid:n` are not.
+/// Returns true for paths: `crates/wheellock`, `deny.toml` and `docs/` are paths; `a::b`, `redis://` and `uuid:n` are not.
 fn is_path(quoted: &str) -> bool {
     let plain = quoted.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/'));
     let extension = Path::new(quoted).extension().and_then(|extension| extension.to_str());
@@ -247,7 +249,7 @@ fn is_path(quoted: &str) -> bool {
     plain && (quoted.contains('/') || known)
 }
 
-/// A package and the names it depends on, of every kind.
+/// A package and the names of its dependencies, of every kind.
 #[derive(Debug)]
 struct Package {
     name: String,

@@ -1,6 +1,7 @@
-//! Share of plain sentences in comments and pages. Owns the words that hide an actor, and the ceiling of each place.
+//! Share of plain sentences in comments and pages.
 //!
-//! A ceiling is the number of sentences that are not plain yet. It may only fall: `tidy --write` lowers it.
+//! This module has the words that hide an actor, and the ceiling of each place. A ceiling is the number of sentences that are not plain
+//! yet. It may only fall: `tidy --write` lowers it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,11 +11,11 @@ use crate::files::{Complaint, File};
 /// Ceilings by place: `place starts hidden`.
 pub(crate) const CEILINGS: &str = "tests/words.txt";
 
-/// First words of a sentence that has no subject.
+/// First words of a sentence without a subject.
 const STARTS: [&str; 9] =
     ["Who", "Whom", "Whoever", "Whose", "What", "Whatever", "Whichever", "Of those", "Of whom"];
 
-/// Words that hide who acts. Each stands between spaces.
+/// Words that hide the actor. Each is between spaces.
 const HIDDEN: [&str; 33] = [
     "whoever",
     "nobody",
@@ -58,7 +59,7 @@ struct Count {
     hidden: usize,
 }
 
-/// Complains about every place with more sentences than its ceiling.
+/// Returns a complaint for every place with more sentences than its ceiling.
 pub(crate) fn above_ceilings(files: &[File]) -> Vec<Complaint> {
     let ceilings = ceilings(files);
     let mut complaints = Vec::new();
@@ -77,7 +78,7 @@ pub(crate) fn above_ceilings(files: &[File]) -> Vec<Complaint> {
     complaints
 }
 
-/// Returns the ceilings, lowered to what the places have now.
+/// Returns the ceilings, lowered to the current counts.
 pub(crate) fn lowered(files: &[File]) -> String {
     let ceilings = ceilings(files);
     let mut text = "# Sentences that begin with Who or What, and sentences that hide who acts, by place.\n\
@@ -165,7 +166,7 @@ fn comment(line: &str) -> Option<&str> {
     ["///", "//!", "//", "--"].iter().find_map(|mark| line.strip_prefix(mark)).map(str::trim)
 }
 
-/// Splits at an end of a sentence before a capital, a backtick or a bracket. Leaves out what has fewer than three words.
+/// Splits at an end of a sentence before a capital, a backtick or a bracket. Leaves out sentences of fewer than three words.
 fn sentences(paragraph: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let mut start = 0;

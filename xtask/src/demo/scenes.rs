@@ -1,4 +1,6 @@
-//! What the demo shows: one function per property, each judging by what it saw, not by what was meant.
+//! Scenes of the demo: one function per property.
+//!
+//! Each scene judges by the observed state, not by the intended state.
 
 use std::fs;
 use std::sync::Arc;
@@ -18,7 +20,7 @@ pub(super) struct Scene {
     pub(super) show: fn(&Stage, &Runtime) -> Result<Finding>,
 }
 
-/// In the order of the table.
+/// The scenes, in the order of the table.
 pub(super) const ALL: &[Scene] = &[
     Scene { claim: "(a) one holder at a time: 4 processes lose no update", show: no_update_is_lost },
     Scene { claim: "(b) the watchdog keeps a hold of three leases alive", show: a_long_hold_survives },
@@ -37,7 +39,7 @@ pub(super) const ALL: &[Scene] = &[
     Scene { claim: "(l) a cron job on two hosts runs on one of them", show: a_cron_job_runs_once },
 ];
 
-/// (a) Workers read a file, add one, and write it back; without the lock, updates get lost.
+/// (a) Workers read a file, add one, and write it back. Without the lock, updates get lost.
 fn no_update_is_lost(stage: &Stage, _: &Runtime) -> Result<Finding> {
     const WORKERS: u32 = 4;
     const TIMES: u32 = 250;
@@ -67,7 +69,7 @@ fn no_update_is_lost(stage: &Stage, _: &Runtime) -> Result<Finding> {
     })
 }
 
-/// (b) A worker holds on for three leases; Redis is asked all the while.
+/// (b) A worker holds the lock for three leases, and the scene polls Redis meanwhile.
 fn a_long_hold_survives(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
     const NAME: &str = "demo:watchdog";
     let mut worker = stage.worker(NAME, SHORT_LEASE)?;
@@ -96,14 +98,14 @@ fn a_long_hold_survives(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
     })
 }
 
-/// (c) The holder dies without a word; a worker that waits gets the lock when the lease runs out.
+/// (c) The holder is killed. A waiting worker gets the lock when the lease expires.
 fn a_killed_holder_is_succeeded(stage: &Stage, _: &Runtime) -> Result<Finding> {
     const NAME: &str = "demo:crash";
     let mut holder = stage.worker(NAME, CRASH_LEASE)?;
     let mut waiter = stage.worker(NAME, CRASH_LEASE)?;
     expect_of(&mut holder, &Request::Acquire, Outcome::Acquired)?;
     request_and_wait_until_it_waits(stage, &mut waiter, NAME)?;
-    // Between two renewals, so that the instant of death and that of the renewal can be told apart.
+    // Kill between two renewals, so that the time of death differs from the time of a renewal.
     let whole = i64::try_from(CRASH_LEASE.as_millis())?;
     let aged = poll_until(2 * CRASH_LEASE, || {
         stage.redis(&["PTTL", NAME]).parse::<i64>().is_ok_and(|left| left < whole * 9 / 10)
@@ -120,7 +122,7 @@ fn a_killed_holder_is_succeeded(stage: &Stage, _: &Runtime) -> Result<Finding> {
     })
 }
 
-/// (d) Two workers hand a lock to each other; while one waits, the server hears nothing.
+/// (d) Two workers hand a lock over to each other. While one waits, the server gets no requests.
 fn a_waiter_is_woken(stage: &Stage, _: &Runtime) -> Result<Finding> {
     const NAME: &str = "demo:handoff";
     const ROUNDS: usize = 100;
@@ -156,7 +158,7 @@ fn a_waiter_is_woken(stage: &Stage, _: &Runtime) -> Result<Finding> {
     })
 }
 
-/// (e) One owner acquires three times; Redis is asked for the count after each step.
+/// (e) One owner acquires three times, and the scene reads the count from Redis after each step.
 fn holds_are_counted(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
     const NAME: &str = "demo:reentrant";
     runtime.block_on(async {
@@ -180,11 +182,11 @@ fn holds_are_counted(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
     })
 }
 
-/// (f) Somebody else holds the lock throughout.
+/// (f) Another owner holds the lock throughout.
 fn a_wait_ends_on_time(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
     const NAME: &str = "demo:patience";
     const WAIT: Duration = Duration::from_millis(500);
-    /// For the scheduler of a busy machine; the wait itself is exact.
+    /// Tolerance for the scheduler of a busy machine; the wait itself is exact.
     const SLACK: Duration = Duration::from_millis(100);
     let mut holder = stage.worker(NAME, LEASE)?;
     expect_of(&mut holder, &Request::Acquire, Outcome::Acquired)?;
@@ -205,7 +207,7 @@ fn a_wait_ends_on_time(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
     })
 }
 
-/// (g) Nobody renews a fixed lease: the guard knows first, then Redis forgets, then the release is told.
+/// (g) A fixed lease is not renewed. The guard knows the end first, then the key expires in Redis, then the release reports it.
 fn a_fixed_lease_ends(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
     const NAME: &str = "demo:fixed";
     const FIXED: Duration = Duration::from_millis(400);
@@ -230,7 +232,7 @@ fn a_fixed_lease_ends(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
     })
 }
 
-/// (h) Nobody else wants the lock: what does it cost?
+/// (h) The cost of a lock without contention.
 fn a_free_lock_is_quick(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
     const NAME: &str = "demo:free";
     const WARM_UP: usize = 200;
@@ -267,7 +269,7 @@ fn a_free_lock_is_quick(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
     })
 }
 
-/// (i) Ten readers of two managers, and a writer who comes while they read.
+/// (i) Ten readers of two managers, and a writer that arrives while they read.
 fn readers_and_a_writer(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
     const NAME: &str = "demo:prices";
     const READERS: usize = 10;
@@ -306,7 +308,7 @@ fn readers_and_a_writer(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
     })
 }
 
-/// (j) Tokens of one grant after the other, while the counter is deleted and the server's data thrown away.
+/// (j) Tokens of successive grants, while the scene deletes the counter and the server's data.
 fn tokens_rise(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
     const NAME: &str = "demo:ledger";
     const GRANTS: usize = 300;
@@ -330,7 +332,7 @@ fn tokens_rise(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
     })
 }
 
-/// (k) Many who want one of few permits; one dies with it.
+/// (k) Many tasks for few permits; one holder is lost with its permit.
 fn a_pool_keeps_its_size(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
     const NAME: &str = "demo:pool";
     const PERMITS: u32 = 3;
@@ -353,7 +355,7 @@ fn a_pool_keeps_its_size(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
                 permit.release().await
             })
         };
-        // Nobody gives this one back: its holder is gone.
+        // This permit is never released: its holder is gone.
         std::mem::forget(pools[1].with_lease(SHORT_LEASE).acquire().await?);
         for task in (0..TASKS).map(work).collect::<Vec<_>>() {
             let _released = task.await??;
@@ -373,7 +375,7 @@ fn a_pool_keeps_its_size(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
     })
 }
 
-/// (l) The same job by the command line twice at once: one runs, the other is told who does.
+/// (l) Two command lines start the same job at once. One runs it, and the other is told the holder.
 fn a_cron_job_runs_once(stage: &Stage, _: &Runtime) -> Result<Finding> {
     const NAME: &str = "demo:nightly";
     let [ran, go] = ["ran", "go"].map(|name| stage.server.directory().join(name));
@@ -402,7 +404,7 @@ fn a_cron_job_runs_once(stage: &Stage, _: &Runtime) -> Result<Finding> {
     })
 }
 
-/// Asks a worker to acquire a lock that is held, and returns once its attempt has been refused and it listens.
+/// Requests a held lock through a worker. Returns once the attempt was rejected and the worker has subscribed.
 fn request_and_wait_until_it_waits(stage: &Stage, waiter: &mut Worker, name: &str) -> Result<()> {
     let channel = format!("redisson_lock__channel:{{{name}}}");
     let attempts = || {
@@ -416,12 +418,12 @@ fn request_and_wait_until_it_waits(stage: &Stage, waiter: &mut Worker, name: &st
         attempts() > before && !stage.redis(&["PUBSUB", "NUMSUB", &channel]).ends_with("\n0")
     });
     ensure!(waits, "the waiter does not listen on {channel}");
-    // Its second look, in the same write as SUBSCRIBE, may still be on its way.
+    // The worker's second attempt, in the same write as SUBSCRIBE, may still be on its way.
     std::thread::sleep(SETTLE);
     Ok(())
 }
 
-/// Asks and insists on the answer; returns the instant it happened.
+/// Sends a request and insists on the outcome. Returns the instant at which it happened.
 fn expect_of(worker: &mut Worker, request: &Request<'_>, outcome: Outcome) -> Result<Duration> {
     worker.request(request)?;
     expect(worker, outcome)
@@ -435,7 +437,7 @@ fn expect(worker: &mut Worker, outcome: Outcome) -> Result<Duration> {
 
 /// Redisson's default.
 const LEASE: Duration = Duration::from_secs(30);
-/// Short, so that three of them fit into the demo.
+/// Short, so that three leases fit into the demo.
 const SHORT_LEASE: Duration = Duration::from_millis(900);
 const CRASH_LEASE: Duration = Duration::from_millis(1500);
 const SETTLE: Duration = Duration::from_millis(3);

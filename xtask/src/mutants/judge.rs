@@ -1,5 +1,6 @@
-//! Judges of Rust mutants: one build that has all of them, and the tests that reach each. Owns the copy of the workspace, which mutants
-//! compile, who judges in which order, and how long a judge may take.
+//! Judges of Rust mutants: one build, and the tests that reach each mutant.
+//!
+//! This module owns the copy of the workspace, the selection of mutants that compile, the order of the judges, and their time limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,7 +17,7 @@ use crate::planted;
 use crate::programs;
 use crate::run;
 
-/// A file of the library with its mutants, by their numbers.
+/// A file of the library with its mutants and their numbers.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) path: String,
@@ -24,7 +25,7 @@ pub(crate) struct Source {
     pub(crate) mutants: Vec<(usize, Mutant)>,
 }
 
-/// Reads the files in their order, without modules of tests. Numbers count through all files.
+/// Reads the files in order, without test modules. The numbers count through all files.
 pub(crate) fn sources(parts: &[&str]) -> Result<Vec<Source>> {
     let (mut sources, mut number) = (Vec::new(), 0);
     for part in parts {
@@ -62,7 +63,7 @@ struct Judge {
     program: PathBuf,
     arguments: Vec<String>,
     took: Duration,
-    /// The mutants whose code it runs.
+    /// The mutants whose code the judge runs.
     reached: BTreeSet<usize>,
 }
 
@@ -71,12 +72,13 @@ struct Judge {
 pub(crate) struct Judges(Vec<Judge>);
 
 impl Judges {
-    /// Builds the judges with all mutants that compile, which are left in `sources`, and runs each judge without a mutant.
+    /// Builds the judges with all mutants that compile, and runs each judge without a mutant. Mutants that do not compile are removed from
+    /// `sources`.
     pub(crate) fn build(sources: &mut [Source]) -> Result<Self> {
         lay_out_compiling(sources)?;
         let tests = ["test", "-p", "wheellock", "--features", "testing", "--lib", "--test", "it"];
         let tests = programs::build(&mut cargo(tests))?.tests;
-        // The profile of the tests, so that nothing is built twice.
+        // Use the profile of the tests, so that no crate is built twice.
         let fleets = ["build", "--profile", "test", "-p", "wheellock-tests", "--features", "simulation"];
         run::run(cargo(fleets).args(["--bin", "simulate"]))?;
         let mut all = Vec::new();
@@ -102,7 +104,7 @@ impl Judges {
         Ok(Self(all))
     }
 
-    /// Runs the judges that reach a mutant, one after the other; returns the first that fails.
+    /// Runs the judges that reach a mutant, one after the other. Returns the first judge that fails.
     pub(crate) fn killer(&self, number: usize) -> Result<Option<String>> {
         for judge in self.0.iter().filter(|judge| judge.reached.contains(&number)) {
             match judge.passes("WHEELLOCK_MUTANT", &number.to_string(), judge.took * 10 + PATIENCE)? {
@@ -120,7 +122,7 @@ impl Judges {
     }
 }
 
-/// Runs each judge without a mutant, for at most `limit`; the fastest comes first.
+/// Runs each judge without a mutant, for at most `limit`. Returns the judges sorted by speed, the fastest first.
 fn learnt(judges: Vec<Judge>, limit: Duration) -> Result<Vec<Judge>> {
     let judges: Vec<Mutex<Result<Judge>>> = judges.into_iter().map(|judge| Mutex::new(Ok(judge))).collect();
     run::several_at_once(AT_ONCE, &judges, |judge| {
@@ -144,7 +146,7 @@ impl Judge {
         Self { name, program, arguments, took: Duration::ZERO, reached: BTreeSet::new() }
     }
 
-    /// Runs it without a mutant, and notes which mutants it reaches. A test that takes longer does not judge.
+    /// Runs the judge without a mutant, and records the mutants that it reaches. A test that exceeds `limit` does not judge.
     fn learn(&mut self, limit: Duration) -> Result<()> {
         let file = target().join(format!("reached-{}", self.name.replace(['/', ':', ' '], "-")));
         fs::write(&file, "")?;
@@ -162,16 +164,16 @@ impl Judge {
         Ok(())
     }
 
-    /// Returns true if it passes with this variable, and `None` if it does not end in time.
+    /// Returns true if the judge passes with this variable. Returns `None` if the judge does not end in time.
     fn passes(&self, variable: &str, value: &str, limit: Duration) -> Result<Option<bool>> {
-        // A mutant may take memory without end.
+        // Limit the memory, because a mutant may allocate without end.
         let mut limited = Command::new("sh");
         limited
             .args(["-c", "ulimit -v 8000000; exec \"$0\" \"$@\""])
             .arg(&self.program)
             .args(&self.arguments);
         limited.current_dir(copy().join("crates/wheellock")).env(variable, value).env("RUST_BACKTRACE", "0");
-        // A failure is all that counts: proptest neither shrinks it nor keeps it.
+        // Only the failure itself counts, so proptest must neither shrink nor store it.
         limited.env("PROPTEST_MAX_SHRINK_ITERS", "0").env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
         let mut child = limited.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         let start = Instant::now();
@@ -189,14 +191,14 @@ impl Judge {
     }
 }
 
-/// Lays out the workspace with all mutants, and removes from `sources` those that do not compile.
+/// Writes the workspace with all mutants, and removes from `sources` the mutants that do not compile.
 fn lay_out_compiling(sources: &mut [Source]) -> Result<()> {
     let (mut files, checked) = (BTreeMap::new(), target().join("checked"));
     for part in planted::PARTS {
         planted::collect(run::root(), Path::new(part), &mut files)?;
     }
     let library = files.get_mut(Path::new(LIBRARY)).context("there is no library")?;
-    // Mutants are full of what the lints forbid.
+    // Mutants violate many lints.
     *library = [b"#![allow(warnings)]\n", library.as_slice(), QUESTION.as_bytes()].concat();
     let manifest = files.get_mut(Path::new("Cargo.toml")).context("there is no manifest")?;
     let slow = "[profile.test.package.wheellock-tests]\nopt-level = 0";
@@ -209,7 +211,7 @@ fn lay_out_compiling(sources: &mut [Source]) -> Result<()> {
             files.insert(source.path.clone().into(), new.text.clone().into_bytes());
             mutated.insert(source.path.clone(), new);
         }
-        // In a folder of its own: the other one changes only if the mutants that compile do, and is built only then.
+        // Check in a folder of its own. The build folder then changes only if the set of compiling mutants changes.
         planted::write_where_different(&checked, &files)?;
         let mut check = cargo(["check", "-p", "wheellock", "--features", "testing", "--message-format=json"]);
         let output = check.current_dir(&checked).stderr(Stdio::null()).output()?;
@@ -226,7 +228,7 @@ fn lay_out_compiling(sources: &mut [Source]) -> Result<()> {
     }
 }
 
-/// Returns the mutant that the compiler complains of in a message, if it is an error.
+/// Returns the mutant that caused a compiler message, if the message is an error.
 fn uncompiled(line: &str, mutated: &BTreeMap<String, Mutated>) -> Result<Option<usize>> {
     let message: Value = serde_json::from_str(line)?;
     let message = &message["message"];
@@ -239,12 +241,12 @@ fn uncompiled(line: &str, mutated: &BTreeMap<String, Mutated>) -> Result<Option<
         let start = usize::try_from(span["byte_start"].as_u64()?).ok()?;
         mutated.get(span["file_name"].as_str()?)?.mutant_at(start)
     });
-    // An error without a place says how many there were.
+    // An error without a place is the final count of errors.
     ensure!(mutant.is_some() || spans.is_empty(), "not a mutant's: {}", message["rendered"]);
     Ok(mutant)
 }
 
-/// Cargo in the copy.
+/// Returns a cargo command in the copy.
 fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
     let mut command = run::cargo(arguments);
     command.current_dir(copy()).env("CARGO_TARGET_DIR", target());
@@ -261,21 +263,21 @@ fn copy() -> PathBuf {
 
 pub(crate) const AT_ONCE: usize = 2;
 
-/// So many seeds; more judge only what fewer let pass.
+/// Numbers of seeds. A run with more seeds judges only the mutants that pass fewer seeds.
 const FLEETS: [&str; 2] = ["500", "5000"];
 
-/// In addition to ten times as long as without a mutant.
+/// Extra time, added to ten times the duration without a mutant.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Slower tests leave their mutants to the fleets.
+/// The time limit of a test. The fleets judge the mutants of slower tests.
 const SLOW: Duration = Duration::from_secs(30);
 
-/// No run of fleets takes nearly as long.
+/// The time limit of a run of fleets, far above any real duration.
 const LONGEST: Duration = Duration::from_secs(600);
 
 const LIBRARY: &str = "crates/wheellock/src/lib.rs";
 
-/// The function that each mutant calls. Without a list of reached mutants to write, it is one comparison.
+/// The function that each mutant calls. If it has no list of reached mutants to write, it is a single comparison.
 const QUESTION: &str = r#"
 mod mutant {
     use std::fs::File;

@@ -1,10 +1,11 @@
-//! Mutants of Lua scripts: a line that is gone, a comparison that is another one, a number that is one more or less. Pure: a text in,
-//! other texts out.
+//! Mutants of Lua scripts: removed lines, changed comparisons and numbers.
+//!
+//! A number changes by one. This module is pure: it turns a text into other texts.
 
 /// A script with one change.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Mutant {
-    /// The changed line and its change; different from those of all other mutants of the script.
+    /// The changed line and its change. It is unique among the mutants of the script.
     pub(crate) what: String,
     pub(crate) text: String,
 }
@@ -32,7 +33,7 @@ pub(crate) fn mutants(script: &str) -> Vec<Mutant> {
     mutants
 }
 
-/// Returns what can be changed in the first `code` bytes of a line, and the line with each change.
+/// Returns the possible changes in the first `code` bytes of a line, and the line with each change.
 fn changes(line: &str, code: usize) -> Vec<(String, String)> {
     let mut changes = Vec::new();
     let with = |from: usize, to: usize, new: &str| {
@@ -57,7 +58,7 @@ fn changes(line: &str, code: usize) -> Vec<(String, String)> {
         } else if first.is_ascii_digit() {
             width = rest.bytes().take_while(u8::is_ascii_digit).count();
             let before = line.get(..at).unwrap_or_default();
-            // Parts of names, fractions, and places of arguments, which are only other names.
+            // Skip digits in names, fractions, and indices of arguments: a changed index only selects a different argument.
             let is_alone = !before.ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '.');
             let is_argument = before.ends_with("ARGV[") || before.ends_with("KEYS[");
             let number = rest.get(..width).and_then(|digits| digits.parse::<u64>().ok());
@@ -76,11 +77,11 @@ fn changes(line: &str, code: usize) -> Vec<(String, String)> {
     changes
 }
 
-/// Longer ones first.
+/// The comparisons and their replacements, longer operators first.
 const COMPARISONS: [(&str, &str); 6] =
     [("==", "~="), ("~=", "=="), ("<=", "<"), (">=", ">"), ("<", "<="), (">", ">=")];
 
-/// Returns true if the script still is one without this line: no block begins or ends with it.
+/// Returns true if the script stays valid without this line: no block begins or ends with it.
 fn is_statement(code: &str) -> bool {
     let opens = code.matches(['(', '{', '[']).count() != code.matches([')', '}', ']']).count();
     let first = code.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
@@ -95,7 +96,7 @@ fn is_statement(code: &str) -> bool {
         && !code.starts_with(['}', ')'])
 }
 
-/// Returns where the comment of a line begins, or its length.
+/// Returns the position of a line's comment, or the length of the line.
 fn code_of(line: &str) -> usize {
     let mut quoted = None;
     for (at, c) in line.char_indices() {

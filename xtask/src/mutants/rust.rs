@@ -1,4 +1,6 @@
-//! Mutants of Rust sources, all in one text: each changes one place while its number is chosen. Pure: a text in, another text out.
+//! Mutants of Rust sources, all in one text.
+//!
+//! Each mutant changes one place while its number is selected. This module is pure: it turns a text into another text.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,13 +10,13 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{BinOp, Block, Expr, GenericArgument, PathArguments, ReturnType, Signature, Stmt, Type, UnOp};
 
-/// One change of a text: code around the place, which asks for the mutant's number.
+/// One change of a text: code around a place, which checks the mutant's number.
 #[derive(Debug)]
 pub(crate) struct Mutant {
-    /// The function, the place and the change. Unique within the text, and without line numbers.
+    /// The function, the place and the change. The name is unique within the text, and has no line numbers.
     pub(crate) name: String,
     at: Range<usize>,
-    /// Before the question, between the question and the place, after the place.
+    /// The code before the check, between the check and the place, and after the place.
     around: [String; 3],
 }
 
@@ -22,7 +24,7 @@ pub(crate) struct Mutant {
 #[derive(Debug)]
 pub(crate) struct Mutated {
     pub(crate) text: String,
-    /// The bytes of each mutant: all that it encloses, and what it adds before the place.
+    /// The bytes of each mutant: the enclosed text plus the text added before the place.
     places: Vec<(Range<usize>, usize)>,
 }
 
@@ -34,7 +36,7 @@ impl Mutated {
     }
 }
 
-/// Returns the mutants of a text, an outer one before those within it.
+/// Returns the mutants of a text, each outer mutant before its inner mutants.
 pub(crate) fn mutants(text: &str) -> Result<Vec<Mutant>> {
     let file = syn::parse_file(text).context("cannot parse")?;
     let mut finder = Finder { text, path: Vec::new(), found: Vec::new(), names: BTreeMap::new() };
@@ -42,7 +44,7 @@ pub(crate) fn mutants(text: &str) -> Result<Vec<Mutant>> {
     Ok(finder.found)
 }
 
-/// Returns the names of the modules that a text declares for tests only.
+/// Returns the names of the modules that a text declares only for tests.
 pub(crate) fn test_modules(text: &str) -> Result<Vec<String>> {
     let file = syn::parse_file(text).context("cannot parse")?;
     let modules = file.items.into_iter().filter_map(|item| match item {
@@ -52,13 +54,13 @@ pub(crate) fn test_modules(text: &str) -> Result<Vec<String>> {
     Ok(modules.collect())
 }
 
-/// Puts mutants into a text. `call` asks for a number, which stands for its `{}`.
+/// Inserts mutants into a text. `call` is the check; its `{}` stands for the mutant's number.
 pub(crate) fn with_mutants(text: &str, mutants: &[(usize, &Mutant)], call: &str) -> Mutated {
-    // Where places touch, one ends before another begins; an outer place begins first and ends last.
+    // Where places touch, an end comes before a beginning. An outer place begins first and ends last.
     let begins = mutants.iter().enumerate().map(|(order, (_, mutant))| (mutant.at.start, 1, order));
     let ends =
         mutants.iter().enumerate().map(|(order, (_, mutant))| (mutant.at.end, 0, mutants.len() - order));
-    // An empty place is code that is put in, and needs no end.
+    // An empty place only inserts code and needs no end.
     let ends = ends.filter(|(.., reversed)| {
         mutants.get(mutants.len() - reversed).is_some_and(|(_, mutant)| !mutant.at.is_empty())
     });
@@ -92,7 +94,7 @@ struct Finder<'a> {
     /// The type and the function that are visited.
     path: Vec<String>,
     found: Vec<Mutant>,
-    /// How many mutants have each name.
+    /// Number of mutants with each name.
     names: BTreeMap<String, usize>,
 }
 
@@ -120,7 +122,7 @@ impl Finder<'_> {
         self.text.get(part.span().byte_range()).unwrap_or_default().to_owned()
     }
 
-    /// Visits what is true or false, as a part that decides: it becomes true or false where that is another mutant than those of its parts.
+    /// Visits a condition. It becomes true or false, but only if that differs from the mutants of its parts.
     fn condition(&mut self, condition: &Expr, becomes_true: bool, becomes_false: bool) {
         match condition {
             Expr::Paren(inner) => self.condition(&inner.expr, becomes_true, becomes_false),
@@ -179,7 +181,7 @@ impl Finder<'_> {
     }
 
     fn function(&mut self, signature: &Signature, block: &Block, visit: impl FnOnce(&mut Self)) {
-        // A constant function can ask for nothing, and no judge reads what is shown of a value.
+        // Skip constant functions, which cannot call the check, and `fmt`, whose output no judge reads.
         if signature.constness.is_some() || signature.ident == "fmt" {
             return;
         }
@@ -194,7 +196,7 @@ impl Finder<'_> {
     }
 }
 
-/// So many characters of a place are in its name.
+/// Maximum number of characters of a place in a mutant's name.
 const SHOWN: usize = 70;
 
 impl<'ast> Visit<'ast> for Finder<'_> {
@@ -301,18 +303,18 @@ impl<'ast> Visit<'ast> for Finder<'_> {
         visit::visit_expr_unary(self, expression);
     }
 
-    // Constants: no function may be called in a pattern or in the length of an array.
+    // Skip patterns and types: a pattern or an array length must be constant and cannot call a function.
     fn visit_pat(&mut self, _: &'ast syn::Pat) {}
 
     fn visit_type(&mut self, _: &'ast Type) {}
 }
 
-/// Returns true if an attribute leaves the item out of some builds.
+/// Returns true if an attribute excludes the item from some builds.
 fn is_conditional(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| attribute.path().is_ident("cfg"))
 }
 
-/// Returns values of a function's type that are cheap to make.
+/// Returns cheap values of a function's return type.
 fn values(output: &ReturnType) -> &'static [&'static str] {
     let ReturnType::Type(_, of) = output else { return &[""] };
     let Type::Path(path) = &**of else { return &[] };

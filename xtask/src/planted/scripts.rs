@@ -1,5 +1,6 @@
-//! Judges of changed scripts: which tests run with a script that is read from a file, in the copy of the workspace that has the planted
-//! bugs, so that one build serves all changes.
+//! Judges of changed scripts: the tests, run with a script from a file.
+//!
+//! The tests run in the copy of the workspace with the planted bugs, so a single build serves all changes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,14 +21,14 @@ pub(crate) struct Script {
     pub(crate) text: String,
 }
 
-/// The tests, built.
+/// The built tests.
 #[derive(Debug)]
 pub(crate) struct Judge {
     built: Built,
     number: AtomicU64,
 }
 
-/// The modules that judge the scripts of a folder, the fastest first. The model of the server judges all of them before.
+/// The modules that judge the scripts of a folder, the fastest first. Before them, the model of the server judges all scripts.
 const MODULES: [(&str, &[&str]); 10] = [
     ("election/", &["election"]),
     ("fair/", &["fair"]),
@@ -41,16 +42,16 @@ const MODULES: [(&str, &[&str]); 10] = [
     ("write/", &["read_write", "moving_slots"]),
 ];
 
-/// Of scripts in no folder.
+/// The modules for scripts outside of folders.
 const OTHERS: [&str; 7] =
     ["locks", "demo_properties", "other_data", "multi_lock", "together", "holders", "faults_locks"];
 
 impl Judge {
-    /// Builds the tests, and sees that those that judge these scripts pass with the scripts as they are.
+    /// Builds the tests, and checks that the judges of these scripts pass with the unchanged scripts.
     pub(crate) fn of_scripts<'a>(scripts: impl IntoIterator<Item = &'a Script>) -> Result<Self> {
         lay_out(run::root(), &copy(), &all(run::root())?)?;
         let mut build = command(["test", "--quiet"]);
-        // With the service others' packages get the features that they have in `cargo xtask planted`.
+        // With the service, foreign packages get the same features as in `cargo xtask planted`.
         build.args(["--package", "wheellock-tests", "--package", "wheellock-service", "--test", "it"]);
         let judge = Self { built: programs::build(&mut build)?, number: AtomicU64::new(0) };
         let folder = |script: &'a Script| script.name.find('/').and_then(|at| script.name.get(..=at));
@@ -63,7 +64,7 @@ impl Judge {
         Ok(judge)
     }
 
-    /// Returns the module of tests that fails with this script; `None` if all pass.
+    /// Returns the module of tests that fails with this script, or `None` if all pass.
     pub(crate) fn killer(&self, script: &Script) -> Result<Option<String>> {
         let file = target().join(format!("script-{}.lua", self.number.fetch_add(1, Ordering::Relaxed)));
         fs::write(&file, &script.text).with_context(|| format!("cannot write {}", file.display()))?;
@@ -107,5 +108,5 @@ fn passes(group: &Group<'_>, chosen: Option<&str>) -> Result<bool> {
     }
 }
 
-/// No module takes nearly as long, also where four run at once.
+/// The time limit of a module, far above any real duration, also with four modules at once.
 const PATIENCE: Duration = Duration::from_secs(180);

@@ -1,4 +1,6 @@
-//! After how many simulated fleets each planted bug is found: what the simulator is worth. Knows the bugs only by their patches.
+//! Number of simulated fleets until each planted bug is found.
+//!
+//! The number measures the simulator. This module knows the bugs only by their patches.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -13,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use super::{Planted, all, command, copy, lay_out, target};
 use crate::run;
 
-/// Why the simulator cannot see a bug; `None` if it should.
+/// Returns the reason why the simulator cannot detect a bug, or `None` if it should.
 fn is_beyond(planted: &Planted) -> Option<&'static str> {
     let files = || planted.changes.iter().map(|change| change.path.as_str());
     if files()
@@ -27,9 +29,9 @@ fn is_beyond(planted: &Planted) -> Option<&'static str> {
     }
 }
 
-/// Runs so many seeds with each bug, one bug after the other, and tells the first seed that finds it.
+/// Runs `seeds` seeds with each bug, one bug after the other, and prints the first seed that finds it.
 pub(crate) fn check(names: &[String], seeds: u64) -> Result<ExitCode> {
-    // The copy has all bugs whatever is asked for, so that it is built once.
+    // The copy contains all bugs, whatever the request, so that it is built once.
     let mut bugs = all(run::root())?;
     lay_out(run::root(), &copy(), &bugs)?;
     let build =
@@ -57,12 +59,12 @@ pub(crate) fn check(names: &[String], seeds: u64) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Is there when the last bug that was looked for has been asked for.
+/// Returns the path of a file that exists once the code of the current bug was reached.
 fn reached() -> PathBuf {
     target().join("reached")
 }
 
-/// The first seed that finds it, and what is said of it.
+/// Returns the first seed that finds the bug, and its report.
 fn first_seed(planted: &Planted, seeds: u64) -> Result<Option<String>> {
     let mut simulate = std::process::Command::new(target().join("release/simulate"));
     simulate.args(["--until-found", "--seeds", &seeds.to_string()]);
@@ -94,5 +96,5 @@ fn first_seed(planted: &Planted, seeds: u64) -> Result<Option<String>> {
     Ok(Some(finding.context("it failed and named no seed")?))
 }
 
-/// It says something every ten thousand worlds, which take a quarter of a minute here; this is enough for a machine that is busy.
+/// The longest silence of the simulator. It prints a line every ten thousand worlds, which take a quarter of a minute on an idle machine.
 const QUIET: Duration = Duration::from_secs(240);

@@ -61,7 +61,9 @@ pub(crate) async fn shut_down(context: &Context, within: Duration) -> Leftover {
     give_everything_back(context);
     let _closed_anyway = Closing(&context.client);
     let mut cursor = 0;
-    let given_back = std::future::poll_fn(|cx| context.holds().poll_given_back(&mut cursor, cx.waker()));
+    let given_back = std::future::poll_fn(|cx| {
+        context.transact(|holds, _, _| holds.poll_given_back(&mut cursor, cx.waker()))
+    });
     // A confirmed state stays so, because a later release of the same hold changes nothing.
     let confirmed = timer.timeout(within, given_back).await.is_ok();
     label::delete(context, within.saturating_sub(timer.now() - began)).await;

@@ -21,6 +21,7 @@
 use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -153,6 +154,17 @@ impl Names {
     }
 }
 
+/// The table of holds, locked for reads.
+pub(crate) struct HoldsRead<'a>(MutexGuard<'a, Holds>);
+
+impl Deref for HoldsRead<'_> {
+    type Target = Holds;
+
+    fn deref(&self) -> &Holds {
+        &self.0
+    }
+}
+
 impl Context {
     pub(crate) fn new(client: Client, uuid: Arc<str>, settings: Settings) -> Self {
         let Settings { watchdog_lease, hand_over, releases_are_silent, wanted, label, classifier } = settings;
@@ -182,9 +194,12 @@ impl Context {
         }
     }
 
-    /// Locks the table of holds for reads, and for changes without effects: wakers, counters, marks of a hold, and a hand-over.
-    /// Changes with effects go through [`transact`](Self::transact), which carries the effects out.
-    pub(crate) fn holds(&self) -> MutexGuard<'_, Holds> {
+    /// Locks the table of holds for reads. Only [`transact`](Self::transact) changes it.
+    pub(crate) fn holds(&self) -> HoldsRead<'_> {
+        HoldsRead(self.table())
+    }
+
+    fn table(&self) -> MutexGuard<'_, Holds> {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -192,7 +207,7 @@ impl Context {
     /// renewal can come after them; then unlocks, writes, wakes and logs.
     pub(crate) fn transact<T>(&self, change: impl FnOnce(&mut Holds, BootInstant, &mut Effects) -> T) -> T {
         let mut effects = Effects::default();
-        let mut holds = self.holds();
+        let mut holds = self.table();
         let now = self.clock.now();
         let changed = change(&mut holds, now, &mut effects);
         let first = effects.next_request();
@@ -208,7 +223,7 @@ impl Context {
         }
         let (rest, room) = effects.finish();
         if room.capacity() > 0 {
-            self.holds().keep_room(room);
+            self.table().keep_room(room);
         }
         if let Some(rest) = rest {
             self.log(&rest);

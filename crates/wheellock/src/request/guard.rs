@@ -110,7 +110,7 @@ impl Guard {
 
     /// A question for it got no answer, and may still come.
     pub(crate) fn may_come_late(&self) {
-        self.context.holds().may_come_late(self.hold);
+        self.context.transact(|holds, _, _| holds.may_come_late(self.hold));
     }
 
     /// The id of the permit that it is.
@@ -127,7 +127,7 @@ impl Guard {
     /// Who holds. Present it to [`Lock::with_owner`](crate::Lock::with_owner) to take the lock once more. A hold whose owner was shown
     /// is not [handed over](crate::LockManagerBuilder::hand_over).
     pub fn owner(&self) -> Owner {
-        let number = self.context.holds().present(self.hold);
+        let number = self.context.transact(|holds, _, _| holds.present(self.hold));
         self.context.owner(number)
     }
 
@@ -251,15 +251,12 @@ impl Guard {
 
     /// [`lost`](Self::lost) for those who watch several guards; to be ended with [`unwatch`](Self::unwatch).
     pub(crate) fn poll_lost(&self, watcher: &mut Option<u64>, waker: &Waker) -> Poll<LostReason> {
-        let now = self.context.clock.now();
-        match self.context.holds().watch(self.hold, watcher, waker, now) {
-            Some(reason) => Poll::Ready(reason),
-            None => Poll::Pending,
-        }
+        let reason = self.context.transact(|holds, now, _| holds.watch(self.hold, watcher, waker, now));
+        reason.map_or(Poll::Pending, Poll::Ready)
     }
 
     pub(crate) fn unwatch(&self, watcher: u64) {
-        self.context.holds().unwatch(self.hold, watcher);
+        self.context.transact(|holds, _, _| holds.unwatch(self.hold, watcher));
     }
 
     /// Why the lock was lost, if that is known.
@@ -403,7 +400,7 @@ impl Wish<'_> {
             self.number = watchdog::wish(context, *hold, self.want, waker);
             return if self.number.is_some() { Poll::Pending } else { Poll::Ready(None) };
         };
-        let fulfilled = context.holds().fulfilled(*hold, number, waker);
+        let fulfilled = context.transact(|holds, _, _| holds.fulfilled(*hold, number, waker));
         if fulfilled.is_some() {
             self.number = None;
         }
@@ -414,8 +411,9 @@ impl Wish<'_> {
 impl Drop for Wish<'_> {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            let waker = self.guard.context.holds().forget_wish(self.guard.hold, number);
-            drop(waker);
+            let Guard { context, hold, .. } = self.guard;
+            // The waker is dropped after the table is unlocked.
+            drop(context.transact(|holds, _, _| holds.forget_wish(*hold, number)));
         }
     }
 }
@@ -431,7 +429,7 @@ impl Release<'_> {
     fn poll(&mut self, waker: &Waker) -> Poll<Result<Result<(), LostReason>, Failed>> {
         let Guard { context, hold, share, .. } = self.guard;
         if let Some(view) = self.view {
-            let end = context.holds().released(view, waker);
+            let end = context.transact(|holds, _, _| holds.released(view, waker));
             return match end {
                 Some(end) => {
                     self.view = None;
@@ -461,8 +459,8 @@ impl Release<'_> {
 impl Drop for Release<'_> {
     fn drop(&mut self) {
         if let Some(view) = self.view {
-            let waker = self.guard.context.holds().leave(view);
-            drop(waker);
+            // The waker is dropped after the table is unlocked.
+            drop(self.guard.context.transact(|holds, _, _| holds.leave(view)));
         }
     }
 }

@@ -43,9 +43,7 @@ fn hand_over_to_head(context: &Context, name: &Arc<Name>, hold: HoldIndex, share
     let at = timer.now();
     let handed = if !budget.is_zero() && waiters.head_takes_over() {
         let time = waiters.time(budget, at);
-        let now = context.clock.now();
-        // Nothing follows for other callers: no request, no wake-up, no log line.
-        context.holds().hand_over(hold, share, time, now)
+        context.transact(|holds, now, _| holds.hand_over(hold, share, time, now))
     } else {
         // No waiter takes it as it is.
         Err(GiveBack::Unfit)

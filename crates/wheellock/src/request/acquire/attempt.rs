@@ -165,7 +165,7 @@ impl<'a> Request<'a> {
     /// An error if this owner holds the lock as one of another kind: it would wait for itself.
     pub(super) fn check_kind(&self) -> Result<(), Error> {
         let pass =
-            |holds: &mut Holds, others: &[_]| holds.is_held_otherwise(self.owner, others, Waker::noop());
+            |holds: &mut Holds, others: &[_], _| holds.is_held_otherwise(self.owner, others, Waker::noop());
         match self.with_other_kinds(pass) {
             Poll::Ready(true) => Err(self.not_reentrant()),
             Poll::Ready(false) | Poll::Pending => Ok(()),
@@ -174,11 +174,13 @@ impl<'a> Request<'a> {
 
     /// Does something with the table of holds, and with the locks of other kinds under this name that this owner may hold: they are the same
     /// on the server.
-    fn with_other_kinds<T>(&self, with: impl FnOnce(&mut Holds, &[Arc<Name>]) -> T) -> T {
+    fn with_other_kinds<T>(&self, with: impl FnOnce(&mut Holds, &[Arc<Name>], BootInstant) -> T) -> T {
         if self.presented && self.name.kind().is_a_hash_of_holders() {
-            self.context.with_others_of_its_hash(self.name, |others| with(&mut self.context.holds(), others))
+            self.context.with_others_of_its_hash(self.name, |others| {
+                self.context.transact(|holds, now, _| with(holds, others, now))
+            })
         } else {
-            with(&mut self.context.holds(), &[])
+            self.context.transact(|holds, now, _| with(holds, &[], now))
         }
     }
 
@@ -224,9 +226,8 @@ impl<'a> Request<'a> {
     ) -> impl Future<Output = Result<Begun<'r, 'a>, Error>> + use<'r, 'a> {
         async move {
             let begin = |waker: &Waker| {
-                let Self { context, name, owner, presented, lease, share, .. } = *self;
-                self.with_other_kinds(|holds, others| {
-                    let now = context.clock.now();
+                let Self { name, owner, presented, lease, share, .. } = *self;
+                self.with_other_kinds(|holds, others, now| {
                     if ready!(holds.is_held_otherwise(owner, others, waker)) {
                         return Poll::Ready(None);
                     }
@@ -252,16 +253,18 @@ impl<'a> Request<'a> {
     fn begin_others(&self, at: BootInstant) -> Result<Option<u32>, Error> {
         let Self { context, name, owner, lease, share, .. } = *self;
         let Some(many) = self.many else { return Ok(None) };
-        let mut holds = context.holds();
-        for number in (owner..).take(many.count().into()).skip(1) {
-            // Nobody else knows these owners, so no request of theirs is under way.
-            let began = holds.begin_attempt((name, number), false, (lease, share.count), at, Waker::noop());
-            match began {
-                Poll::Ready(Some((hold, _))) => many.asks_for(hold),
-                Poll::Ready(None) | Poll::Pending => return Err(name.shut_down(Outcome::NotSent)),
+        context.transact(|holds, _, _| {
+            for number in (owner..).take(many.count().into()).skip(1) {
+                // Nobody else knows these owners, so no request of theirs is under way.
+                let began =
+                    holds.begin_attempt((name, number), false, (lease, share.count), at, Waker::noop());
+                match began {
+                    Poll::Ready(Some((hold, _))) => many.asks_for(hold),
+                    Poll::Ready(None) | Poll::Pending => return Err(name.shut_down(Outcome::NotSent)),
+                }
             }
-        }
-        Ok(Some(many.count().into()))
+            Ok(Some(many.count().into()))
+        })
     }
 
     /// Asks once and from outside the wait queue.

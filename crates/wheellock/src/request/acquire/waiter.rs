@@ -142,7 +142,7 @@ impl<'a> Waiter<'a> {
     fn has_waited(&self) {
         let Request { context, name, .. } = self.request;
         let waited = self.waited();
-        context.holds().tallies.of(name.family()).waited(waited, self.heard);
+        context.transact(|holds, _, _| holds.tallies.of(name.family()).waited(waited, self.heard));
     }
 
     /// Waits until it is time to ask, or there is nothing to ask for.

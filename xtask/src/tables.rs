@@ -19,7 +19,7 @@ const END: &str = "<!-- End of what was made. -->\n";
 const MADE: [(&str, &str, Table); 3] = [
     ("docs/reliability.md", "the documentation of the tests. -->\n", table_of_promises),
     ("docs/reliability.md", "`tests/planted`. -->\n", table_of_bugs),
-    ("ARCHITECTURE.md", "the first sentences of the files. -->\n", map_of_files),
+    ("docs/files.md", "the first sentences of the files. -->\n", map_of_files),
 ];
 type Table = fn(&[File]) -> String;
 

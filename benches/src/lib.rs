@@ -1,11 +1,13 @@
-//! How everything here is measured: contenders side by side, round by round. Knows clocks and tables, not what is measured.
+//! Benchmark harness: contenders side by side, round by round.
 //!
-//! - Contenders take turns within a round, so a slow second of the machine falls on all of them. Figures are medians over
-//!   rounds with minimum and maximum; ratios are taken inside a round, before the median.
-//! - A round of one contender lasts at least [`SAMPLE`]; how many iterations that takes is found out beforehand.
-//! - Every contender answers how much work it did. They must all answer the same.
-//! - CPU time is the process's; allocations are the calling thread's, counted by the global allocator. Counting costs a few
-//!   nanoseconds per allocation: the no-op row `one allocation` says how many.
+//! The harness knows clocks and tables, but not the measured work.
+//!
+//! - Contenders take turns within a round, so a slow second of the machine affects all of them. Figures are medians over rounds with
+//!   minimum and maximum. Ratios are computed inside a round, before the median.
+//! - A round of one contender lasts at least [`SAMPLE`]; the harness finds the necessary number of iterations beforehand.
+//! - Every contender returns the amount of its work. All amounts must be equal.
+//! - CPU time is the process's. Allocations are the calling thread's, counted by the global allocator. Counting costs a few nanoseconds per
+//!   allocation; the no-op row `one allocation` shows the cost.
 //!
 //! ```no_run
 //! use wheellock_benches::{Bench, Report};
@@ -37,7 +39,7 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 
-/// Rows of one area; a table on the standard output as they come, and a file at the end.
+/// The rows of one area. Each row is printed at once; the file is written at the end.
 #[derive(Debug)]
 pub struct Report {
     area: String,
@@ -48,7 +50,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// An empty report. Reads `--rounds N`, `--quick` and a word that benches' names must contain from the command line.
+    /// Creates an empty report. Reads `--rounds N`, `--quick` and a word from the command line; only benches whose names contain the word
+    /// run.
     #[must_use]
     pub fn new(area: &str) -> Self {
         let rounds = if is_quick() { 1 } else { ROUNDS };
@@ -66,25 +69,25 @@ impl Report {
         report
     }
 
-    /// Says on the standard error what runs now, so that a long bench is not silent.
+    /// Prints the current bench to standard error, so that a long bench is not silent.
     pub fn progress(&self, bench: &str, round: usize, rounds: usize, subject: &str) {
         let seconds = self.since.elapsed().as_secs();
         eprintln!("[{seconds:>4} s] {bench}: round {} of {rounds}, {subject}", round + 1);
     }
 
-    /// How many rounds to run; at least five unless the command line says otherwise.
+    /// Returns the number of rounds; at least five unless the command line sets it.
     #[must_use]
     pub fn rounds(&self) -> usize {
         self.rounds
     }
 
-    /// Whether the command line asks for this bench.
+    /// Returns true if the command line selects this bench.
     #[must_use]
     pub fn wants(&self, bench: &str) -> bool {
         self.filter.as_ref().is_none_or(|word| bench.contains(word.as_str()))
     }
 
-    /// Adds a figure, one sample per round, and prints it.
+    /// Adds a figure, with one sample per round, and prints it.
     pub fn row(&mut self, bench: &str, subject: &str, metric: &str, unit: &str, samples: &[f64]) {
         let row = self.add(bench, subject, metric, unit, samples);
         println!("{row}");
@@ -108,12 +111,11 @@ impl Report {
         &mut self.rows[last]
     }
 
-    /// Writes the rows to `target/bench/last.json`, and to `target/bench/<area>.json` unless only some benches were asked for or the run
-    /// was quick.
+    /// Writes the rows to `target/bench/last.json`. A full run that is not quick also writes `target/bench/<area>.json`.
     ///
     /// # Errors
     ///
-    /// When a file cannot be written.
+    /// If a file cannot be written.
     pub fn finish(self) -> Result<()> {
         if self.filter.is_none() && !is_quick() {
             println!("wrote {}", self.write(&self.area)?.display());
@@ -138,7 +140,7 @@ impl Report {
     }
 }
 
-/// What was measured: the commit, and whether the tree is another one by now.
+/// Returns the measured commit, and marks it if the working tree differs from it.
 fn commit() -> String {
     let git = |args: &[&str]| {
         let output = Command::new("git").current_dir(env!("CARGO_MANIFEST_DIR")).args(args).output().ok()?;
@@ -161,7 +163,7 @@ struct Row {
     min: f64,
     max: f64,
     n: usize,
-    /// It does other work than the contenders, and less.
+    /// True if the subject does different and less work than the contenders.
     is_floor: bool,
 }
 
@@ -191,7 +193,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// Three significant digits or so.
+/// A figure, shown with about three significant digits.
 struct Figure(f64);
 
 impl fmt::Display for Figure {
@@ -216,7 +218,7 @@ pub struct Bench<'a> {
 struct Subject<'a> {
     name: String,
     run: Box<dyn FnMut(u64) -> Measured + 'a>,
-    /// Whether it does the work or is there for comparison only.
+    /// True if the subject does the work, false if it is only shown for comparison.
     compared: bool,
     ns: Vec<f64>,
     cpu: Vec<f64>,
@@ -225,20 +227,20 @@ struct Subject<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// A bench whose figures are per `unit`.
+    /// Creates a bench whose figures are per `unit`.
     #[must_use]
     pub fn new(name: &str, unit: &str) -> Self {
         Self { name: name.to_owned(), unit: unit.to_owned(), subjects: Vec::new() }
     }
 
-    /// A contender. `run` does the work so many times and answers how many units that were in all.
+    /// Adds a contender. `run` does the work the given number of times and returns the total number of units.
     #[must_use]
     pub fn subject(self, name: &str, run: impl FnMut(u64) -> u64 + 'a) -> Self {
         self.add(name, measured(run), true)
     }
 
-    /// A contender that needs something prepared for each unit: only `run` is measured, neither `prepare` nor dropping what
-    /// `run` answers. Reading the clock costs some 50 ns per unit then; compare with [`no_op_each`](Self::no_op_each).
+    /// Adds a contender that needs a preparation for each unit. Only `run` is measured, not `prepare` and not the drop of `run`'s result.
+    /// Reading the clock then costs some 50 ns per unit; compare with [`no_op_each`](Self::no_op_each).
     #[must_use]
     pub fn subject_each<I: 'a, O: 'a>(
         self,
@@ -249,29 +251,29 @@ impl<'a> Bench<'a> {
         self.add(name, measured_each(prepare, run), true)
     }
 
-    /// Something beside the contenders that does other work, such as a floor.
+    /// Adds a subject that does different work than the contenders, such as a floor.
     #[must_use]
     pub fn beside(self, name: &str, run: impl FnMut(u64) -> u64 + 'a) -> Self {
         self.add(name, measured(run), false)
     }
 
-    /// The harness's own cost: a unit that is nothing.
+    /// Adds the harness's own cost: a unit without work.
     #[must_use]
     pub fn no_op(self) -> Self {
         self.beside("no-op", |times| (0..times).fold(0, |sum, _| black_box(sum) + 1))
     }
 
-    /// The harness's own cost beside [`subject_each`](Self::subject_each).
+    /// Adds the harness's own cost for [`subject_each`](Self::subject_each).
     #[must_use]
     pub fn no_op_each(self) -> Self {
         self.add("no-op", measured_each(|| (), |()| ()), false)
     }
 
-    /// Runs the rounds and reports them. The first contender is the one the others are compared with.
+    /// Runs the rounds and reports them. Ratios compare the other contenders with the first contender.
     ///
     /// # Errors
     ///
-    /// When contenders did not do the same work.
+    /// If the contenders did different amounts of work.
     pub fn run(mut self, report: &mut Report) -> Result<()> {
         if !report.wants(&self.name) {
             return Ok(());
@@ -348,7 +350,7 @@ impl Subject<'_> {
     }
 }
 
-/// What a run of a contender came to.
+/// The measurements of one run of a contender.
 #[derive(Debug, Default)]
 struct Measured {
     units: u64,
@@ -375,8 +377,8 @@ fn measured(mut run: impl FnMut(u64) -> u64) -> impl FnMut(u64) -> Measured {
     }
 }
 
-/// Measures each time a run does its work, and nothing in between. CPU time is taken to be the time elapsed: reading it each
-/// time would cost more than what is measured.
+/// Measures each call of `run` and nothing in between. The elapsed time stands for the CPU time: reading the CPU time for each call would
+/// cost more than the call.
 fn measured_each<I, O>(
     mut prepare: impl FnMut() -> I,
     mut run: impl FnMut(I) -> O,
@@ -399,19 +401,19 @@ fn measured_each<I, O>(
     }
 }
 
-/// Returns true if the command line asks for a run of less than three minutes. Its figures are rough, and no page takes them.
+/// Returns true if the command line requests a quick run of less than three minutes. Its figures are rough, and no page uses them.
 #[must_use]
 pub fn is_quick() -> bool {
     std::env::args().any(|arg| arg == QUICK)
 }
 
-/// Returns a length of a stretch that is measured: a quarter of it in a quick run.
+/// Returns the length of a measured period: a quarter of `usual` in a quick run.
 #[must_use]
 pub fn stretch(usual: Duration) -> Duration {
     if is_quick() { usual / 4 } else { usual }
 }
 
-/// CPU time this process has used, on all its threads, in user and kernel mode.
+/// Returns the CPU time of this process, on all its threads, in user and kernel mode.
 #[must_use]
 pub fn process_cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
@@ -421,12 +423,12 @@ pub fn process_cpu() -> Duration {
     )
 }
 
-/// How much more each sample is than the base's of the same round.
+/// Returns the ratio of each sample to the base's sample of the same round.
 fn ratios(samples: &[f64], base: &[f64]) -> Vec<f64> {
     samples.iter().zip(base).map(|(sample, base)| sample / base).collect()
 }
 
-/// Median, minimum and maximum; all zero if there are no samples.
+/// Returns median, minimum and maximum; all are zero without samples.
 #[must_use]
 pub fn summary(samples: &[f64]) -> (f64, f64, f64) {
     let mut sorted = samples.to_vec();
@@ -436,7 +438,7 @@ pub fn summary(samples: &[f64]) -> (f64, f64, f64) {
     ((at(last / 2) + at(last.div_ceil(2))) / 2.0, at(0), at(last))
 }
 
-/// How often to run so that it takes `SAMPLE`.
+/// Returns the number of iterations that take `SAMPLE`.
 fn calibrate(run: &mut impl FnMut(u64) -> Measured) -> u64 {
     let mut times = 1;
     loop {
@@ -457,11 +459,11 @@ fn calibrate(run: &mut impl FnMut(u64) -> Measured) -> u64 {
     }
 }
 
-/// What one contender runs for within a round: long against a scheduler tick, short against a neighbour's mood.
+/// The time of one contender within a round: long compared with a scheduler tick, short compared with load changes of the machine.
 pub const SAMPLE: Duration = Duration::from_millis(40);
 
-/// The word for a quick run.
+/// The argument for a quick run.
 const QUICK: &str = "--quick";
 
-/// Rounds unless the command line says otherwise; odd, so that the median is one of them.
+/// The default number of rounds. It is odd, so that the median is one of the rounds.
 const ROUNDS: usize = 9;

@@ -1,5 +1,7 @@
-//! Figures as SVG, from `target/bench/<area>.json`: bars on linear axes, points with ranges on logarithmic ones, curves over a count,
-//! and distributions. No library: a bar is a rectangle, and what a reader needs beside it is words.
+//! Plots as SVG, from `target/bench/<area>.json`.
+//!
+//! There are bars on linear axes, points with ranges on logarithmic axes, curves over a count, and distributions. No library is needed: a
+//! bar is a rectangle, and the rest is text.
 
 mod axis;
 
@@ -11,7 +13,7 @@ use serde_json::Value;
 
 use self::axis::{Axis, figure};
 
-/// Which figure is drawn into which file, as bars.
+/// A figure that is drawn as bars, and its file.
 #[derive(Clone, Copy, Debug)]
 pub struct Plot {
     /// The bench.
@@ -20,37 +22,37 @@ pub struct Plot {
     pub metric: &'static str,
     /// The file's name.
     pub file: &'static str,
-    /// What a reader is told that it is.
+    /// The title for the reader.
     pub title: &'static str,
-    /// What else a reader has to know.
+    /// Additional information for the reader.
     pub note: &'static str,
 }
 
-/// Which figure is drawn into which file, as curves over the number that the names of some benches begin with.
+/// A figure that is drawn as curves, and its file. The curves run over the number at the beginning of the benches' names.
 #[derive(Clone, Copy, Debug)]
 pub struct Curves {
-    /// How the benches' names go on after the number.
+    /// The rest of the benches' names, after the number.
     pub benches: &'static str,
-    /// What the number counts.
+    /// The name of the number.
     pub count: &'static str,
     /// The metric; more is better.
     pub metric: &'static str,
     /// The file's name.
     pub file: &'static str,
-    /// What a reader is told that it is.
+    /// The title for the reader.
     pub title: &'static str,
 }
 
-/// Which bench's times are drawn into which file, as points for each percentile: the metrics `p50`, `p90`, `p99` and `p99.9`.
+/// A bench whose times are drawn as points for each percentile, and its file. The metrics are `p50`, `p90`, `p99` and `p99.9`.
 #[derive(Clone, Copy, Debug)]
 pub struct Distribution {
     /// The bench.
     pub bench: &'static str,
-    /// Of which contenders.
+    /// The contenders.
     pub subjects: &'static [&'static str],
     /// The file's name.
     pub file: &'static str,
-    /// What a reader is told that it is.
+    /// The title for the reader.
     pub title: &'static str,
 }
 
@@ -58,7 +60,7 @@ pub struct Distribution {
 ///
 /// # Errors
 ///
-/// The area was never run, or without one of these benches, or the folder cannot be written.
+/// If the area was never run, or without one of these benches, or if the folder cannot be written.
 pub fn draw(area: &str, plots: &[Plot], folder: &str) -> Result<()> {
     let rows = rows(area)?;
     for plot in plots {
@@ -76,7 +78,7 @@ pub fn draw(area: &str, plots: &[Plot], folder: &str) -> Result<()> {
 ///
 /// # Errors
 ///
-/// The area was never run, or without these benches, or the folder cannot be written.
+/// If the area was never run, or without these benches, or if the folder cannot be written.
 pub fn draw_curves(area: &str, plots: &[Curves], folder: &str) -> Result<()> {
     let rows = rows(area)?;
     for plot in plots {
@@ -94,7 +96,7 @@ pub fn draw_curves(area: &str, plots: &[Curves], folder: &str) -> Result<()> {
 ///
 /// # Errors
 ///
-/// The area was never run, or without one of these benches, or the folder cannot be written.
+/// If the area was never run, or without one of these benches, or if the folder cannot be written.
 pub fn draw_distributions(area: &str, plots: &[Distribution], folder: &str) -> Result<()> {
     let rows = rows(area)?;
     for plot in plots {
@@ -117,11 +119,11 @@ fn write(folder: &str, file: &str, svg: &str) -> Result<()> {
     Ok(())
 }
 
-/// The rows of an area's last run.
+/// Returns the rows of an area's last run.
 ///
 /// # Errors
 ///
-/// It was never run.
+/// If the area was never run.
 pub fn rows(area: &str) -> Result<Vec<Value>> {
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")), PathBuf::from);
@@ -160,8 +162,8 @@ impl Point {
     }
 }
 
-/// Returns a row for each contender. On a linear axis it is a bar from zero to the median; on a logarithmic one, where a length means
-/// nothing, it is a point. A line goes from minimum to maximum.
+/// Returns a row for each contender. On a linear axis the row is a bar from zero to the median. On a logarithmic axis a length has no
+/// meaning, so the row is a point. A line extends from minimum to maximum.
 fn bars(plot: &Plot, points: &[Point]) -> String {
     const ROW: f64 = 26.0;
     let longest = points.iter().map(|point| point.subject.len()).max().unwrap_or_default();
@@ -227,7 +229,7 @@ fn axis_title(x: f64, y: f64, title: &str) -> String {
     )
 }
 
-/// Returns grid lines and figures of the axis that goes up at `LEFT`, and its title beside it.
+/// Returns the grid lines and figures of the vertical axis at `LEFT`, with its title beside it.
 fn axis_up(up: &Axis, title: &str, right: f64, y: impl Fn(f64) -> f64) -> String {
     let mut out = String::new();
     for tick in up.ticks() {
@@ -250,7 +252,7 @@ fn axis_up(up: &Axis, title: &str, right: f64, y: impl Fn(f64) -> f64) -> String
     out
 }
 
-/// Returns a group of points for each percentile, side by side, so that contenders of one speed do not hide each other.
+/// Returns a group of points for each percentile, side by side, so that equally fast contenders do not hide each other.
 fn distribution(plot: &Distribution, points: &[(usize, Point)]) -> String {
     const APART: f64 = 14.0;
     let longest = plot.subjects.iter().map(|subject| subject.len()).max().unwrap_or_default();
@@ -295,7 +297,7 @@ fn colour_of(subject: &str, number: usize) -> &'static str {
     if subject == "wheellock" { OURS } else { OTHERS.get(number % OTHERS.len()).copied().unwrap_or(THEIRS) }
 }
 
-/// Returns one curve per contender over the number, of which the axis is logarithmic.
+/// Returns one curve per contender over the number, on a logarithmic axis.
 fn curves(plot: &Curves, points: &[(f64, Point)]) -> String {
     let mut subjects: Vec<&str> = Vec::new();
     for (_, point) in points {
@@ -330,7 +332,7 @@ fn curves(plot: &Curves, points: &[(f64, Point)]) -> String {
             bottom + 17.0,
         );
     }
-    // Names stand at the ends of their curves, one below the other where the ends are close.
+    // Each name is at the end of its curve. Where the ends are close, the names are below each other.
     let end = |subject: &str| {
         let last = points.iter().rfind(|(_, point)| point.subject == subject);
         last.map_or(bottom, |(_, point)| y(point.median))
@@ -378,7 +380,7 @@ fn head(height: f64, title: &str, subtitle: &str) -> String {
     )
 }
 
-/// What is drawn, of how many rounds, and of which commit.
+/// Returns the foot of a plot: its content, the number of rounds, and the commit.
 fn foot<'a>(y: f64, what: &str, points: impl Iterator<Item = &'a Point> + Clone) -> String {
     let most = points.clone().map(|point| point.rounds).max().unwrap_or_default();
     let least = points.clone().map(|point| point.rounds).min().unwrap_or_default();
@@ -396,16 +398,16 @@ fn escaped(text: &str) -> String {
 
 const WIDTH: f64 = 820.0;
 const TOP: f64 = 72.0;
-/// Of curves and distributions.
+/// Height of curves and distributions.
 const HEIGHT: f64 = 300.0;
-/// Where the axis that goes up stands.
+/// Position of the vertical axis.
 const LEFT: f64 = 90.0;
 /// Room for figures, the axis' title and the foot.
 const BELOW: f64 = 76.0;
-/// Along the axis of a distribution.
+/// The percentiles along the axis of a distribution.
 const PERCENTILES: [&str; 4] = ["p50", "p90", "p99", "p99.9"];
 const ROOM_FOR_VALUES: f64 = 80.0;
-/// A letter of 13 pixels is no wider on average.
+/// Average width of a letter of 13 pixels, as an upper bound.
 const LETTER: f64 = 7.2;
 const OURS: &str = "#c2410c";
 const THEIRS: &str = "#94a3b8";

@@ -1,6 +1,7 @@
-//! Commands that clients send to a server, counted by its MONITOR. Knows no command by its name, so every command counts.
+//! Counts of commands that clients send, from a server's MONITOR.
 //!
-//! MONITOR costs the server time. A stretch that is counted is therefore not timed as well, unless few commands come.
+//! The count does not depend on names, so every command counts. MONITOR costs the server time. A counted period is therefore not timed as
+//! well, unless it has few commands.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,26 +9,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context as _, Result};
 use wheellock_tests::{Following, RedisServer};
 
-/// A count that goes on; commands of scripts do not count.
+/// A running count. Commands that scripts run do not count.
 #[derive(Debug)]
 pub struct Counting {
     following: Following,
     counts: Arc<[AtomicU64; 3]>,
 }
 
-/// Commands that clients sent.
+/// Numbers of commands that clients sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// All of them.
+    /// All commands.
     pub commands: u64,
-    /// Those that call a script.
+    /// Commands that call a script.
     pub scripts: u64,
-    /// Those that only check the connection.
+    /// Commands that only check the connection.
     pub pings: u64,
 }
 
 impl Counting {
-    /// Begins to count.
+    /// Starts a count.
     #[must_use]
     pub fn of(server: &RedisServer) -> Self {
         let counts: Arc<[AtomicU64; 3]> = Arc::default();
@@ -45,11 +46,11 @@ impl Counting {
         Self { following, counts }
     }
 
-    /// Ends the count. Includes all that the server executed before this call.
+    /// Ends the count. It includes all commands that the server executed before this call.
     ///
     /// # Errors
     ///
-    /// When MONITOR broke off.
+    /// If MONITOR broke off.
     pub fn stop(self) -> Result<Sent> {
         self.following.stop().context("MONITOR broke off")?;
         let [commands, scripts, pings] = [0, 1, 2]
@@ -59,7 +60,7 @@ impl Counting {
 }
 
 impl Sent {
-    /// Commands for each of so many units of work.
+    /// Returns the number of commands per unit of work.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
     pub fn per(self, units: f64) -> f64 {

@@ -1,4 +1,6 @@
-//! Figures as Markdown, from `target/bench/<area>.json`: a table per bench, a line per contender, a column per metric.
+//! Tables in Markdown, from `target/bench/<area>.json`.
+//!
+//! There is a table per bench, a line per contender, and a column per metric.
 
 use std::fmt::Write as _;
 
@@ -7,12 +9,12 @@ use serde_json::Value;
 
 use crate::{Figure, plot};
 
-/// Puts the figures of an area's last run into a page, between the lines `<!-- <area>: begin -->` and `<!-- <area>: end -->`, but for the
-/// metrics that `left_out` names for a bench.
+/// Writes the figures of an area's last run into a page, between the lines `<!-- <area>: begin -->` and `<!-- <area>: end -->`. The metrics
+/// for which `left_out` returns true are omitted.
 ///
 /// # Errors
 ///
-/// The area was never run, or the page has no place for it.
+/// If the area was never run, or the page has no such lines.
 pub fn put(area: &str, page: &str, left_out: impl Fn(&str, &str) -> bool) -> Result<()> {
     let (begin, end) = (format!("<!-- {area}: begin -->"), format!("<!-- {area}: end -->"));
     let text = std::fs::read_to_string(page).with_context(|| format!("no {page}"))?;
@@ -49,7 +51,7 @@ fn of_bench(out: &mut String, bench: &str, rows: &[&Row]) {
     }
 }
 
-/// "cpu" in "us/pair" is "cpu, us/pair", and "commands" in "1/pair" is "commands/pair".
+/// Returns the head of a column: "cpu" in "us/pair" becomes "cpu, us/pair", and "commands" in "1/pair" becomes "commands/pair".
 fn head(metric: &str, unit: &str) -> String {
     match unit.strip_prefix('1') {
         Some(per) if per.starts_with('/') => format!("{metric}{per}"),
@@ -58,7 +60,7 @@ fn head(metric: &str, unit: &str) -> String {
     }
 }
 
-/// Each once, in the order in which they come first.
+/// Returns each item once, in the order of first occurrence.
 fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
     let mut seen = Vec::new();
     for one in all {

@@ -1,8 +1,9 @@
-//! The client beside others, on one connection over loopback TCP to a private server: one call at a time, many tasks at
-//! once, and small calls beside a large reply.
+//! Client benchmarks on one connection over loopback TCP.
 //!
-//! `client --solo <contender> <get|pair> <tasks> <operations>` runs one contender alone on a current-thread runtime, for
-//! instruction counts: those of two runs subtracted, over the difference in operations.
+//! The client is compared with others on a private server: one call at a time, many tasks at once, and small calls beside a large reply.
+//!
+//! `client --solo <contender> <get|pair> <tasks> <operations>` runs one contender alone on a current-thread runtime, for instruction
+//! counts. The count per operation is the difference of two runs, divided by their difference in operations.
 //!
 //! ```text
 //! for n in 100000 200000; do
@@ -11,7 +12,7 @@
 //! done
 //! ```
 //!
-//! `client --table [page]` puts the figures of `target/bench/client.json` into a page, and `client --plot [folder]` draws some.
+//! `client --table [page]` writes the figures of `target/bench/client.json` into a page, and `client --plot [folder]` draws some of them.
 
 #[path = "client/contenders.rs"]
 mod contenders;
@@ -44,7 +45,7 @@ fn main() -> Result<()> {
             solo(contender, work, tasks.parse()?, operations.parse()?)
         }
         ["--table", ref page @ ..] => {
-            // The other percentiles are in the file.
+            // The file has the other percentiles.
             let left_out = ["p90", "p99.9"];
             let page = page.first().unwrap_or(&"docs/benchmarks.md");
             table::put("client", page, |_, metric| left_out.contains(&metric))
@@ -54,7 +55,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// One contender alone, so many operations.
+/// Runs one contender alone for `operations` operations.
 fn solo(contender: &str, work: &str, tasks: usize, operations: u64) -> Result<()> {
     let work = match work {
         "get" => Work::Get,
@@ -72,7 +73,7 @@ fn compare() -> Result<()> {
     let target = Target::start()?;
     let placement = Placement::find()?;
     for work in [Work::Get, Work::Pair] {
-        // A round trip across two CPUs is mostly the price of waking the other one.
+        // A round trip between two CPUs consists mostly of waking the other CPU.
         placement.together(&target.server)?;
         bench(&mut report, &target, work, Flavor::CurrentThread, 1, "1 task, one vCPU")?;
         placement.apart(&target.server)?;
@@ -87,7 +88,7 @@ fn compare() -> Result<()> {
     report.finish()
 }
 
-/// Small calls of sixteen tasks while a megabyte is on its way to another task of the same connection.
+/// Measures small calls of sixteen tasks while a different task of the same connection receives a megabyte.
 fn large_reply(report: &mut Report, target: &Target) -> Result<()> {
     let name = "16 tasks beside 1 MiB";
     if !report.wants(name) {
@@ -117,8 +118,8 @@ fn large_reply(report: &mut Report, target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// One contender's part of [`large_reply`]: the median transfer without anything beside it, the 99th percentile of the small
-/// calls that were made during transfers, and how much more that is.
+/// One contender's part of [`large_reply`]. It returns the median transfer time without other calls, the 99th percentile of the small calls
+/// made during transfers, and the increase of the latter.
 type Lane = Box<dyn FnMut() -> Result<[f64; 3]>>;
 
 fn lane<C: Caller>(
@@ -183,7 +184,7 @@ fn nanos(since: Instant) -> u64 {
 enum Work {
     /// One GET of 16 bytes.
     Get,
-    /// Taking and releasing a lock that nobody else wants: two scripts by hash, one after the other.
+    /// Acquire and release of an uncontended lock: two scripts by hash, one after the other.
     Pair,
 }
 
@@ -206,7 +207,7 @@ impl Flavor {
 const CONTENDERS: [&str; 8] =
     ["no-op", "raw tokio", "raw batch", "wheellock", "redis tuned", "redis default", "fred tuned", "rustis"];
 
-/// A rig of `tasks` tasks, or none if this contender cannot serve that many.
+/// Returns a rig of `tasks` tasks, or `None` if this contender cannot serve that many tasks.
 fn rig(target: &Target, name: &str, work: Work, flavor: Flavor, tasks: usize) -> Result<Option<Rig>> {
     let runtime = flavor.runtime()?;
     fn assemble<C: Caller>(
@@ -239,7 +240,7 @@ fn rig(target: &Target, name: &str, work: Work, flavor: Flavor, tasks: usize) ->
     }))
 }
 
-/// All contenders, round by round.
+/// Runs all contenders, round by round.
 fn bench(
     report: &mut Report,
     target: &Target,
@@ -267,7 +268,7 @@ fn bench(
     for _ in 0..report.rounds() {
         for ((rig, units), rounds) in rigs.iter().zip(&plans).zip(&mut rounds) {
             let round = rig.run(*units)?;
-            // With its default timeout of 500 ms it gives calls up where thousands wait; that is a result too.
+            // With its default timeout of 500 ms this contender abandons calls if thousands wait; that is a result too.
             ensure!(round.wrong == 0.0 || rig.name() == "redis default", "{}: wrong answers", rig.name());
             rounds.push(round);
         }
@@ -326,10 +327,10 @@ const fn plot(bench: &'static str, metric: &'static str, file: &'static str, tit
     }
 }
 
-/// Seconds that one contender works within a round.
+/// Seconds of work of one contender within a round.
 const ROUND: f64 = 0.15;
 
-/// Callers beside a large reply: sixteen for small calls and one for the large one.
+/// Callers beside a large reply: sixteen for small calls and one for the large reply.
 const CALLERS: usize = 17;
 
 /// Large replies in one round of one contender.

@@ -1,4 +1,6 @@
-//! The codec beside `redis-protocol` 6 (RESP3, zero-copy) and the `redis` crate's parser, on the same bytes.
+//! Codec benchmarks beside two other parsers.
+//!
+//! The parsers are `redis-protocol` 6 (RESP3, zero-copy) and the `redis` crate's; all decode the same bytes.
 
 use std::hint::black_box;
 
@@ -32,7 +34,7 @@ fn main() -> Result<()> {
     report.finish()
 }
 
-/// The harness's own cost, and what counting adds to an allocation.
+/// Measures the harness's own cost, and the cost of counting an allocation.
 fn harness(report: &mut Report) -> Result<()> {
     Bench::new("harness", "unit")
         .no_op()
@@ -45,7 +47,7 @@ fn harness(report: &mut Report) -> Result<()> {
         .run(report)
 }
 
-/// A stream of whole frames, decoded until nothing is left.
+/// Decodes a stream of whole frames completely.
 fn decode(report: &mut Report, name: &str, unit: &str, stream: &[u8], units: usize) -> Result<()> {
     let units = units as u64;
     Bench::new(name, unit)
@@ -105,7 +107,7 @@ fn decode(report: &mut Report, name: &str, unit: &str, stream: &[u8], units: usi
         .run(report)
 }
 
-/// A reply, and then nothing: what one task that waits for each reply makes of a connection.
+/// Decodes single replies, one per read: the pattern of a connection whose only task waits for each reply.
 fn one_per_read(report: &mut Report) -> Result<()> {
     let stream = &b":29849\r\n"[..];
     Bench::new("one :29849 per read", "read")
@@ -159,7 +161,7 @@ fn one_per_read(report: &mut Report) -> Result<()> {
         .run(report)
 }
 
-/// One large bulk in a buffer of its own size, as after a read that made room for it.
+/// Decodes one large bulk in a buffer of its own size, as after a read that reserved room for it.
 fn megabyte(report: &mut Report) -> Result<()> {
     let mut stream = b"$1048576\r\n".to_vec();
     stream.resize(stream.len() + 1024 * 1024, b'x');
@@ -185,7 +187,7 @@ fn megabyte(report: &mut Report) -> Result<()> {
         .run(report)
 }
 
-/// Building and encoding one call of a script: a key, a lease in milliseconds, an owner.
+/// Builds and encodes one call of a script with a key, a lease in milliseconds, and an owner.
 fn eval_sha(report: &mut Report) -> Result<()> {
     let (key, lease, owner) = ("orders:42", 30_000_i64, "3f1c4b52-9a30-4b1e-8a3d-0242ac120002:1");
     let template = EvalSha::new(SHA, 1, 2);
@@ -298,7 +300,7 @@ fn generic(key: &str, lease: i64, owner: &str) -> BytesMut {
     out
 }
 
-/// Twice the elements in single bytes, over once: 2 is linear, 4 quadratic.
+/// Compares a frame of single bytes with one of twice the elements: a ratio of 2 is linear, 4 is quadratic.
 fn linear(report: &mut Report) -> Result<()> {
     ratio(report, "wheellock-resp", 100_000, |stream| {
         let mut decoder = Decoder::new(Limits::default());
@@ -325,7 +327,7 @@ fn ratio(report: &mut Report, subject: &str, elements: usize, mut decode: impl F
         stream
     };
     let (once, twice) = (stream(elements), stream(2 * elements));
-    // CPU time: a quotient of two wall clocks says more about the neighbours.
+    // Use CPU time: a ratio of wall-clock times depends more on other programs.
     let mut time = |stream: &[u8]| {
         let before = process_cpu();
         assert!(decode(black_box(stream)));
@@ -343,7 +345,7 @@ fn ratio(report: &mut Report, subject: &str, elements: usize, mut decode: impl F
     report.row(bench, subject, &format!("time, n = {}", 2 * elements), "ns/element", &per_element);
 }
 
-/// Feeds single bytes until the frame is there, and says whether it was the last byte that completed it.
+/// Feeds single bytes until the frame is complete. Returns true if the last byte completed it.
 fn feed(stream: &[u8], mut complete: impl FnMut(&mut BytesMut) -> bool) -> bool {
     let mut buf = BytesMut::new();
     for (at, byte) in stream.iter().enumerate() {
@@ -355,7 +357,7 @@ fn feed(stream: &[u8], mut complete: impl FnMut(&mut BytesMut) -> bool) -> bool 
     false
 }
 
-/// How many values a frame holds: one, or what is in its nested arrays.
+/// Returns the number of values in a frame: one, or the number of values in its nested arrays.
 fn values(frame: &Frame) -> u64 {
     match frame {
         Frame::Reply(Value::Array(items)) => {
@@ -391,7 +393,7 @@ fn redis_values(value: &redis::Value) -> u64 {
     }
 }
 
-/// The least anybody has to do: find where each token ends. Trusts the bytes.
+/// Does the minimal work of any parser: finds the end of each token. It trusts the bytes.
 fn scan(stream: &[u8]) -> u64 {
     let (mut at, mut tokens) = (0, 0);
     while let Some(&kind) = stream.get(at) {
@@ -412,12 +414,12 @@ fn scan(stream: &[u8]) -> u64 {
     tokens
 }
 
-/// What a client of locks is sent: acquired (null), held (a remaining time), released (1), OK.
+/// Returns typical replies to a lock client: acquired (null), held (a remaining time), released (1), OK.
 fn lock_mix() -> Vec<u8> {
     b"_\r\n:29849\r\n:1\r\n+OK\r\n".repeat(FRAMES / 4)
 }
 
-/// Ten arrays of a hundred bulk strings, in an array.
+/// Returns an array of ten arrays of a hundred bulk strings.
 fn nested(len: usize) -> Vec<u8> {
     let bulk = format!("${len}\r\n{}\r\n", "x".repeat(len)).into_bytes();
     let mut inner = b"*100\r\n".to_vec();
@@ -427,13 +429,13 @@ fn nested(len: usize) -> Vec<u8> {
     stream
 }
 
-/// Frames in the buffer at once, as after a read under load: 5 to 24 KiB of them.
+/// Number of frames in the buffer at once, as after a read under load: 5 to 24 KiB.
 const FRAMES: usize = 1000;
 
-/// What a reader makes room for before each read.
+/// Room that a reader reserves before each read.
 const READ: usize = 4096;
 
 const SHA: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
 
-/// Bytes of the call that is encoded.
+/// Length of the encoded call in bytes.
 const LEN: u64 = 142;

@@ -1,10 +1,10 @@
-//! What a failover costs: how soon service resumes, which locks are lost, who holds one twice and for how long, and which
-//! locks are held by nobody afterwards because their releases are lost.
+//! Failover benchmarks: time to resume, lost locks and double holders.
 //!
-//! `failover [--rounds N] [words]`: runs the scenes whose names, with the durability behind them, contain the words. Each
-//! round is one fault under load, and the topology is healed before the next. The load: tasks that contend for a few locks,
-//! tasks that take a new lock every millisecond or so and keep it, and a second process's view that tries to take what the
-//! first one holds.
+//! They also count the locks that stay held without a holder because their releases were lost.
+//!
+//! `failover [--rounds N] [words]` runs the scenes whose names, followed by the durability, contain the words. Each round is one fault
+//! under load, and the topology is healed before the next. The load has three parts. Some tasks contend for a few locks. Some tasks take a
+//! new lock about every millisecond and keep it. A second manager, as of a second process, tries to take locks that the first holds.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -46,9 +46,9 @@ fn main() -> Result<()> {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
-    /// SIGKILL of the primary, after its replicas have heard nothing for so long: the lag of a busy network.
+    /// SIGKILL of the primary, after its replicas were cut off for this duration: the lag of a busy network.
     Kill(Duration),
-    /// SIGSTOP, and SIGCONT once there is another primary: for a moment there are two.
+    /// SIGSTOP of the primary, and SIGCONT once a replica was promoted. For a moment there are two primaries.
     Split,
 }
 
@@ -136,25 +136,25 @@ fn addresses(servers: &[RedisServer]) -> Vec<SocketAddr> {
     servers.iter().map(RedisServer::addr).collect()
 }
 
-/// From here on the replicas hear nothing; returns when that has gone on for so long.
+/// Cuts the replicas off. Returns after `behind`.
 fn fall_behind(servers: &[RedisServer], primary: usize, replicas: &[usize], behind: Duration) {
     if behind.is_zero() {
         return;
     }
     replicas.iter().for_each(|index| servers[*index].pause());
-    // What their sockets have received they will read; from here on they receive nothing.
+    // The replicas will still read the bytes in their sockets, but receive no more from here on.
     let _cut = servers[primary].cli(&["CLIENT", "KILL", "TYPE", "replica"]);
     std::thread::sleep(behind);
 }
 
-/// What was paused goes on.
+/// Resumes the paused replicas.
 fn catch_up(servers: &[RedisServer], replicas: &[usize], fault: Fault) {
     if !matches!(fault, Fault::KILL | Fault::Split) {
         replicas.iter().for_each(|index| servers[*index].resume());
     }
 }
 
-/// Every slot that the load uses goes round the nodes.
+/// Moves every slot that the load uses around the nodes.
 fn slot_moves(report: &mut Report) -> Result<()> {
     let cluster = Cluster::start(3, 0, &Settings::default());
     let load = Load::start(&cluster.url(), Durability::Primary)?;
@@ -165,7 +165,7 @@ fn slot_moves(report: &mut Report) -> Result<()> {
         let slot = cluster.slot_of(CONTENDED);
         load.longest_gap.store(0, SeqCst);
         cluster.move_slot(slot, (cluster.owner_of(slot) + 1) % 3);
-        // Of the contended lock, wherever it is now.
+        // The gap of the contended lock, on its current node.
         ensure!(poll_until(NO_HANG, || load.longest_gap.load(SeqCst) > 0), "no grant after a move");
         gaps.push(Duration::from_nanos(load.longest_gap.load(SeqCst)).as_secs_f64() * 1e3);
     }
@@ -179,13 +179,13 @@ fn slot_moves(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A server that takes writes.
+/// A server that accepts writes.
 struct Writable {
     server: SocketAddr,
     since: Instant,
 }
 
-/// The first of these servers to take a write, asked a thousand times a second.
+/// Returns the first of these servers to accept a write. It polls a thousand times per second.
 fn first_writable(servers: &[SocketAddr]) -> Result<Writable> {
     let mut writable = None;
     let took = poll_until(NO_HANG, || {
@@ -201,7 +201,7 @@ fn first_writable(servers: &[SocketAddr]) -> Result<Writable> {
     writable.filter(|_| took).context("no server took a write")
 }
 
-/// Every lock on a server with its holder, unless the server is down or a replica.
+/// Returns every lock on a server with its holder. Returns an empty set if the server is down or a replica.
 fn locks_on(server: SocketAddr) -> Result<BTreeSet<(String, String)>> {
     let Ok(mut cli) = Cli::connect_tcp(server) else { return Ok(BTreeSet::new()) };
     let Reply::Array(role) = cli.query(&["ROLE"])? else { bail!("{server} does not know its role") };
@@ -220,17 +220,17 @@ fn locks_on(server: SocketAddr) -> Result<BTreeSet<(String, String)>> {
 
 #[derive(Default)]
 struct Figures {
-    /// From the fault until a server took writes.
+    /// Time from the fault until a server accepted writes.
     failover: Vec<f64>,
-    /// From then until the load's first grant.
+    /// Time from then until the load's first grant.
     first: Vec<f64>,
-    /// Locks that had been granted when the fault struck, and were not held any more afterwards.
+    /// Locks that were granted before the fault and were not held any more afterwards.
     lost: Vec<f64>,
     held: Vec<f64>,
     doubles: Vec<f64>,
-    /// How long both of two holders believed.
+    /// Time during which two holders both considered themselves holders.
     believed: Vec<f64>,
-    /// Locks whose holder on the new primary is nobody, a little later.
+    /// Locks on the new primary without a living holder, a little later.
     orphans: Vec<f64>,
 }
 
@@ -281,7 +281,7 @@ fn figure(report: &mut Report, bench: &str, subject: &str, metric: &str, unit: &
     report.row(bench, subject, metric, unit, &[figure as f64]);
 }
 
-/// Two managers, as two processes would have them, and the tasks that use them.
+/// Two managers, as of two processes, and the tasks that use them.
 struct Load {
     runtime: tokio::runtime::Runtime,
     shared: Arc<Shared>,
@@ -293,9 +293,9 @@ struct Load {
 #[derive(Default)]
 struct Shared {
     stop: AtomicBool,
-    /// When locks were granted.
+    /// The times of all grants.
     grants: Mutex<Vec<Instant>>,
-    /// Locks that are kept, with when they were granted.
+    /// The kept locks, with the times of their grants.
     kept: Mutex<VecDeque<(Instant, Guard)>>,
     errors: Mutex<BTreeMap<String, usize>>,
     hangs: AtomicU64,
@@ -350,7 +350,7 @@ impl Load {
         Ok(Self { runtime, shared, longest_gap, tasks: Mutex::new(tasks), there })
     }
 
-    /// Waits until the load runs at full speed, and nothing is left of earlier faults.
+    /// Waits until the load runs at full speed, and earlier faults have no effect any more.
     fn settle(&self, servers: &[SocketAddr]) -> Result<()> {
         let now = Instant::now();
         for wait in [Duration::ZERO, Duration::from_millis(500)] {
@@ -361,7 +361,7 @@ impl Load {
         Ok(())
     }
 
-    /// How many locks on these servers are held by none of the load's guards. Looks until there are none, or for so long.
+    /// Counts the locks on these servers that the load's guards do not hold. Retries until there are none, or until `patience` has passed.
     fn orphans(
         &self,
         servers: &[SocketAddr],
@@ -375,7 +375,8 @@ impl Load {
             for server in servers {
                 locks.extend(locks_on(*server)?);
             }
-            // Whoever comes now was granted before; what was just granted, or just released, is not seen twice.
+            // Read `kept` after the servers, because a lock that a server listed may enter `kept` only now. Only a lock found twice counts,
+            // so a lock that was just granted or released does not.
             let owner = |(_, guard): &(Instant, Guard)| guard.owner().to_string();
             let mut owners: BTreeSet<String> = held.iter().map(owner).collect();
             owners.extend(self.shared.kept.lock().expect("no panic").iter().map(owner));
@@ -400,8 +401,8 @@ impl Load {
         first.filter(|_| found).context("no grant")
     }
 
-    /// Looks at every lock that was kept when the fault struck: another process tries to take it, and what it gets it must
-    /// not be given while its first holder believes, or only for as long as that takes to be told.
+    /// Checks every lock that was kept when the fault struck, by acquiring it from a second process. Such a grant is a double hold while
+    /// the first holder still considers itself the holder. It may last only until the first holder is notified.
     async fn after_the_fault(&self, kept: &[(Instant, Guard)]) -> Result<After> {
         let mut after = After { held: kept.len(), lost: 0, doubles: 0, believed: Duration::ZERO };
         let mut taken = Vec::new();
@@ -425,7 +426,7 @@ impl Load {
         Ok(after)
     }
 
-    /// The locks that are kept now, which from here on nobody gives back.
+    /// Takes the currently kept locks out, so that the load does not release them any more.
     fn held_now(&self) -> Vec<(Instant, Guard)> {
         self.shared.kept.lock().expect("no panic").drain(..).collect()
     }
@@ -469,7 +470,7 @@ impl Shared {
     }
 }
 
-/// Takes and releases one lock for which many contend.
+/// Acquires and releases one lock for which many tasks contend.
 async fn contend(locks: LockManager, shared: Arc<Shared>, longest_gap: Arc<AtomicU64>) {
     let lock = locks.lock(CONTENDED);
     let mut last = Instant::now();
@@ -491,7 +492,7 @@ async fn contend(locks: LockManager, shared: Arc<Shared>, longest_gap: Arc<Atomi
     }
 }
 
-/// Takes new locks and keeps the latest of them.
+/// Acquires new locks and keeps the latest of them.
 async fn keep(locks: LockManager, shared: Arc<Shared>, task: usize) {
     for number in 0_u64.. {
         if shared.stop.load(SeqCst) {
@@ -516,18 +517,18 @@ async fn keep(locks: LockManager, shared: Arc<Shared>, task: usize) {
 const CONTENDED: &str = "contended";
 const CONTENDERS: usize = 16;
 const KEEPERS: usize = 16;
-/// Locks that are kept at a time.
+/// Number of locks kept at a time.
 const KEPT: usize = 2000;
-/// Renewed every 5 s: a lock that is found out sooner was found out because of the failover.
+/// The lease, renewed every 5 s. A loss found before a renewal was found because of the failover.
 const LEASE: Duration = Duration::from_secs(15);
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long after a fault a lock may be held by nobody before it counts as that: a fifth of the lease.
+/// Time after a fault before a lock without a holder counts as an orphan: a fifth of the lease.
 const SETTLED: Duration = Duration::from_secs(3);
-/// In this time whatever was under way has ended.
+/// Time in which every pending operation has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 const LAG: Duration = Duration::from_millis(50);
 const LONG_LAG: Duration = Duration::from_millis(300);
-/// Every lock with its holder.
+/// A script that returns every lock with its holder.
 const LOCKS: &str = "local all = {}
 for _, key in ipairs(redis.call('keys', '*')) do
     for _, holder in ipairs(redis.call('hkeys', key)) do

@@ -1,9 +1,10 @@
-//! One lock that everybody wants: tasks of one process, from one to a thousand, beside other crates and beside a mutex of this process
-//! alone; and several processes, each of which has its turn.
+//! Benchmarks of one contended lock.
 //!
-//! `hot [--rounds N] [--quick] [word]` runs the benches whose names contain the word; `hot --plot [folder]` draws the last run.
-//! `hot --worker <url> <key> <tasks> <hold in us> <seconds>` is one of several processes: it waits for a line, works, and says what it
-//! had.
+//! From one to a thousand tasks of one process contend for it, beside other crates and beside a mutex within this process. Several
+//! processes contend for it too, each with its own turns.
+//!
+//! `hot [--rounds N] [--quick] [word]` runs the benches whose names contain the word; `hot --plot [folder]` draws the last run. `hot
+//! --worker <url> <key> <tasks> <hold in us> <seconds>` is one of several processes: it waits for a line, works, and prints its counts.
 
 #[allow(dead_code, reason = "what all contenders of locks have in common")]
 #[path = "lock/contenders.rs"]
@@ -120,7 +121,7 @@ fn contends(
     Ok(())
 }
 
-/// Long enough for two turns of a contender that leaves no mark.
+/// Long enough for two turns of a contender that does not queue on the server.
 const CONTENDS: Duration = Duration::from_secs(10);
 
 const PLOTS: [Curves; 1] = [Curves {
@@ -131,26 +132,26 @@ const PLOTS: [Curves; 1] = [Curves {
     title: "One lock that all tasks of a process want, nothing done under it: acquires",
 }];
 
-/// So many tasks take one lock again and again, each for as long as this, for so many seconds.
+/// A work order: `tasks` tasks repeatedly take one lock, each for `hold`, over `seconds` seconds.
 #[derive(Clone, Copy)]
 struct Work {
     tasks: usize,
     hold: Duration,
     seconds: f64,
-    /// Whether commands are counted, and nothing is timed.
+    /// True if commands are counted; the work is then not timed.
     counts: bool,
 }
 
-/// What came of it.
+/// The results of a work order.
 struct Had {
     /// Grants, by task.
     counts: Vec<u64>,
     seconds: f64,
     cpu: Duration,
     allocations: u64,
-    /// How long it was each time until this process had the lock again, in ns.
+    /// Times until this process had the lock again, in ns.
     gaps: Vec<u64>,
-    /// Commands of the contender, without those of connecting.
+    /// Commands of the contender, without the commands of connecting.
     sent: Option<Sent>,
 }
 
@@ -161,7 +162,7 @@ impl Had {
     }
 }
 
-/// Works with any lock. Whoever still waits at the end is dropped.
+/// Runs a work order with any lock. Tasks that still wait at the end are dropped.
 async fn work<L: Lock>(locks: Vec<L>, work: Work) -> Result<Had> {
     let (start, cpu) = (Instant::now(), process_cpu());
     let counts: Arc<Vec<AtomicU64>> = Arc::new(locks.iter().map(|_| AtomicU64::new(0)).collect());
@@ -181,7 +182,7 @@ async fn work<L: Lock>(locks: Vec<L>, work: Work) -> Result<Had> {
                 if gap > GAP {
                     gaps.lock().unwrap_or_else(PoisonError::into_inner).push(gap);
                 }
-                // To the microsecond, which no timer is.
+                // Hold exactly to the microsecond; no timer is that exact.
                 let got = Instant::now();
                 while got.elapsed() < work.hold {
                     tokio::task::yield_now().await;
@@ -209,7 +210,7 @@ async fn managed<M: Manager>(server: &RedisServer, key: &str, plan: Work) -> Res
     Ok(Had { sent: counting.map(Counting::stop).transpose()?, ..had })
 }
 
-/// A manager that asks the server for every grant.
+/// A manager that requests every grant from the server.
 struct NoHandOver(LockManager);
 
 impl Manager for NoHandOver {
@@ -224,7 +225,7 @@ impl Manager for NoHandOver {
     }
 }
 
-/// What a lock costs that no other process knows of.
+/// A lock within this process: the cost of a lock that no other process shares.
 #[derive(Clone)]
 struct LocalMutex(Arc<tokio::sync::Mutex<()>>);
 
@@ -277,7 +278,7 @@ fn one_process(report: &mut Report, server: &RedisServer, bench: &str, plan: Wor
     Ok(())
 }
 
-/// One contender with a runtime of its own.
+/// Runs one contender with a runtime of its own.
 fn alone(server: &RedisServer, contender: &str, key: &str, plan: Work) -> Result<Had> {
     let runtime = runtime()?;
     let mut had = None;
@@ -298,7 +299,7 @@ fn alone(server: &RedisServer, contender: &str, key: &str, plan: Work) -> Result
     Ok(Had { allocations: counted.count_total, ..had })
 }
 
-/// Several processes, each with tasks of its own.
+/// Runs several processes, each with tasks of its own.
 fn several(
     report: &mut Report,
     server: &RedisServer,
@@ -366,7 +367,7 @@ impl Worker {
         Ok(Self { process, input, output })
     }
 
-    /// Has all of them begin, and reads what each had.
+    /// Starts all workers, and reads their results.
     fn all(mut workers: Vec<Self>) -> Result<Vec<Value>> {
         for worker in &mut workers {
             writeln!(worker.input, "go")?;
@@ -400,7 +401,7 @@ fn worker(url: &str, key: &str, plan: Work) -> Result<()> {
     Ok(())
 }
 
-/// 1 if all have had as much, and one of so many if one has had everything (source: Jain, Chiu, Hawe 1984).
+/// Returns Jain's fairness index: 1 if all counts are equal, and 1/n if one of n has everything (source: Jain, Chiu, Hawe 1984).
 #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
 fn jain(counts: &[u64]) -> f64 {
     jain_of(&counts.iter().map(|count| *count as f64).collect::<Vec<_>>())
@@ -439,7 +440,7 @@ const METRICS: [(&str, &str); 5] = [
     ("Jain fairness", ""),
 ];
 
-/// Between two grants of one process; more than this, and others may have had it.
+/// A longer gap between two grants of one process means that another process may have had the lock.
 const GAP: u64 = 300_000;
 
 const MOST_ROUNDS: usize = 3;

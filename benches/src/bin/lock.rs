@@ -1,12 +1,13 @@
-//! Locks beside others, on one server: what a lock costs when nobody else wants it, what waiting costs, and how fast and how
-//! fairly it changes hands.
+//! Lock benchmarks beside others, on one server.
 //!
-//! The server counts the commands (MONITOR): all that clients sent, and none that scripts ran in turn. That costs it time, so stretches
-//! that are timed are not counted, and the other way round.
+//! They measure the cost of an uncontended lock, the cost of waiting, and the speed and fairness of hand-overs.
 //!
-//! `lock [--rounds N] [--quick] [word]` runs the benches whose names contain the word; `lock --plot [folder]` draws the last run, and
-//! `lock --table [page]` puts it into a page.
-//! `lock --solo <contender> <tasks> <pairs>` runs uncontended pairs of one contender alone, for instruction counts.
+//! MONITOR of the server counts the commands: all commands that clients sent, and none that scripts ran. Counting costs the server time. A
+//! timed period is therefore not counted, and a counted period is not timed.
+//!
+//! `lock [--rounds N] [--quick] [word]` runs the benches whose names contain the word; `lock --plot [folder]` draws the last run, and `lock
+//! --table [page]` writes it into a page. `lock --solo <contender> <tasks> <pairs>` runs uncontended pairs of one contender alone, for
+//! instruction counts.
 
 #[path = "lock/by_hand.rs"]
 mod by_hand;
@@ -92,7 +93,7 @@ fn main() -> Result<()> {
     report.finish()
 }
 
-/// Everybody takes and gives back a lock of their own.
+/// Measures tasks that each acquire and release a lock of their own.
 fn uncontended(report: &mut Report, target: &Target, tasks: usize, bench: &str) -> Result<()> {
     if !report.wants(bench) {
         return Ok(());
@@ -150,7 +151,7 @@ fn uncontended(report: &mut Report, target: &Target, tasks: usize, bench: &str) 
     Ok(())
 }
 
-/// Pairs whose commands are counted: as many for each task.
+/// Returns the number of pairs whose commands are counted, the same for each task.
 fn counted_pairs(tasks: usize) -> u64 {
     tasks.max(16) as u64 * 64
 }
@@ -160,13 +161,13 @@ fn uncontended_rig(name: &str, target: &Target, tasks: usize) -> Result<Rig> {
         let runtime = runtime()?;
         let manager = runtime.block_on(M::connect(url, Polling::Default))?;
         let sessions = (0..tasks).map(|index| Pairs(manager.lock(&format!("{name}:{index}")))).collect();
-        // It ends with the process.
+        // The manager lives until the process ends.
         std::mem::forget(manager);
         Ok(Rig::new(name, runtime, sessions))
     }
     let url = &target.server.tcp_url();
     match name {
-        // The bytes of the two scripts and nothing else.
+        // Only the bytes of the two scripts.
         "raw tokio" => {
             let runtime = runtime()?;
             let raw = runtime.block_on(calls::Raw::connect(target, 1))?;
@@ -202,7 +203,7 @@ impl<L: Lock> Session for Pairs<L> {
     }
 }
 
-/// What several who want the same lock go through.
+/// A scene with several contenders for the same lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Scene {
     IdleWaiters,
@@ -227,15 +228,15 @@ impl Scene {
         }
     }
 
-    /// Returns true if its commands are counted in a stretch of their own.
+    /// Returns true if the commands are counted in a period of their own.
     fn is_counted(self) -> bool {
         matches!(self, Self::OneKey | Self::ManyManagers | Self::EightManagers)
     }
 
-    /// How many rounds there are of so many that were asked for.
+    /// Returns the number of rounds, at most the requested number.
     fn rounds(self, wanted: usize) -> usize {
         wanted.min(match self {
-            // Only commands are counted, and nothing is timed.
+            // This scene only counts commands, so one round suffices.
             Self::IdleWaiters => 1,
             // Each round has several deaths.
             Self::Crash => 2,
@@ -258,10 +259,10 @@ impl Scene {
 /// A metric, its unit, and its value in this round.
 type Figure = (&'static str, &'static str, f64);
 
-/// A contender, one of its figures, and those of all rounds.
+/// A contender, one of its figures, and that figure's values of all rounds.
 type Row = (&'static str, Figure, Vec<f64>);
 
-/// Adds a round's figures to those of the rounds before.
+/// Adds a round's figures to the figures of the rounds before.
 fn add(rows: &mut Vec<Row>, contender: &'static str, figures: Vec<Figure>) {
     for figure in figures {
         match rows.iter_mut().find(|(name, (metric, ..), _)| *name == contender && *metric == figure.0) {
@@ -276,7 +277,7 @@ struct Stage<'a> {
     server: &'a RedisServer,
     key: &'a str,
     polling: Polling,
-    /// Whether commands are counted, and nothing is timed.
+    /// True if commands are counted; the scene is then not timed.
     counts: bool,
 }
 
@@ -286,7 +287,7 @@ impl Stage<'_> {
     }
 }
 
-/// All contenders, round by round, each on a runtime and connections of its own.
+/// Runs all contenders, round by round, each with its own runtime and connections.
 fn contended(report: &mut Report, placement: &Placement, server: &RedisServer, scene: Scene) -> Result<()> {
     if !report.wants(scene.name()) {
         return Ok(());
@@ -296,10 +297,10 @@ fn contended(report: &mut Report, placement: &Placement, server: &RedisServer, s
     let mut rows: Vec<Row> = Vec::new();
     let mut redisson = Redisson::start(server)?;
     for round in 0..rounds {
-        // Whoever comes first finds processors that Redisson's JVM keeps awake, and is woken faster.
+        // Rotate the contenders: the first finds processors that Redisson's JVM keeps awake, and is woken faster.
         let mut contenders = CONTENDERS;
         contenders.rotate_left(round % CONTENDERS.len());
-        // Counts depend on chance less than times do: the first round is enough.
+        // Counts vary less than times, so the first round suffices.
         let passes: &[bool] = if scene.is_counted() && round == 0 { &[false, true] } else { &[false] };
         for &counts in passes {
             for (contender, polling) in contenders {
@@ -324,7 +325,7 @@ fn contended(report: &mut Report, placement: &Placement, server: &RedisServer, s
     Ok(())
 }
 
-/// One contender alone, on a runtime of its own.
+/// Runs one contender alone, on a runtime of its own.
 fn play(scene: Scene, contender: &str, stage: Stage<'_>) -> Result<Vec<Figure>> {
     let runtime = runtime()?;
     let play: Pin<Box<dyn Future<Output = Result<Vec<Figure>>>>> = match contender {
@@ -337,13 +338,13 @@ fn play(scene: Scene, contender: &str, stage: Stage<'_>) -> Result<Vec<Figure>> 
         _ => Box::pin(scene.play::<AsyncRedisLock>(stage)),
     };
     let figures = runtime.block_on(play)?;
-    // Waiters that are left are dropped here.
+    // This drops the remaining waiters.
     drop(runtime);
     ensure!(stage.server.cli(&["FLUSHALL"]) == "OK", "FLUSHALL failed");
     Ok(figures)
 }
 
-/// One manager holds a lock for seconds, and 64 tasks of another wait for it.
+/// One manager holds a lock for seconds, and 64 tasks of a second manager wait for it.
 async fn idle_waiters<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
     let [holder, waiter] = two_managers::<M>(stage).await?;
     let guard = holder.lock(stage.key).acquire().await?;
@@ -367,7 +368,7 @@ async fn idle_waiters<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
     Ok(vec![("commands", "1/s", sent.per(seconds)), ("health checks among them", "1/s", pings)])
 }
 
-/// One manager releases, another has been waiting: how long until its acquire returns?
+/// Measures the time from a release until the acquire of a waiting task of a second manager returns.
 async fn handoff<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
     let [holder, waiter] = two_managers::<M>(stage).await?;
     let (lock, wanted) = (holder.lock(stage.key), waiter.lock(stage.key));
@@ -382,7 +383,7 @@ async fn handoff<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
             M::Lock::release(guard).await?;
             anyhow::Ok(got)
         });
-        // Long enough to be settled in its wait, and never in step with anybody's polling.
+        // Long enough for the waiter to be settled, and never in step with a poll interval.
         tokio::time::sleep(Duration::from_micros(10_000 + from_call.len() as u64 * 377 % 9_000)).await;
         let called = Instant::now();
         M::Lock::release(guard).await?;
@@ -443,7 +444,7 @@ async fn one_key<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
     ])
 }
 
-/// 1 if all have had as much, and one of so many if one has had everything (source: Jain, Chiu, Hawe 1984).
+/// Returns Jain's fairness index: 1 if all counts are equal, and 1/n if one of n has everything (source: Jain, Chiu, Hawe 1984).
 fn jain(counts: &[f64]) -> f64 {
     let (sum, squares): (f64, f64) = (counts.iter().sum(), counts.iter().map(|count| count * count).sum());
     #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
@@ -451,7 +452,7 @@ fn jain(counts: &[f64]) -> f64 {
     sum * sum / (parties * squares)
 }
 
-/// Eight managers, as of so many processes, with four tasks each take turns on one lock.
+/// Eight managers, as of eight processes, with four tasks each take turns on one lock.
 async fn eight_managers<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
     let over = Arc::new(AtomicBool::new(false));
     let mut managers = Vec::new();
@@ -490,7 +491,7 @@ async fn eight_managers<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
     Ok(vec![("acquires", "1/s", sum / seconds), ("Jain fairness of managers", "", jain(&counts))])
 }
 
-/// A thousand tasks of one manager that wait: what each has on the heap, here and on the server.
+/// Measures the memory of a thousand waiting tasks of one manager, per waiter, on the heap and on the server.
 fn thousand_waiters(report: &mut Report, server: &RedisServer) -> Result<()> {
     const BENCH: &str = "1000 waiters, 1 manager";
     const WAITERS: f64 = 1000.0;
@@ -543,14 +544,14 @@ fn thousand_waiters(report: &mut Report, server: &RedisServer) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that the server has allocated.
+/// Returns the number of bytes that the server has allocated.
 fn used_memory(server: &RedisServer) -> Result<i64> {
     let info = server.cli(&["INFO", "memory"]);
     let used = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
     Ok(used.context("no used_memory")?.trim().parse()?)
 }
 
-/// 64 tasks that read under one key, and 64 with a lock of their own: what sharing costs.
+/// Compares 64 readers under one key with 64 tasks that each have their own lock: the cost of sharing.
 fn readers(report: &mut Report, server: &RedisServer) -> Result<()> {
     const BENCH: &str = "64 readers of one key, hold 2 ms";
     if !report.wants(BENCH) {
@@ -591,7 +592,7 @@ fn readers(report: &mut Report, server: &RedisServer) -> Result<()> {
     Ok(())
 }
 
-/// Acquires per second of 64 tasks, all under one key or each under its own.
+/// Returns the acquires per second of 64 tasks, all under one key or each under its own key.
 async fn readers_of<M: Manager>(url: &str, one_key: bool) -> Result<f64> {
     let manager = M::connect(url, Polling::Default).await?;
     let shared = manager.lock("readers");
@@ -622,7 +623,7 @@ async fn readers_of<M: Manager>(url: &str, one_key: bool) -> Result<f64> {
     Ok(f64::from(acquires) / since.elapsed().as_secs_f64())
 }
 
-/// A hundred waiters in each of ten managers; each gives the lock back at once.
+/// A hundred tasks wait in each of ten managers; each releases the lock at once.
 async fn many_managers<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
     let holder = M::connect(&stage.server.tcp_url(), stage.polling).await?;
     let guard = holder.lock(stage.key).acquire().await?;
@@ -644,7 +645,7 @@ async fn many_managers<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
     tokio::time::sleep(SETTLE).await;
     let (counting, since) = (stage.counting(), Instant::now());
     M::Lock::release(guard).await?;
-    // Until a good part has been served, or the pollers have shown what they do.
+    // Stop once a good part is served, or once the polling contenders have shown their speed.
     while served.load(Ordering::Relaxed) < 500 && since.elapsed() < stretch(MANY_TIME) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -683,7 +684,7 @@ const CONTENDERS: [(&str, Polling); 11] = [
     ("distkit 5 ms", Polling::Fast),
 ];
 
-/// Contenders at their defaults, and one kind of ours.
+/// The contenders with their defaults, and one kind of ours.
 const DISTRIBUTIONS: [Distribution; 2] = [
     Distribution {
         bench: "uncontended, 1 task, one vCPU",
@@ -750,20 +751,20 @@ const fn plot(bench: &'static str, metric: &'static str, file: &'static str, tit
     Plot { bench, metric, file, title, note: "By hand: Redisson's scheme over bare sockets, no watchdog" }
 }
 
-/// Seconds that one contender works within a round of uncontended pairs.
+/// Seconds of work of one contender within a round of uncontended pairs.
 const ROUND: f64 = 0.15;
 
-/// A round of the contended scenes takes most of a minute.
+/// Maximum number of rounds of a contended scene. One round takes most of a minute.
 const MOST_ROUNDS: usize = 3;
 
-/// Time for waiters to find out that they have to wait.
+/// Time until waiters know that they have to wait.
 const SETTLE: Duration = Duration::from_millis(500);
 
 const IDLE: Duration = Duration::from_secs(3);
 
 const ONE_KEY: Duration = Duration::from_secs(2);
 
-/// Handoffs of one contender within a round, as many as fit into the time.
+/// Maximum number of handoffs of one contender within a round; `HANDOFF_TIME` may end the round earlier.
 const HANDOFFS: usize = 100;
 
 const HANDOFF_TIME: Duration = Duration::from_secs(1);

@@ -1,8 +1,9 @@
-//! What a lock on five servers costs when all are healthy, when two are dead, and when two answer after 2 s; beside a lock
-//! on one of them.
+//! Redlock benchmarks on five servers, beside a lock on one.
 //!
-//! `redlock [--rounds N] [word]`. Every fleet has servers and managers of its own; they take turns within a round, and ratios
-//! are taken inside a round.
+//! The servers are all healthy, or two are dead, or two reply after 2 s.
+//!
+//! `redlock [--rounds N] [word]` runs the benches. Every fleet has its own servers and managers. The fleets take turns within a round, and
+//! ratios are computed inside a round.
 
 use std::time::{Duration, Instant};
 
@@ -89,7 +90,7 @@ impl Fleet {
             managers.push(LockManager::connect(&url).await?);
         }
         let lock = RedLockManager::new(managers).await?.lock("bench");
-        // Everybody is connected and has said who it is.
+        // After this pair every manager is connected and identified.
         lock.acquire().await?.release().await?;
         if state == State::TwoDead {
             servers.iter_mut().skip(3).for_each(RedisServer::kill);
@@ -100,7 +101,7 @@ impl Fleet {
         Ok(Self { state, lock, _servers: servers, _proxies: proxies })
     }
 
-    /// Takes and gives back the lock, at a pace that leaves slow servers no backlog.
+    /// Acquires and releases the lock, at a pace that lets slow servers catch up.
     fn round(&self, runtime: &Runtime) -> Result<Sample> {
         let lock = self.lock.clone();
         let (mut acquires, mut releases) = runtime.block_on(async {
@@ -141,5 +142,5 @@ const SLOW: Duration = Duration::from_secs(2);
 
 const PAIRS: usize = 500;
 
-/// Long beside a pair.
+/// Long compared with a pair.
 const PACE: Duration = Duration::from_millis(1);

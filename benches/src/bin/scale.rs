@@ -1,7 +1,9 @@
-//! Many at once, in one process on one connection: held locks, waiters, names. Bytes are growth of the resident memory, so
-//! they include tasks, guards and the allocator's own share.
+//! Scale benchmarks: many held locks, waiters and names.
 //!
-//! `scale [--locks N] [--waiters N] [--seconds N] [--quick] [word]`: a word runs the scenes whose names contain it.
+//! All are in one process on one connection. Bytes are the growth of the resident memory, so they include tasks, guards and the allocator's
+//! own share.
+//!
+//! `scale [--locks N] [--waiters N] [--seconds N] [--quick] [word]` runs the scenes whose names contain the word.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,10 +36,10 @@ fn main() -> Result<()> {
 
 type Scene = fn(&mut Report, &Options) -> Result<()>;
 
-/// What is held, or waited for.
+/// The kind of held or awaited object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Of {
-    /// Locks, each of another name.
+    /// Locks, each with its own name.
     Locks,
     /// Permits of one semaphore.
     Permits,
@@ -51,7 +53,7 @@ impl Of {
         })
     }
 
-    /// Whether nothing is held any more.
+    /// Returns true if no lock or permit is held any more.
     fn is_free(self, server: &RedisServer) -> bool {
         match self {
             Self::Locks => server.cli(&["DBSIZE"]) == "0",
@@ -105,7 +107,7 @@ impl Options {
     }
 }
 
-/// A process that holds very many and lets the watchdog keep them.
+/// Measures a process that holds a large number of locks while the watchdog renews them.
 fn held(report: &mut Report, options: &Options, of: Of) -> Result<()> {
     let server = RedisServer::start();
     let count = options.locks;
@@ -123,7 +125,7 @@ fn held(report: &mut Report, options: &Options, of: Of) -> Result<()> {
             .map(|task| {
                 let locks = locks.clone();
                 tokio::spawn(async move {
-                    // Room for each guard, once: what is measured is not how a vector grows.
+                    // Reserve room for all guards at once, so that the growth of the vector is not measured.
                     let mut guards = Vec::with_capacity(share);
                     for number in (task..count).step_by(usize::try_from(TASKS)?) {
                         guards.push(of.acquire(&locks, number).await?);
@@ -166,7 +168,7 @@ fn held(report: &mut Report, options: &Options, of: Of) -> Result<()> {
     })
 }
 
-/// Very many tasks of one process that want one lock, or the only permit, which another process holds.
+/// Measures a large number of tasks of one process that wait for a lock or permit held by a different process.
 fn waiters(report: &mut Report, options: &Options, of: Of) -> Result<()> {
     let server = RedisServer::start();
     let count = options.waiters;
@@ -212,7 +214,7 @@ fn waiters(report: &mut Report, options: &Options, of: Of) -> Result<()> {
         let (counting, since) = (Counting::of(&server), Instant::now());
         tokio::time::sleep(IDLE).await;
         commands(report, &bench, "commands while idle", counting, since)?;
-        // The count costs the server some percent of the time that is measured as well: a second fleet of this size would cost more.
+        // Counting takes a few percent of the server's time in the timed period. A second fleet of this size would cost more.
         let (counting, since) = (Counting::of(&server), Instant::now());
         drop(held);
         for task in tasks {
@@ -228,14 +230,14 @@ fn waiters(report: &mut Report, options: &Options, of: Of) -> Result<()> {
     })
 }
 
-/// A waiter has to be served before its deadline.
+/// Fails unless the waiter was served before its deadline.
 fn in_time(since: Instant, is_served: bool, served: &AtomicU64) -> Result<()> {
     ensure!(since.elapsed() <= WAIT, "past its deadline");
     served.fetch_add(u64::from(is_served), Ordering::Relaxed);
     Ok(())
 }
 
-/// Ten thousand names per second, each used once.
+/// Uses ten thousand names per second, each once.
 fn names(report: &mut Report, options: &Options) -> Result<()> {
     let server = RedisServer::start();
     let bench = format!("{NAMES} names per second");
@@ -277,10 +279,10 @@ fn names(report: &mut Report, options: &Options) -> Result<()> {
     })
 }
 
-/// Makes the lock of one kind.
+/// Creates a lock of one kind.
 type MakeLock = fn(&LockManager) -> Lock;
 
-/// Processes that wait for one lock and have one turn each. Here a process is a manager with a connection of its own.
+/// Measures processes that wait for one lock and have one turn each. A process here is a manager with a connection of its own.
 fn herds(report: &mut Report, _: &Options) -> Result<()> {
     let kinds: [(&str, MakeLock); 4] = [
         ("plain", |locks| locks.lock(HERD)),
@@ -346,7 +348,7 @@ fn herd(report: &mut Report, kind: &str, lock: MakeLock, processes: usize) -> Re
     })
 }
 
-/// What this process and the server have used.
+/// The time and CPU time of this process and the server.
 struct Used {
     since: Instant,
     cpu: Duration,
@@ -405,7 +407,7 @@ fn lost(metrics: &Metrics) -> u64 {
     metrics.lost_expired + metrics.lost_not_owner
 }
 
-/// Resident memory of this process in bytes (source: proc(5), statm, in pages of 4 KiB).
+/// Returns the resident memory of this process in bytes (source: proc(5), statm, in pages of 4 KiB).
 fn resident() -> Result<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm")?;
     let pages: u64 = statm.split_whitespace().nth(1).context("statm has no resident size")?.parse()?;
@@ -418,14 +420,14 @@ fn ratio(of: u64, to: u64) -> f64 {
 }
 
 const HERD: &str = "herd";
-/// For how long each process has the lock.
+/// Duration of each process's turn.
 const TURN: Duration = Duration::from_millis(1);
 const POOL: &str = "pool";
 const TASKS: u64 = 256;
 const NAMES: u64 = 10_000;
 const WAIT: Duration = Duration::from_secs(600);
 const IDLE: Duration = Duration::from_secs(5);
-/// A third of a lease, after which each has been renewed once.
+/// A third of a lease, after which each lock has been renewed once.
 const RENEWED: Duration = Duration::from_secs(10);
-/// Seconds until tables have grown to their size.
+/// Seconds until the tables have reached their size.
 const WARM_UP: u64 = 3;

@@ -1,6 +1,6 @@
-//! An axis of a plot: from values to places along a line, its ticks, its title, and how figures are written.
+//! Axes of plots: positions, ticks, titles and figures.
 
-/// From values to places along a line.
+/// A map from values to positions along a line.
 pub(super) struct Axis {
     pub(super) is_logarithmic: bool,
     pub(super) least: f64,
@@ -8,12 +8,12 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// Logarithmic where one value would hide the others; a count has a zero, so its axis is always linear.
+    /// Creates an axis. It is logarithmic if one value would hide the others. A count can be zero, so its axis is always linear.
     pub(super) fn of(values: impl Iterator<Item = f64> + Clone, is_count: bool) -> Self {
         let most = values.clone().fold(f64::MIN_POSITIVE, f64::max);
         let least = values.filter(|value| *value > 0.0).fold(most, f64::min);
         if most / least > 20.0 && !is_count {
-            // From a whole decade, so that the first tick is a round number.
+            // Begin at a whole decade, so that the first tick is a round number.
             let least = 10_f64.powf((least * 0.8).log10().floor());
             Self { is_logarithmic: true, least, most }
         } else {
@@ -21,7 +21,7 @@ impl Axis {
         }
     }
 
-    /// A fraction of the line.
+    /// Returns the position of a value, as a fraction of the line.
     pub(super) fn place(&self, value: f64) -> f64 {
         if self.is_logarithmic {
             (value.max(self.least) / self.least).log10() / (self.most / self.least).log10()
@@ -41,7 +41,7 @@ impl Axis {
         (0_u8..=6).map(|times| f64::from(times) * step).take_while(|tick| *tick <= self.most).collect()
     }
 
-    /// Returns the title of this axis: the metric, its unit, and whether it is logarithmic.
+    /// Returns the axis' title: the metric, its unit, and a mark if the axis is logarithmic.
     pub(super) fn title(&self, metric: &str, unit: &str) -> String {
         let unit = unit_shown(unit);
         let unit = if unit.is_empty() { unit } else { format!(", {unit}") };
@@ -49,7 +49,7 @@ impl Axis {
     }
 }
 
-/// The unit with its own sign.
+/// Returns the unit with its usual symbol.
 fn unit_shown(unit: &str) -> String {
     match unit.strip_prefix("us") {
         Some(per) if per.is_empty() || per.starts_with('/') => format!("µs{per}"),
@@ -57,7 +57,7 @@ fn unit_shown(unit: &str) -> String {
     }
 }
 
-/// Three digits that say something; thousands apart.
+/// Formats three significant digits, with thousands separated.
 pub(super) fn figure(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();

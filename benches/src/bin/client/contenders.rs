@@ -1,4 +1,6 @@
-//! What is compared: the same commands through the bare socket, this project's client, and others. Knows how each is set up.
+//! Contenders: the same commands through different clients.
+//!
+//! They are the bare socket, this project's client, and other clients. This module has the setup of each.
 
 use std::future::Future;
 
@@ -10,26 +12,26 @@ use wheellock_tests::RedisServer;
 
 use crate::rig::Session;
 
-/// What one task works with.
+/// The client operations of one task.
 pub(crate) trait Caller: Send + 'static {
-    /// GET of 16 bytes; whether the answer was right.
+    /// Gets 16 bytes. Returns true if the reply was right.
     fn get(&mut self) -> impl Future<Output = bool> + Send;
 
-    /// Acquire and release of a lock of this session's own.
+    /// Acquires and releases this session's own lock.
     fn pair(&mut self) -> impl Future<Output = bool> + Send;
 
-    /// GET of a megabyte.
+    /// Gets a megabyte.
     fn big(&mut self) -> impl Future<Output = bool> + Send {
         async { false }
     }
 
-    /// How many GETs or pairs one call does.
+    /// Returns the number of GETs or pairs per call.
     fn units(&self) -> u64 {
         1
     }
 }
 
-/// GETs, over and over.
+/// A session that repeats GETs.
 pub(crate) struct Gets<C>(pub(crate) C);
 
 impl<C: Caller> Session for Gets<C> {
@@ -42,7 +44,7 @@ impl<C: Caller> Session for Gets<C> {
     }
 }
 
-/// Pairs, over and over.
+/// A session that repeats pairs.
 pub(crate) struct Pairs<C>(pub(crate) C);
 
 impl<C: Caller> Session for Pairs<C> {
@@ -55,7 +57,7 @@ impl<C: Caller> Session for Pairs<C> {
     }
 }
 
-/// A server with the data and the scripts in place.
+/// A server that has the data and the scripts.
 pub(crate) struct Target {
     pub(crate) server: RedisServer,
     pub(crate) acquire_sha: String,
@@ -64,7 +66,7 @@ pub(crate) struct Target {
 
 impl Target {
     pub(crate) fn start() -> Result<Self> {
-        // The server's own defaults, but for what it would do besides serving.
+        // The server's own defaults, without its work besides serving.
         let server = RedisServer::builder().tcp().try_start()?;
         ensure!(server.cli(&["SET", KEY, VALUE]) == "OK", "SET failed");
         ensure!(server.cli(&["SET", BIG_KEY, &"x".repeat(BIG)]) == "OK", "SET failed");
@@ -93,7 +95,7 @@ impl Names {
     }
 }
 
-/// The harness's own cost: instead of waiting for a reply, a task goes to the back of the queue.
+/// The harness's own cost: instead of waiting for a reply, a task moves to the back of the queue.
 pub(crate) struct NoOp;
 
 impl Caller for NoOp {
@@ -109,8 +111,8 @@ impl Caller for NoOp {
     }
 }
 
-/// The same bytes over the bare socket: write, read, compare. With a batch, so many commands in one write, and then all
-/// their replies: the least work per command that any client can do, without serving separate callers.
+/// The same bytes over the bare socket: write, read, compare. A batch sends `batch` commands in one write and then reads all their replies.
+/// This is the least work per command of any client, without separate callers.
 pub(crate) struct Raw {
     stream: TcpStream,
     buf: Vec<u8>,
@@ -126,7 +128,7 @@ struct Exchange {
 }
 
 impl Exchange {
-    /// `commands` in one write, each answered with `reply`.
+    /// Creates an exchange: `commands` in one write, each answered with `reply`.
     fn new<'a>(commands: impl Iterator<Item = Vec<&'a str>>, reply: &str) -> Self {
         let (mut request, mut replies) = (Vec::new(), Vec::new());
         for command in commands {
@@ -219,7 +221,7 @@ impl Caller for Raw {
     }
 }
 
-/// This project's client, as it is by default: deadlines, health checks and statistics included.
+/// This project's client with its defaults: deadlines, health checks and statistics included.
 pub(crate) struct Wheellock {
     client: Client,
     acquire: &'static Script,
@@ -231,7 +233,7 @@ impl Wheellock {
     pub(crate) async fn connect(target: &Target, sessions: usize) -> Result<Vec<Self>> {
         let config: Config = target.server.tcp_url().parse()?;
         let client = Client::connect(config).await?;
-        // As statics in an application would.
+        // Leak the scripts: an application would have them as statics.
         let acquire: &_ = Box::leak(Box::new(Script::new(ACQUIRE, 1, 3)));
         let release: &_ = Box::leak(Box::new(Script::new(RELEASE, 1, 4)));
         ensure!(

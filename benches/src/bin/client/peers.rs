@@ -1,5 +1,7 @@
-//! Other clients, each tuned as its own documentation and benchmarks advise: no delay on TCP, RESP3, no timer per call. The
-//! `redis` crate is shown at its defaults too. Replies are asked for in the type a user would choose.
+//! Other clients, tuned as their own documentation and benchmarks advise.
+//!
+//! All use no delay on TCP, RESP3, and no timer per call. The `redis` crate is also shown with its defaults. Replies have the type that a
+//! user would choose.
 
 use anyhow::{Result, ensure};
 use fred::interfaces::{ClientLike as _, KeysInterface as _, LuaInterface as _};
@@ -31,7 +33,7 @@ impl Shas {
 
 impl Redis {
     pub(crate) async fn tuned(target: &Target, sessions: usize) -> Result<Vec<Self>> {
-        // No delay on TCP is its default as of 2.0.
+        // As of 2.0, no delay on TCP is its default.
         let client = redis::Client::open(format!("{}/?protocol=resp3", target.server.tcp_url()))?;
         let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
         let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
@@ -144,7 +146,7 @@ impl Caller for Fred {
     }
 }
 
-/// The `rustis` crate. Speaks RESP3 always, sets no delay and no timeout by default.
+/// The `rustis` crate. It always uses RESP3, and by default sets no delay and no timeout.
 pub(crate) struct Rustis {
     client: rustis::client::Client,
     scripts: Shas,

@@ -1,4 +1,6 @@
-//! Which CPUs the server and this process may use. Knows the kernel's interface for it and nothing of what is measured.
+//! Placement of the server and this process on CPUs.
+//!
+//! This module uses the kernel's interface and does not know the measured work.
 
 use std::process::{Child, Command};
 
@@ -6,7 +8,7 @@ use anyhow::{Context as _, Result};
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use wheellock_tests::RedisServer;
 
-/// The CPUs this process was given.
+/// The CPUs of this process.
 pub(crate) struct Placement {
     all: CpuSet,
     first: CpuSet,
@@ -25,27 +27,27 @@ impl Placement {
         Ok(Self { all, first: one(cpus.clone().min())?, last: one(cpus.max())? })
     }
 
-    /// Client and server on one CPU.
+    /// Puts client and server on one CPU.
     pub(crate) fn together(&self, server: &RedisServer) -> Result<()> {
         place(server, &self.first, &self.first)
     }
 
-    /// The server on one CPU, the client on another, if there are two.
+    /// Puts the server and the client on different CPUs, if there are two.
     pub(crate) fn apart(&self, server: &RedisServer) -> Result<()> {
         place(server, &self.first, &self.last)
     }
 
-    /// The server on one CPU, the client wherever the kernel likes.
+    /// Puts the server on one CPU, and lets the kernel place the client.
     pub(crate) fn free(&self, server: &RedisServer) -> Result<()> {
         place(server, &self.first, &self.all)
     }
 
-    /// Keeps both CPUs from sleeping: a virtual one takes tens of microseconds to wake, and how many depends on what it did before.
+    /// Keeps both CPUs awake. A virtual CPU takes tens of microseconds to wake, and the time depends on its previous work.
     pub(crate) fn keep_awake(&self) -> Result<Awake> {
         let mut awake = Awake(Vec::new());
         for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| self.first.is_set(*cpu) || self.last.is_set(*cpu)) {
             let cpu = cpu.to_string();
-            // It only runs while nobody else wants to.
+            // The idle policy runs this loop only while no other program needs the CPU.
             let idle = ["-c", &cpu, "chrt", "--idle", "0", "sh", "-c", "while :; do :; done"];
             awake.0.push(Command::new("taskset").args(idle).spawn().context("no taskset and chrt")?);
         }
@@ -53,7 +55,7 @@ impl Placement {
     }
 }
 
-/// CPUs that do not sleep until this is dropped.
+/// CPUs that stay awake until this is dropped.
 pub(crate) struct Awake(Vec<Child>);
 
 impl Drop for Awake {
@@ -65,7 +67,7 @@ impl Drop for Awake {
     }
 }
 
-/// Threads of this process that are started later inherit its place.
+/// Pins the server and this process. Threads of this process that start later inherit its CPUs.
 fn place(server: &RedisServer, of_server: &CpuSet, of_client: &CpuSet) -> Result<()> {
     let pid = i32::try_from(server.pid()).ok().and_then(Pid::from_raw).context("the server has no pid")?;
     sched_setaffinity(Some(pid), of_server).context("cannot pin the server")?;

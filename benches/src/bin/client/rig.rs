@@ -1,5 +1,6 @@
-//! Many tasks at work on one connection, round by round. Owns the tasks, the clock readings and the counts; knows nothing of
-//! what a contender is.
+//! Rig: many tasks at work on one connection, round by round.
+//!
+//! The rig owns the tasks, the clock readings and the counts. It does not know the contenders.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -12,18 +13,18 @@ use tokio::runtime::Runtime;
 use tokio::sync::{Notify, watch};
 use wheellock_benches::process_cpu;
 
-/// What one task does over and over.
+/// The repeated work of one task.
 pub(crate) trait Session: Send + 'static {
-    /// One unit of work; whether its outcome was right.
+    /// Does one unit of work. Returns true if its outcome was right.
     fn once(&mut self) -> impl Future<Output = bool> + Send;
 
-    /// How many units one call does.
+    /// Returns the number of units per call.
     fn units(&self) -> u64 {
         1
     }
 }
 
-/// Tasks of one contender that stay alive between rounds, so that nothing but their work happens within one.
+/// The tasks of one contender. They stay alive between rounds, so that a round contains only their work.
 pub(crate) struct Rig {
     name: String,
     runtime: Runtime,
@@ -33,19 +34,19 @@ pub(crate) struct Rig {
     units: u64,
 }
 
-/// Where tasks and the rig meet.
+/// The state that the tasks share with the rig.
 struct Board {
-    /// Tasks still at work in this round.
+    /// Number of tasks still at work in this round.
     running: AtomicUsize,
     done: Notify,
     wrong: AtomicU64,
-    /// Nanoseconds of those operations that were timed.
+    /// Nanoseconds of the timed operations.
     latencies: Mutex<Vec<u64>>,
-    /// Every how many operations one is timed: reading the clock twice costs as much as a good part of an operation.
+    /// One in this many operations is timed. Two readings of the clock cost a considerable part of an operation.
     every: u64,
 }
 
-/// What a round of one rig came to, per unit of work.
+/// The results of one rig's round, per unit of work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
     pub(crate) per_second: f64,
@@ -54,9 +55,9 @@ pub(crate) struct Round {
     pub(crate) p90_us: f64,
     pub(crate) p99_us: f64,
     pub(crate) p999_us: f64,
-    /// Of the thread that runs a current-thread runtime; of nothing else.
+    /// Allocations of the thread that runs a current-thread runtime, and of no other thread.
     pub(crate) allocations: f64,
-    /// Wrong answers, errors included.
+    /// Wrong replies, errors included.
     pub(crate) wrong: f64,
 }
 
@@ -84,7 +85,7 @@ impl Rig {
         &self.name
     }
 
-    /// Has about so many units of work done, shared equally by the tasks.
+    /// Runs about `units` units of work, divided equally among the tasks.
     pub(crate) fn run(&self, units: u64) -> Result<Round> {
         let each = (units / self.units / self.tasks).max(1);
         let units = each * self.tasks * self.units;
@@ -123,8 +124,8 @@ impl Rig {
         })
     }
 
-    /// The tasks are woken by one of their own runtime: it looks at those that somebody else has woken only now and then while it has others
-    /// to run, so of a contender that keeps it busy few would be at work at once.
+    /// Starts the round from a task of the tasks' own runtime. A busy runtime only occasionally checks for tasks that other threads have
+    /// woken. With a busy contender, few tasks would then work at the same time.
     async fn work(&self, each: u64) {
         let orders = self.orders.clone();
         let started = tokio::spawn(async move { orders.send_replace(each) }).await;
@@ -138,7 +139,7 @@ impl Rig {
 }
 
 impl Rig {
-    /// How many units take about `seconds`; warms up on the way.
+    /// Returns the number of units that take about `seconds`, and warms up meanwhile.
     pub(crate) fn units_within(&self, seconds: f64) -> Result<u64> {
         let mut units = self.tasks * self.units * LEAST;
         loop {
@@ -160,7 +161,7 @@ impl Rig {
     }
 }
 
-/// One task: waits for orders, works them off, reports, until the rig is gone.
+/// Runs one task: waits for orders, executes them and reports, until the rig is dropped.
 async fn serve<S: Session>(mut session: S, board: Arc<Board>, mut orders: watch::Receiver<u64>) {
     while orders.changed().await.is_ok() {
         let count = *orders.borrow_and_update();
@@ -182,11 +183,11 @@ async fn serve<S: Session>(mut session: S, board: Arc<Board>, mut orders: watch:
     }
 }
 
-/// The value that so many of a thousand sorted samples do not exceed.
+/// Returns the value that `per_mille` thousandths of the sorted samples do not exceed.
 pub(crate) fn percentile(sorted: &[u64], per_mille: usize) -> u64 {
     let last = sorted.len().saturating_sub(1);
     sorted.get((sorted.len() * per_mille / 1000).min(last)).copied().unwrap_or_default()
 }
 
-/// Calls of each task within a round, at the least: starting a round wakes every task once, and that is not what is measured.
+/// Minimum number of calls of each task within a round. Starting a round wakes every task once, and that cost should not dominate.
 const LEAST: u64 = 16;

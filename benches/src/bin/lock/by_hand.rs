@@ -1,5 +1,7 @@
-//! Redisson's scheme over bare sockets, with no client logic: a task sends the scripts on a socket of its own, and a message on
-//! the lock's channel lets one waiter of this manager try again. The floor for latency and for commands. Leases are not renewed.
+//! Redisson's scheme over bare sockets, without client logic.
+//!
+//! A task sends the scripts on its own socket, and a message on the lock's channel lets one waiter of this manager retry. This is the floor
+//! for latency and commands. Leases are not renewed.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +31,7 @@ struct Shared {
     entries: Mutex<HashMap<String, Arc<Entry>>>,
 }
 
-/// A channel that this manager listens to.
+/// A channel to which this manager is subscribed.
 struct Entry {
     /// One permit per message, as in Redisson's `RedissonLockEntry`.
     latch: Semaphore,
@@ -70,7 +72,7 @@ impl Manager for ByHand {
     }
 }
 
-/// A lock and a socket of its own.
+/// A lock with a socket of its own.
 pub(crate) struct HandLock {
     shared: Arc<Shared>,
     name: String,
@@ -78,7 +80,7 @@ pub(crate) struct HandLock {
     socket: Arc<AsyncMutex<Option<Socket>>>,
 }
 
-/// A clone is for another task, so it gets another socket.
+/// A clone is for a different task, so it gets its own socket.
 impl Clone for HandLock {
     fn clone(&self) -> Self {
         Self::new(&self.shared, &self.name)
@@ -103,7 +105,7 @@ impl HandLock {
         }
     }
 
-    /// The remaining lease of another holder, or none if the lock is taken now.
+    /// Tries to acquire the lock. Returns the remaining lease of a different holder, or `None` if the lock is now acquired.
     async fn attempt(&self, owner: &str) -> Result<Option<Duration>> {
         let mut socket = self.socket.lock().await;
         let socket = match &mut *socket {
@@ -115,7 +117,7 @@ impl HandLock {
         Ok(socket.integer().await?.map(|millis| Duration::from_millis(millis.unsigned_abs())))
     }
 
-    /// Makes sure that this manager hears of releases.
+    /// Subscribes this manager to the lock's releases, if it is not subscribed yet.
     async fn subscribe(&self) -> Result<Arc<Entry>> {
         let entry = {
             let mut entries = self.shared.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,7 +134,7 @@ impl HandLock {
             let mut out = Vec::new();
             encode(&mut out, &["SUBSCRIBE", &self.channel]);
             self.shared.news.lock().await.write_all(&out).await?;
-            // The permit is never given back: one confirmation, one first subscriber.
+            // The permit is never returned: one confirmation, one first subscriber.
             entry.subscribed.acquire().await?.forget();
             *asked = true;
         }
@@ -174,7 +176,7 @@ impl Lock for HandLock {
     }
 }
 
-/// Hands out a permit per message, until the connection ends.
+/// Adds a permit per message, until the connection ends.
 async fn listen(read: OwnedReadHalf, shared: Arc<Shared>) -> Result<()> {
     let mut read = BufReader::new(read);
     loop {
@@ -227,7 +229,7 @@ impl Socket {
         line(&mut self.read).await
     }
 
-    /// An integer, or a null of RESP2.
+    /// Reads an integer, or a null of RESP2.
     async fn integer(&mut self) -> Result<Option<i64>> {
         let line = self.line().await?;
         if line == "$-1" {

@@ -1,5 +1,6 @@
-//! What is compared: this project's locks, four other crates, and Redisson's scheme over bare sockets. Knows how each is set
-//! up.
+//! Contenders: this project's locks, four other crates, and bare sockets.
+//!
+//! The bare sockets use Redisson's scheme. This module has the setup of each contender.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -8,42 +9,42 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use distkit::lock::{LockGuardState, LockOptions};
 
-/// One process's way to the locks of a server.
+/// One process's access to the locks of a server.
 pub(crate) trait Manager: Sized + Send + Sync + 'static {
     /// A lock by name.
     type Lock: Lock;
 
-    /// A manager with connections of its own.
+    /// Creates a manager with connections of its own.
     fn connect(url: &str, polling: Polling) -> impl Future<Output = Result<Self>>;
 
-    /// A handle that a task keeps.
+    /// Returns a handle that a task keeps.
     fn lock(&self, name: &str) -> Self::Lock;
 }
 
-/// A lock that a task may take.
+/// A lock that a task may acquire.
 pub(crate) trait Lock: Clone + Send + Sync + 'static {
-    /// Proof of holding it.
+    /// Proof of holding the lock.
     type Guard: Send + 'static;
 
-    /// Waits until the lock is taken.
+    /// Waits until the lock is acquired.
     fn acquire(&self) -> impl Future<Output = Result<Self::Guard>> + Send;
 
-    /// Gives it back, and waits for the server's word; an error unless it was held until now.
+    /// Releases the lock and waits for the server's reply. Fails unless the lock was held until now.
     fn release(guard: Self::Guard) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// How those that poll do it. Those that are told do not care.
+/// The poll interval of contenders that poll. Contenders with notifications ignore it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Polling {
-    /// As often as the crate's own defaults say.
+    /// The crate's own default.
     Default,
-    /// Every 5 ms: fast, and dear for the server.
+    /// Every 5 ms: fast, but expensive for the server.
     Fast,
 }
 
 const FAST: Duration = Duration::from_millis(5);
 
-/// All contenders hold a lease of this length, the default of Redisson's watchdog.
+/// The lease of all contenders, the default of Redisson's watchdog.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
 impl Manager for wheellock::LockManager {
@@ -74,7 +75,7 @@ impl Lock for wheellock::Lock {
 /// Locks of other kinds, of the same manager.
 pub(crate) struct OfKind<const KIND: usize>(wheellock::LockManager);
 
-/// What a kind is called in the tables, and how a lock of it is made.
+/// The name of a kind in the tables, and the function that creates a lock of it.
 pub(crate) type KindRow = (&'static str, fn(&wheellock::LockManager, &str) -> wheellock::Lock);
 
 pub(crate) const KINDS: [KindRow; 5] = [
@@ -135,7 +136,7 @@ impl Lock for RsLockHandle {
     }
 }
 
-/// In which way a peer's lock is taken.
+/// The mode in which a peer's lock is acquired.
 pub(crate) const MUTEX: usize = 0;
 pub(crate) const READ: usize = 1;
 pub(crate) const WRITE: usize = 2;
@@ -211,7 +212,7 @@ impl<const WAY: usize> Manager for Distkit<WAY> {
     }
 
     fn lock(&self, name: &str) -> DistkitHandle<WAY> {
-        // It allows no colons.
+        // This crate allows no colons.
         let key = distkit::DistkitRedisKey::new_or_panic(name.replace(':', "-"));
         let options = LockOptions::builder(key, self.connection.clone()).ttl(LEASE);
         DistkitHandle::new(
@@ -220,7 +221,7 @@ impl<const WAY: usize> Manager for Distkit<WAY> {
     }
 }
 
-/// Its owner is the handle, so each clone is another one.
+/// The handle is the owner, so each clone is a new owner.
 pub(crate) struct DistkitHandle<const WAY: usize> {
     options: LockOptions,
     mutex: Arc<distkit::lock::Mutex>,

@@ -1,4 +1,6 @@
-//! A holder's process ends without a word: how long after its lease somebody who waits has the lock.
+//! Takeover times after the crash of a holder.
+//!
+//! A time counts from the lease's end until a waiter has the lock.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +11,7 @@ use crate::contenders::{Lock as _, Manager, Polling};
 use crate::rig::percentile;
 use crate::{Figure, Stage, runtime};
 
-/// One takes the lock and dies, another one of a second manager waits for it; some times.
+/// One process acquires the lock and dies, while a task of a second manager waits for it. This repeats several times.
 pub(crate) async fn play<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
     let Stage { server, key, polling, .. } = stage;
     let waiter = M::connect(&server.tcp_url(), polling).await?;
@@ -30,7 +32,7 @@ pub(crate) async fn play<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
     Ok(figures(late))
 }
 
-/// Its tasks, its connections and whatever renews its lease end with its runtime, and its guard is never dropped.
+/// Acquires the lock and dies. The tasks, the connections and the renewal end with the runtime, and the guard is never dropped.
 fn holder_dies<M: Manager>(url: &str, key: &str, polling: Polling) -> Result<()> {
     let runtime = runtime()?;
     runtime.block_on(async {
@@ -40,7 +42,7 @@ fn holder_dies<M: Manager>(url: &str, key: &str, polling: Polling) -> Result<()>
     })
 }
 
-/// What is held has half a second left, in no step with anybody's polling. Returns when it is over.
+/// Sets the remaining lease to about half a second, not in step with any poll interval. Returns the time of its end.
 pub(crate) fn left(server: &RedisServer, death: u64) -> Result<Instant> {
     let keys = server.cli(&["KEYS", "*"]);
     let left = Duration::from_millis(400 + death * 377 % 200);
@@ -55,7 +57,7 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// `late`: nanoseconds after the end of the lease.
+/// Returns the figures. `late` has the nanoseconds after the end of the lease.
 pub(crate) fn figures(mut late: Vec<u64>) -> Vec<Figure> {
     late.sort_unstable();
     #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
@@ -63,7 +65,7 @@ pub(crate) fn figures(mut late: Vec<u64>) -> Vec<Figure> {
     vec![("p50", "ms", at(500)), ("latest", "ms", at(1000))]
 }
 
-/// Takeovers of one contender within a round.
+/// Returns the number of takeovers of one contender within a round.
 pub(crate) fn deaths() -> u64 {
     if wheellock_benches::is_quick() { 2 } else { 8 }
 }

@@ -1,4 +1,6 @@
-//! What a lock costs more where others must not listen, and where a failover must not lose it. One task, server and client on one vCPU.
+//! The additional cost of TLS and of replicas.
+//!
+//! TLS protects against eavesdroppers; replicas protect a lock against a failover. One task runs, with server and client on one vCPU.
 
 use anyhow::Result;
 use wheellock::{Durability, LockManager, LockManagerBuilder};
@@ -12,7 +14,7 @@ use crate::placement::Placement;
 use crate::rig::Rig;
 use crate::{Pairs, ROUND, runtime};
 
-/// Ways to the servers, round by round.
+/// Measures each way to the servers, round by round.
 pub(crate) fn bench(report: &mut Report, placement: &Placement, server: &RedisServer) -> Result<()> {
     const BENCH: &str = "the price of TLS and replicas, 1 task";
     if !report.wants(BENCH) {

@@ -1,4 +1,6 @@
-//! Redisson itself, in a JVM of its own, driven line by line (`benches/redisson`); left out where there is no `mvn` or `java`.
+//! Redisson itself, in a JVM, driven line by line.
+//!
+//! Its source is `benches/redisson`. It is left out if there is no `mvn` or `java`.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -21,7 +23,7 @@ pub(crate) struct Redisson {
     answers: BufReader<ChildStdout>,
 }
 
-/// What a JVM said: figures by their names.
+/// The figures that a JVM printed, by name.
 pub(crate) struct Figures(Vec<(String, f64)>);
 
 impl Redisson {
@@ -37,7 +39,7 @@ impl Redisson {
         Ok(Some(Self { jvm, orders, answers }))
     }
 
-    /// Has it do something; returns what came of that.
+    /// Sends an order to the JVM and returns its figures.
     pub(crate) fn ask(&mut self, order: &str) -> Result<Figures> {
         writeln!(self.orders, "{order}")?;
         self.orders.flush()?;
@@ -58,7 +60,7 @@ impl Figures {
     }
 }
 
-/// Locks that nobody else wants, round by round.
+/// Uncontended locks, round by round.
 pub(crate) struct Pairs {
     redisson: Redisson,
     tasks: usize,
@@ -82,7 +84,7 @@ impl Pairs {
         Ok(())
     }
 
-    /// `base`: p50 of the first contender in each round.
+    /// Reports the rounds. `base` has the p50 of the first contender in each round.
     pub(crate) fn report(&self, report: &mut Report, bench: &str, base: &[f64]) -> Result<()> {
         let times = ["p50", "p90", "p99", "p99.9"].map(|metric| (metric, "us"));
         let metrics = times.into_iter().chain([("throughput", "k/s"), ("cpu", "us/pair")]);
@@ -100,14 +102,14 @@ impl Pairs {
     }
 }
 
-/// How many pairs take about so many seconds; divided among up to 64 threads.
+/// Returns the number of pairs that take about `seconds` seconds, a multiple of the maximum of 64 threads.
 fn units_within(seconds: f64, figures: &Figures) -> Result<u64> {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some thousands")]
     let units = (figures.get("throughput")? * 1e3 * seconds) as u64;
     Ok(units.max(64) / 64 * 64)
 }
 
-/// A scene with several who want the same lock.
+/// Runs a scene with several contenders for the same lock.
 pub(crate) fn play(scene: Scene, redisson: &mut Redisson, stage: Stage<'_>) -> Result<Vec<Figure>> {
     let Stage { server, key, .. } = stage;
     match scene {
@@ -129,7 +131,7 @@ pub(crate) fn play(scene: Scene, redisson: &mut Redisson, stage: Stage<'_>) -> R
         Scene::Crash => {
             let mut late = Vec::new();
             for death in 0..deaths() {
-                // As a holder of Redisson's that has died.
+                // Simulate a dead holder of Redisson's.
                 ensure!(server.cli(&["HSET", key, "somebody:1", "1"]) == "1", "{key} is held");
                 let over = left(server, death)?;
                 redisson.ask(&format!("take {key}"))?;
@@ -155,7 +157,7 @@ pub(crate) fn play(scene: Scene, redisson: &mut Redisson, stage: Stage<'_>) -> R
     }
 }
 
-/// Has it do something, and returns either its commands or its times.
+/// Sends an order to the JVM, and returns either its number of commands or its times.
 fn counted_or_timed(
     redisson: &mut Redisson,
     stage: Stage<'_>,
@@ -178,7 +180,7 @@ impl Drop for Redisson {
     }
 }
 
-/// The classpath, once everything on it is there.
+/// Returns the classpath, once every file on it exists.
 fn build() -> Option<String> {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let built = root.join("target/redisson");
@@ -195,5 +197,5 @@ fn build() -> Option<String> {
 
 pub(crate) const NAME: &str = "Redisson on the JVM";
 
-/// Pairs that the JVM compiles at, and that do not count.
+/// Pairs during which the JVM compiles. They do not count.
 const WARM_UP: usize = 64_000;

@@ -1,4 +1,4 @@
-//! Timers that do fire: what each costs, and how late it is.
+//! Timers that fire: their cost and their lateness.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -23,7 +23,7 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
     punctuality(report, true)
 }
 
-/// A million due times within a second, and what became of them. One in sixteen looks at the clock.
+/// A million deadlines within a second, and their lateness. One timer in sixteen reads the clock.
 struct Volley {
     start: Instant,
     left: AtomicU64,
@@ -34,7 +34,7 @@ struct Volley {
 impl Volley {
     const COUNT: u64 = 1_000_000;
     const SAMPLED: u64 = 16;
-    /// Time to make them all before the first is due.
+    /// Time for making all timers before the first is due.
     const LEAD: Duration = Duration::from_secs(5);
 
     fn new() -> (Arc<Self>, mpsc::Receiver<()>) {
@@ -58,7 +58,7 @@ impl Volley {
         }
     }
 
-    /// CPU per timer from just before the first until the last has fired, and lateness in ms.
+    /// Measures CPU per timer from just before the first timer until the last has fired, and lateness in ms.
     fn measure(&self, finished: &mpsc::Receiver<()>) -> Result<Samples> {
         let before_first = self.start - Duration::from_millis(100);
         anyhow::ensure!(Instant::now() < before_first, "it took too long to make them");
@@ -159,7 +159,7 @@ fn delay_queue() -> Result<Samples> {
     in_runtime(runtime, &volley, &finished)
 }
 
-/// The runtime turns on a thread of its own until all have fired.
+/// Drives the runtime on a thread of its own until all timers have fired.
 fn in_runtime(
     runtime: tokio::runtime::Runtime,
     volley: &Volley,
@@ -219,7 +219,8 @@ fn stop_million(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// How late a single timer of 5 ms is, beyond its tick; alone, or while every worker of a runtime is busy for 50 ms at a time.
+/// Measures the lateness of a single timer of 5 ms, beyond its tick. It runs alone, or while every worker of a runtime is busy for 50 ms at
+/// a time.
 fn punctuality(report: &mut Report, busy: bool) -> Result<()> {
     let name = if busy { "lateness, runtime workers busy" } else { "lateness, idle" };
     if !report.wants(name) {
@@ -239,7 +240,7 @@ fn punctuality(report: &mut Report, busy: bool) -> Result<()> {
             }
         });
     }
-    // A tick of 10 us, so that what is measured is the driver and not the rounding.
+    // A tick of 10 us, so that the driver is measured and not the rounding.
     let timer = Timer::thread(Duration::from_micros(10));
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..report.rounds() {
@@ -274,7 +275,7 @@ fn punctuality(report: &mut Report, busy: bool) -> Result<()> {
     Ok(())
 }
 
-/// Of a hundred.
+/// Returns quantiles of a hundred samples.
 fn quantiles(mut late: impl FnMut() -> Duration) -> [f64; 3] {
     let mut samples: Vec<Duration> = (0..100).map(|_| late()).collect();
     samples.sort_unstable();

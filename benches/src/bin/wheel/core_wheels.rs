@@ -1,4 +1,4 @@
-//! Single-owner wheels: nobody reads a clock, nobody locks.
+//! Single-owner wheels, without clocks and locks.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use tokio_util::time::DelayQueue;
 use wheellock_benches::{Bench, Report, process_cpu};
 use wheellock_wheel::{Cohorts, Wheel};
 
-/// 1 ms ticks, as the peers have; 4096 of them per wheel, as `Timer` has.
+/// Ticks per wheel, as in `Timer`; a tick is 1 ms, as in the peers.
 const TICKS: usize = 4096;
 const THIRTY_SECONDS: u64 = 30_000;
 
@@ -33,7 +33,7 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
     cohorts(report)
 }
 
-/// A number below the bound, scattered: the same for every contender.
+/// Returns a scattered number below the bound, the same for every contender.
 pub(crate) fn scatter(index: u64, below: u64) -> u64 {
     ((index.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) * below) >> 32
 }
@@ -42,7 +42,7 @@ pub(crate) fn millis(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
-/// Deadlines of requests: 0.1 to 2.1 s.
+/// Returns a request's deadline: 0.1 to 2.1 s.
 pub(crate) fn request(id: u64) -> u64 {
     100 + (id & 2047)
 }
@@ -111,7 +111,7 @@ fn pair(report: &mut Report, live: u64, live_name: &str) -> Result<()> {
                 let entry = IdOnlyTimerEntry::new(black_box(id), black_box(millis(request(id))));
                 let inserted = quad.insert(entry).is_ok();
                 done += u64::from(inserted && quad.cancel(&id).is_ok());
-                // What is cancelled stays until its tick is reached, so ticks must pass; 3 s of requests in flight at a time.
+                // A cancelled entry stays until its tick is reached, so ticks must pass. 3 s of requests are in flight at a time.
                 if live == 0 && id % 64 == 0 {
                     black_box(quad.tick());
                 }
@@ -129,7 +129,7 @@ fn pair(report: &mut Report, live: u64, live_name: &str) -> Result<()> {
         .run(report)
 }
 
-/// Requests on a pipelined connection: 256 in flight, cancelled in the order they were made.
+/// Measures requests on a pipelined connection: 256 in flight, cancelled in the order of their creation.
 fn in_flight(report: &mut Report) -> Result<()> {
     const WINDOW: usize = 256;
     let now = Instant::now();
@@ -164,7 +164,7 @@ fn in_flight(report: &mut Report) -> Result<()> {
     result
 }
 
-/// A million pending, scattered in memory; each operation replaces one of them, so it is memory that is measured.
+/// Measures memory access: a million timers are pending, scattered in memory, and each operation replaces one of them.
 fn random_cancel(report: &mut Report) -> Result<()> {
     const LIVE: u64 = 1_000_000;
     let name = "core: replace one of 1M at random";
@@ -207,7 +207,7 @@ fn random_cancel(report: &mut Report) -> Result<()> {
     result
 }
 
-/// A deadline that is pushed back again and again, as a connection's is.
+/// Measures a deadline that is postponed repeatedly, as a connection's is.
 fn postpone(report: &mut Report) -> Result<()> {
     let mut wheel = Wheel::new(TICKS);
     let key = wheel.insert(3_000, 0_u64);
@@ -239,7 +239,7 @@ fn fire(report: &mut Report, name: &str, count: u64, spread: u64) -> Result<()> 
         return Ok(());
     }
     let (mut ours, mut nexus, mut quad) = (Vec::new(), Vec::new(), Vec::new());
-    // One untimed round first: memory that was never touched belongs to the system, not to the wheel.
+    // The first round is untimed: the system, not the wheel, causes the cost of memory that was never touched.
     for round in 0..=report.rounds() {
         let mut wheel = Wheel::new(TICKS);
         for id in 0..count {
@@ -258,7 +258,7 @@ fn fire(report: &mut Report, name: &str, count: u64, spread: u64) -> Result<()> 
         push(&mut ours, round, elapsed, count);
 
         if count * spread < 10_000_000_000 {
-            // It searches coarse slots again and again: 14 us for each of a million scattered ones, minutes for a round.
+            // This wheel searches coarse slots repeatedly: 14 us for each of a million scattered timers, which would be minutes per round.
             let now = Instant::now();
             let mut wheel = nexus_timer::Wheel::<u64>::unbounded(4096, now);
             for id in 0..count {
@@ -306,7 +306,7 @@ fn push(samples: &mut Vec<f64>, round: usize, elapsed: Duration, count: u64) {
     }
 }
 
-/// An hour has passed, at 1 ms ticks, with ten timers in it.
+/// Advances by an hour at 1 ms ticks, with ten timers in it.
 fn catch_up(report: &mut Report) -> Result<()> {
     let mut wheel = Wheel::new(TICKS);
     let mut now = 0;
@@ -325,7 +325,7 @@ fn catch_up(report: &mut Report) -> Result<()> {
         .run(report)
 }
 
-/// A million leases that are each renewed every 10 s, at 10 ms ticks: what the timekeeping of it costs.
+/// Measures the timekeeping of a million leases, each renewed every 10 s, at 10 ms ticks.
 fn cohorts(report: &mut Report) -> Result<()> {
     const MEMBERS: u64 = 1_000_000;
     let name = "1M watchdogs, period 10 s";

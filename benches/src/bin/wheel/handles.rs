@@ -1,4 +1,4 @@
-//! Timers shared by threads and tasks: one made and cancelled, and what it keeps.
+//! Shared timers: cost and memory of a cancelled timer.
 
 use std::future::{Future, poll_fn, ready};
 use std::hint::black_box;
@@ -41,7 +41,7 @@ fn multi_thread() -> Result<Runtime> {
     Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build()?)
 }
 
-/// Polls once, as whoever waits would.
+/// Polls once, as a waiting task would.
 async fn poll_once(future: Pin<&mut impl Future<Output = ()>>) -> u64 {
     let mut future = Some(future);
     poll_fn(|cx| {
@@ -51,7 +51,7 @@ async fn poll_once(future: Pin<&mut impl Future<Output = ()>>) -> u64 {
     .await
 }
 
-/// A task that makes, polls and drops so many sleeps; `unconstrained`, or tokio would make it yield every 128 polls.
+/// Creates, polls and drops `times` sleeps in a task. It is `unconstrained`, or tokio would make it yield every 128 polls.
 async fn tokio_sleeps(times: u64, start: Option<Instant>) -> u64 {
     tokio::task::unconstrained(async move {
         let mut done = 0;
@@ -130,7 +130,7 @@ fn queue_pairs(queue: &Mutex<DelayQueue<u64>>, times: u64, start: Option<Instant
 
 type ChannelTimer = TimerWithThread<u64, OneShotClosureState<u64>, PeriodicClosureState<u64>>;
 
-/// Its handle sends to a thread over a channel; that the thread keeps up is not part of the figure.
+/// Measures pairs through a handle that sends to a thread over a channel. The figure does not show whether that thread keeps up.
 fn channel_pairs(timer: &ChannelTimer, times: u64, first: u64) -> u64 {
     let mut timer = timer.timer_ref();
     for id in first..first + times {
@@ -232,7 +232,7 @@ fn clock_read(report: &mut Report) -> Result<()> {
         .run(report)
 }
 
-/// Every thread does all of the work; the figure is per pair of one thread.
+/// Runs all of the work in each of two threads. The figure is per pair of one thread.
 fn in_two_threads(times: u64, work: impl Fn(u64) -> u64 + Sync) -> u64 {
     std::thread::scope(|scope| {
         let other = scope.spawn(|| work(times));
@@ -275,7 +275,7 @@ fn two_threads(report: &mut Report) -> Result<()> {
         .run(report)
 }
 
-/// Made on one thread, cancelled on another that makes none.
+/// Measures timers that are made on one thread and cancelled on a different thread, which makes none.
 fn cancel_elsewhere(report: &mut Report) -> Result<()> {
     const BATCH: u64 = 100_000;
     let name = "shared: cancel on another thread";
@@ -342,7 +342,7 @@ fn ready_future(report: &mut Report) -> Result<()> {
         .run(report)
 }
 
-/// A million pending: heap while they are, and what is left of it when they have been cancelled.
+/// Measures the heap of a million pending timers, and the rest of it after their cancellation.
 fn memory(report: &mut Report) -> Result<()> {
     const COUNT: u64 = 1_000_000;
     let name = "memory of 1M pending timers";

@@ -1,4 +1,6 @@
-//! Netty itself, in a JVM of its own, right after the others; left out where there is no `mvn` or `java`.
+//! Netty itself, in a JVM, right after the other timers.
+//!
+//! It is left out if there is no `mvn` or `java`.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! What of the wheel's figures is drawn, and the tables of all of them.
+//! Plots of some of the wheel's figures, and tables of all.
 
 use anyhow::Result;
 use wheellock_benches::plot::{self, Plot};
@@ -40,7 +40,8 @@ pub(crate) fn draw(folder: &str) -> Result<()> {
     plot::draw("wheel", &PLOTS, folder)
 }
 
-/// Puts the figures into a page. Wall time beside CPU time only repeats it, with more noise; nobody allocates but those who say so elsewhere.
+/// Writes the figures into a page. Wall time is left out beside CPU time, because it only repeats CPU time with more noise. Allocations
+/// are left out too: contenders that allocate are named elsewhere.
 pub(crate) fn table(page: &str) -> Result<()> {
     table::put("wheel", page, |bench, metric| {
         ["allocations", "allocated", "cpu ratio", "time ratio"].contains(&metric)

@@ -1,4 +1,4 @@
-//! What a timer does when there is nothing to do: wake-ups of its threads, counted by the system.
+//! Wake-ups of idle timers' threads, counted by the system.
 
 use std::fs;
 use std::thread;
@@ -18,7 +18,7 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
     churn(report)
 }
 
-/// A minute in which nothing happens, for all of them at once.
+/// Measures an idle minute of all timers at once.
 fn idle(report: &mut Report) -> Result<()> {
     const MINUTE: Duration = Duration::from_secs(60);
     let name = "idle wakeups";
@@ -55,7 +55,7 @@ fn idle(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Requests with a timeout of 3 s that are answered at once.
+/// Measures requests with a timeout of 3 s whose replies arrive at once.
 fn churn(report: &mut Report) -> Result<()> {
     let name = "wakeups under request churn";
     if !report.wants(name) {
@@ -82,7 +82,7 @@ fn churn(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Of the threads of this process that have that name (the system keeps 15 bytes of it).
+/// Counts the voluntary switches of this process's threads with that name (the system keeps 15 bytes of it).
 fn voluntary_switches(name: &str) -> u64 {
     let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     tasks

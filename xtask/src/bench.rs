@@ -1,4 +1,4 @@
-//! Runs of one benchmark, with the rows in which a peer is better.
+//! Benchmark runs, and the rows in which a peer is better.
 //!
 //! The binary is built with the settings of a latency-sensitive service.
 

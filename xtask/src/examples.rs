@@ -1,7 +1,8 @@
-//! Check that every public type of the shipped crates has an example.
+//! Check for missing examples of public types.
 //!
-//! This module finds the public types in a text. It starts at each crate's `lib.rs` and follows `pub use` and `pub mod` line by line. Types
-//! of other crates, functions, and items hidden from the documentation are excluded.
+//! Every public type of the shipped crates needs an example. This module finds the public types in a text. It starts at each crate's
+//! `lib.rs` and follows `pub use` and `pub mod` line by line. Types of other crates, functions, and items hidden from the documentation are
+//! excluded.
 
 use std::collections::BTreeSet;
 

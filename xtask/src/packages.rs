@@ -1,6 +1,6 @@
-//! Packages as uploaded to the registry: complete, and built on their own.
+//! Packages as uploaded to the registry.
 //!
-//! This module has the list of required files. It does not upload.
+//! Each package must be complete and build on its own. This module has the list of required files. It does not upload.
 
 use std::collections::BTreeSet;
 use std::fs;

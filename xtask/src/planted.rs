@@ -1,4 +1,4 @@
-//! Planted bugs, each with a test that must fail because of it.
+//! Planted bugs, each with a test that must fail.
 //!
 //! They prove that the tests detect errors. The bugs are patches in `tests/planted`; the shipped sources do not contain them. All patches
 //! are applied to one copy of the workspace. Each change is behind a check for the selected bug, so the copy is built once. A patch that no

@@ -2,6 +2,7 @@
 //!
 //! This module defines the form of a mark, and the pages that need a mark for each block. A mark is a comment in the page's source, so
 //! readers do not see it:
+//!
 //! ```text
 //! <!-- test: wheellock-tests locks::a_test, waits::another_test; wheellock lease::a_unit_test -->
 //! <!-- no test: why this block promises nothing -->

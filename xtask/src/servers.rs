@@ -1,4 +1,4 @@
-//! Servers of other versions, and the tests that suit all of them.
+//! Servers of other versions, and the tests that suit all.
 //!
 //! The servers come from Python packages that contain a binary. `cargo xtask test` does not include this, because it downloads.
 

@@ -1,4 +1,6 @@
-//! Shape of the shipped sources: lengths of functions, and entries of folders.
+//! Shape of the shipped sources.
+//!
+//! The lengths of functions and the numbers of entries in folders are limited.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Bounds on the memory that a peer can make the decoder use.
+//! Bounds on the decoder's memory, whatever a peer sends.
 
 /// Bounds on the content of one frame. Every bound has a default and a hard ceiling; no bound can be disabled.
 ///

@@ -1,6 +1,7 @@
-//! Judges of Rust mutants: one build, and the tests that reach each mutant.
+//! Judges of Rust mutants: the tests that reach each mutant.
 //!
-//! This module owns the copy of the workspace, the selection of mutants that compile, the order of the judges, and their time limits.
+//! A single build contains all mutants. This module owns the copy of the workspace, the selection of mutants that compile, the order of the
+//! judges, and their time limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

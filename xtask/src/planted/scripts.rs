@@ -1,6 +1,7 @@
-//! Judges of changed scripts: the tests, run with a script from a file.
+//! Judges of changed scripts.
 //!
-//! The tests run in the copy of the workspace with the planted bugs, so a single build serves all changes.
+//! The judges are tests that run with a script from a file. They run in the copy of the workspace with the planted bugs, so a single build
+//! serves all changes.
 
 use std::collections::BTreeSet;
 use std::fs;

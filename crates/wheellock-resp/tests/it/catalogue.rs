@@ -1,6 +1,6 @@
-//! Codec rows of the failure catalogue, K1 to K20, one test each.
+//! Codec rows of the failure catalogue, K1 to K20.
 //!
-//! If a row is also about sockets, the test covers the codec's part, and its comment names the client's part.
+//! Each row has one test. If a row is also about sockets, the test covers the codec's part, and its comment names the client's part.
 
 use crate::support::{Outcome, feed, whole};
 use allocation_counter::AllocationInfo;

@@ -1,6 +1,7 @@
-//! Splits of a stream, which must not change frames, errors or offsets.
+//! Splits of a stream into reads.
 //!
-//! The tests try every single cut and every pair of cuts over the golden corpus, and single bytes.
+//! A split must not change frames, errors or offsets. The tests try every single cut and every pair of cuts over the golden corpus, and
+//! single bytes.
 
 use crate::support::{TIGHT, TIGHTEST, corpus, encoded, feed};
 use wheellock_resp::Limits;

@@ -459,7 +459,8 @@ fn calibrate(run: &mut impl FnMut(u64) -> Measured) -> u64 {
     }
 }
 
-/// The time of one contender within a round: long compared with a scheduler tick, short compared with load changes of the machine.
+/// The time of one contender within a round. It is long compared with a scheduler tick, and short compared with load changes of the
+/// machine.
 pub const SAMPLE: Duration = Duration::from_millis(40);
 
 /// The argument for a quick run.

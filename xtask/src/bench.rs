@@ -38,7 +38,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut command =
         run::cargo(["run", "--package", "wheellock-benches", "--profile", "bench", "--bin", area, "--"]);
     let wrote = run::target_directory().join("bench/last.json");
-    // Remove the file of an earlier run: a run that only draws plots measures nothing and would report the old rows.
+    // Remove the file of an earlier run. A run that only draws plots measures nothing and would report the old rows.
     let _not_there = fs::remove_file(&wrote);
     run::run(command.args(&options.rest))?;
     let Ok(rows) = fs::read(&wrote) else { return Ok(ExitCode::SUCCESS) };

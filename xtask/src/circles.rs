@@ -128,7 +128,7 @@ fn imports<'a>(module: &Module, text: &str, modules: &'a BTreeMap<Module, String
     found
 }
 
-/// Returns the file that defines the last name of a path: the deepest file on the path, or the child from which that file re-exports the
+/// Returns the file that defines the last name of a path. This is the deepest file on the path, or the child from which it re-exports the
 /// name.
 fn meant<'a>(path: &Module, modules: &'a BTreeMap<Module, String>) -> Option<&'a Module> {
     let known = |path: &[String]| modules.get_key_value(path);

@@ -57,7 +57,6 @@ enum Task {
     /// Formatting, tidy, lints, unit, integration and doc tests, examples, packages without features and with all, documentation, packages,
     /// loom models, planted bugs and a short run of every fuzz target. The last line is `N passed, N failed`. Longer checks have their own
     /// commands: `gates features` (all combinations), `fuzz`, `campaign` and `simulate`.
-    /// longer is `gates features` (all combinations), `fuzz`, `campaign` and `simulate`.
     Test(test::Options),
     /// Contend with Java's Redisson for the same locks; needs a JDK and Maven
     ///

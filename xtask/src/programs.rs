@@ -251,7 +251,7 @@ impl Group<'_> {
         command
     }
 
-    /// Runs the group to its end. The output goes to a file below `folder` and not to a pipe: a process that outlives the group could keep
+    /// Runs the group to its end. The output goes to a file below `folder` and not to a pipe. A process that outlives the group could keep
     /// the pipe's end open.
     pub(crate) fn run(&self, mut command: Command, folder: &Path) -> Result<Ended> {
         fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;

@@ -3,7 +3,7 @@
 //! Generated parts cannot contradict the sources. There are three: promises, from the tests' documentation; planted bugs; and the map of
 //! files, from their first sentences. This module defines the marks in the pages and the form of a line.
 //!
-//! The documentation of a test that shows a promise begins with the promise's id: `/// A1: the promise.`
+//! The documentation of a test that shows a promise begins with the promise's id, as in `/// A1: the promise.`
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,7 +1,7 @@
 //! Checks that must pass before a push.
 //!
-//! They run together, with one tally. Slow checks run in a short form here. Their full forms are `cargo xtask gates features` for all sets
-//! of features, and `fuzz`, `campaign` and `simulate`, which run for any duration and every night.
+//! They run together, with one tally. Slow checks run in a short form here. The full form for sets of features is `cargo xtask gates
+//! features`. `fuzz`, `campaign` and `simulate` run for any duration, and every night.
 
 use std::any::Any;
 use std::fmt::Write as _;

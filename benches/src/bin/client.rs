@@ -1,6 +1,7 @@
 //! Client benchmarks on one connection over loopback TCP.
 //!
-//! The client is compared with others on a private server: one call at a time, many tasks at once, and small calls beside a large reply.
+//! The client is compared with others on a private server. There is one call at a time, or many tasks at once, or small calls beside a
+//! large reply.
 //!
 //! `client --solo <contender> <get|pair> <tasks> <operations>` runs one contender alone on a current-thread runtime, for instruction
 //! counts. The count per operation is the difference of two runs, divided by their difference in operations.
@@ -118,8 +119,8 @@ fn large_reply(report: &mut Report, target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// One contender's part of [`large_reply`]. It returns the median transfer time without other calls, the 99th percentile of the small calls
-/// made during transfers, and the increase of the latter.
+/// One contender's part of [`large_reply`]. It returns three figures: the median transfer time without other calls, the 99th percentile of
+/// small calls during transfers, and its increase.
 type Lane = Box<dyn FnMut() -> Result<[f64; 3]>>;
 
 fn lane<C: Caller>(

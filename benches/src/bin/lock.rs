@@ -5,7 +5,7 @@
 //! MONITOR of the server counts the commands: all commands that clients sent, and none that scripts ran. Counting costs the server time. A
 //! timed period is therefore not counted, and a counted period is not timed.
 //!
-//! `lock [--rounds N] [--quick] [word]` runs the benches whose names contain the word; `lock --plot [folder]` draws the last run, and `lock
+//! `lock [--rounds N] [--quick] [word]` runs the benches whose names contain the word. `lock --plot [folder]` draws the last run, and `lock
 //! --table [page]` writes it into a page. `lock --solo <contender> <tasks> <pairs>` runs uncontended pairs of one contender alone, for
 //! instruction counts.
 

@@ -3,7 +3,7 @@
 //! The others are tokio's timers, `DelayQueue`, `hierarchical_hash_wheel_timer`, `nexus-timer`, `bitwheel`, `pingora-timeout`, `async-io`,
 //! and Netty itself on the JVM (`benches/netty`, if `mvn` and `java` are there).
 //!
-//! `wheel [--rounds N] [word]` runs the benches whose names contain the word; `wheel --plot [folder]` draws `target/bench/wheel.json`, and
+//! `wheel [--rounds N] [word]` runs the benches whose names contain the word. `wheel --plot [folder]` draws `target/bench/wheel.json`, and
 //! `wheel --table [page]` writes it into a page.
 #![expect(
     clippy::cast_possible_truncation,

@@ -91,7 +91,7 @@ impl Blob {
 /// The bytes of an inline blob, on their way from a buffer into a value.
 ///
 /// They are integers instead of an array, so that the compiler keeps them in registers. A value that is written in pieces and then moved
-/// must wait for its own bytes, which costs more than reading a short reply does.
+/// must wait for its own bytes. That wait costs more than reading a short reply.
 #[derive(Clone, Copy)]
 pub(crate) struct Window(u64, u64, u32, u16);
 

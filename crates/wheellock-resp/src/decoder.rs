@@ -10,7 +10,7 @@ use crate::{Blob, Error, ErrorKind, Frame, LimitKind, Limits, Push, Value};
 
 /// An incremental RESP2/RESP3 decoder.
 ///
-/// Pass the decoder a buffer, and it takes complete values from the front: a large array leaves the buffer element by element. It reads no
+/// Pass the decoder a buffer, and it takes complete values from the front. A large array leaves the buffer element by element. It reads no
 /// byte twice except those of an unfinished number of at most 22 bytes. The work is linear in the bytes, however they are split. The
 /// decoder does not recurse, and it never allocates because of a header alone.
 ///
@@ -159,10 +159,10 @@ impl Decoder {
     /// Returns the number of bytes for which the reader should reserve room. This is the missing part of the current bulk, or 0 if no bulk
     /// has begun.
     ///
-    /// The number is bounded by the number of bytes of the bulk that have arrived. It is at most the largest of three values: 16 KiB, the
-    /// arrived bytes, and 16 times the arrived bytes up to 1 MiB. A reader that reserves this much therefore holds 16 KiB until a byte
-    /// arrives, whatever a header announces. After that it holds at most twice the received bytes plus 1 MiB. Up to 1 MiB, the reader
-    /// copies only the first sixteenth of a bulk. It reads a larger bulk in a logarithmic number of steps.
+    /// The number is bounded by the number of bytes of the bulk that have arrived. It is at most the largest of these: 16 KiB, the arrived
+    /// bytes, and 16 times the arrived bytes up to 1 MiB. A reader that reserves this much therefore holds 16 KiB until a byte arrives,
+    /// whatever a header announces. After that it holds at most twice the received bytes plus 1 MiB. Up to 1 MiB, the reader copies only
+    /// the first sixteenth of a bulk. It reads a larger bulk in a logarithmic number of steps.
     #[must_use]
     pub fn wanted(&self) -> usize {
         self.wanted
@@ -735,7 +735,7 @@ const WANTED: usize = 16 * 1024;
 const AHEAD: usize = 16;
 const MOST_AHEAD: usize = 1 << 20;
 
-/// Maximum ratio of a block to a slice that keeps it alive. A reader's block can have any size: copying the last 32 KiB of a 16 MiB block
+/// Maximum ratio of a block to a slice that keeps it alive. A reader's block can have any size. Copying the last 32 KiB of a 16 MiB block
 /// is better than keeping the block.
 const PINNED: u64 = 4;
 

@@ -11,7 +11,7 @@ use crate::{Frame, Push, Value};
 impl Value {
     /// Appends the value as RESP3.
     ///
-    /// A decoded value encodes to the same value again, but not always to the same bytes: RESP2's nulls become `_`, and numbers take their
+    /// A decoded value encodes to the same value again, but not always to the same bytes. RESP2's nulls become `_`, and numbers take their
     /// shortest form. A line cannot contain CR or LF. In simple strings, simple errors and big numbers that were not decoded, these bytes
     /// become spaces.
     pub fn encode(&self, out: &mut BytesMut) {

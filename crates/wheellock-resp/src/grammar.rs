@@ -1,8 +1,8 @@
 //! Grammar of single tokens: numbers, lines and lengths.
 //!
-//! It does not know frames, nesting or state. Every function reads the bytes after a type byte and has three outcomes: the token and its
-//! length, an incomplete token, or an error at an index. The result depends only on the bytes. A decoder that retries with more bytes
-//! therefore gets the same error at the same place, however the bytes were split.
+//! It does not know frames, nesting or state. Every function reads the bytes after a type byte. The outcome is the token and its length, or
+//! an incomplete token, or an error at an index. The result depends only on the bytes. A decoder that retries with more bytes therefore
+//! gets the same error at the same place, however the bytes were split.
 
 use crate::blob::Window;
 use crate::{Blob, ErrorKind, LimitKind, Value};
@@ -19,8 +19,8 @@ pub(crate) struct Bad {
 
 /// A short, complete, well-formed scalar reply of a common kind.
 ///
-/// It holds only the position of the payload. The value is thus built once, at its final place: moving 32 bytes that were just written in
-/// pieces costs more than reading the reply did.
+/// It holds only the position of the payload. The value is thus built once, at its final place. Moving 32 bytes that were just written in
+/// pieces costs more than reading the reply.
 #[derive(Clone, Copy)]
 pub(crate) enum Short {
     Null,

@@ -69,7 +69,7 @@
 //! payload    = as many bytes, of any kind, as the length says
 //! ```
 //!
-//! The streamed types of RESP3 (`$?`, `*?` and so on, `;`, `.`) are legal, but no server sends them; they are [`ErrorKind::Unsupported`].
+//! The streamed types of RESP3 (`$?`, `*?` and so on, `;`, `.`) are legal, but no server sends them. They are [`ErrorKind::Unsupported`].
 //! RESP2 is a part of this grammar, so the decoder also understands a server that never switched to RESP3.
 //!
 //! # Limits
@@ -83,7 +83,7 @@
 //! | `frame` | payload bytes in a frame, all levels, attributes included, inline payloads excluded | 64 MiB, no less than `bulk` and `line` | 1 GiB |
 //!
 //! The decoder rejects a header that announces more than a limit before it allocates anything. For a smaller header it allocates only as
-//! bytes arrive: **headers alone make the decoder hold less than 64 KiB**, whatever they announce. Received bytes take at most 14 bytes of
+//! bytes arrive. **Headers alone make the decoder hold less than 64 KiB**, whatever they announce. Received bytes take at most 14 bytes of
 //! memory each. This worst case is an array of nulls, which have three bytes on the wire and 32 in memory. A payload takes its own length.
 //!
 //! By default a whole frame takes about 40 MiB at most for its values, because a growing vector exists twice for a moment. Its payloads

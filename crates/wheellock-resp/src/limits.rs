@@ -3,7 +3,7 @@
 /// Bounds on the content of one frame. Every bound has a default and a hard ceiling; no bound can be disabled.
 ///
 /// A frame that exceeds a bound is an [`ErrorKind::Limit`](crate::ErrorKind::Limit). The decoder reports it as soon as a header announces
-/// too much; it does not allocate or wait because of a header alone.
+/// too much. It does not allocate or wait because of a header alone.
 ///
 /// ```
 /// use wheellock_resp::{Decoder, Limits};

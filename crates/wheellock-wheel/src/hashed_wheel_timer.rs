@@ -92,8 +92,9 @@ impl HashedWheelTimer {
     /// Runs `task` on the timer's thread, or on its executor, after `delay`. The task runs less than a tick late. A delay of zero means the
     /// next tick. A delay that is too long to count means never.
     ///
-    /// This call reads the clock. If a thread makes a thousand timeouts per tick, one of its next sixteen calls reads the clock for all of
-    /// them, or the timer's thread does. That thread then wakes twice a tick. [`new_timeout_at`](Self::new_timeout_at) needs no clock.
+    /// This call reads the clock. If a thread makes a thousand timeouts per tick, one reading serves up to sixteen of them. One of the
+    /// thread's next calls reads the clock, or the timer's thread does. The timer's thread then wakes twice a tick.
+    /// [`new_timeout_at`](Self::new_timeout_at) needs no clock.
     ///
     /// # Errors
     /// [`NewTimeoutError::Full`] with [`max_pending_timeouts`](HashedWheelTimerBuilder::max_pending_timeouts) pending,
@@ -138,8 +139,8 @@ impl HashedWheelTimer {
         }
     }
 
-    /// Returns the number of timeouts that have neither expired nor been cancelled. A running timeout has expired. The number is exact only
-    /// if no timeout is made or ends meanwhile, because the threads' counts are added up one after the other.
+    /// Returns the number of timeouts that have neither expired nor been cancelled. A running timeout has expired. The threads' counts are
+    /// added up one after the other. The number is therefore exact only if no timeout is made or ends meanwhile.
     #[must_use]
     pub fn pending_timeouts(&self) -> usize {
         self.shards.hub().pending()
@@ -334,7 +335,7 @@ impl HashedWheelTimerBuilder {
         self.ticks_per_wheel.clamp(1, 1 << 16).next_power_of_two()
     }
 
-    /// Creates the timer. `ticks` makes ticks of one step or of two steps; only ticks of two steps let timeouts share one reading of the
+    /// Creates the timer. `ticks` makes ticks of one step or of two steps. Only ticks of two steps let timeouts share one reading of the
     /// clock.
     fn assemble(
         self,

@@ -9,7 +9,7 @@
 //! | [`Timer`] | a shared handle with async sleeps, timeouts and intervals | `std` |
 //! | [`HashedWheelTimer`] | callbacks with Netty's semantics | `std` |
 //!
-//! The core modules do not depend on a clock, a thread or a runtime: time is a `u64` of ticks that the caller passes in.
+//! The core modules do not depend on a clock, a thread or a runtime. Time is a `u64` of ticks that the caller passes in.
 //!
 //! # When to use it, and when not
 //!

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 /// A value that each process makes on first use, for a `static` that owns a thread.
 ///
 /// `fork()` copies the value but not the thread. The child therefore makes a new value and leaks the value of its parent. Readers take no
-/// lock: a thread of the parent might hold that lock at the moment of the fork, and no thread of the child would release it.
+/// lock. A thread of the parent might hold that lock at the moment of the fork. No thread of the child would release it.
 ///
 /// ```
 /// use wheellock_wheel::PerProcess;

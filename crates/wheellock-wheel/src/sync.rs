@@ -1,7 +1,7 @@
 //! Synchronization primitives of the shared timer.
 //!
-//! Under `cfg(loom)` the model checker's primitives replace them. A poisoned lock is recovered: under a lock, the only code that can panic
-//! is the drop of a payload, and the wheel's invariants do not depend on that payload.
+//! Under `cfg(loom)` the model checker's primitives replace them. A poisoned lock is recovered. Under a lock only the drop of a payload can
+//! panic, and the wheel's invariants do not depend on that payload.
 
 #[cfg(loom)]
 pub(crate) use loom::{

@@ -107,8 +107,8 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Adds a timer. A deadline in the past counts as [`now`](Self::now): the timer fires at the next advance, in insertion order among
-    /// such timers. `u64::MAX` is never reached in practice.
+    /// Adds a timer. A deadline in the past counts as [`now`](Self::now). Such timers fire at the next advance, in the order of their
+    /// insertion. `u64::MAX` is never reached in practice.
     ///
     /// # Panics
     /// Panics if 2<sup>32</sup> - 1 timers are already pending.
@@ -503,7 +503,7 @@ impl<T> Wheel<T> {
     }
 
     /// Moves the entries of an overflow slot down when `now` is its start. The last entry moves first, and each goes to the front of its
-    /// new slot: every entry here is older than the entries with equal deadlines below, so the order of insertion holds.
+    /// new slot. Every entry here is older than the entries with equal deadlines below. This keeps the order of insertion.
     fn cascade(&mut self, slot: u32, budget: &mut usize) -> bool {
         if let Some(first) = self.first(slot) {
             ahead::read_from_both_ends(&self.slab, first, *budget);
@@ -533,8 +533,8 @@ impl<T> Wheel<T> {
         Some(self.now.wrapping_add(slot.wrapping_sub(self.now) & self.mask))
     }
 
-    /// Returns the first occupied overflow slot and its start. The lowest occupied level has this slot: all slots of a level lie within one
-    /// slot of the level above, the slot that contains `now`. The exception is a half-moved slot, which may already have filled the levels
+    /// Returns the first occupied overflow slot and its start. The lowest occupied level has this slot, because all its slots lie within
+    /// one slot of the level above. That slot contains `now`. The exception is a half-moved slot, which may already have filled the levels
     /// below.
     #[inline]
     fn next_far(&self) -> Option<(u32, u64)> {
@@ -551,8 +551,8 @@ impl<T> Wheel<T> {
         Some((self.far_slot(level, digit), (block | u64::from(digit)) << shift))
     }
 
-    /// Returns the earliest deadline in the first overflow slot, or `None` if the slot holds more than `LOOKED_AT` entries. A deferred
-    /// entry may be due after the slot's end, but other slots come first from there; the result is therefore at most that end.
+    /// Returns the earliest deadline in the first overflow slot, or `None` if the slot holds more than `LOOKED_AT` entries. The result is
+    /// at most the slot's end. A deferred entry may be due later, but other slots come first from there.
     fn earliest_in(&self, slot: u32, start: u64) -> Option<u64> {
         let first = self.first(slot).filter(|_| slot != self.half_moved)?;
         let (level, _) = self.far_position(slot)?;

@@ -607,7 +607,8 @@ fn k17_missing_reply() {
     assert!(buf.is_empty() && decoder.is_mid_frame());
 }
 
-/// K18: a reply of the wrong type is detected by its type: accessors do not convert. The client must treat the connection as suspect.
+/// K18: a reply of the wrong type is detected by its type, because accessors do not convert. The client must treat the connection as
+/// suspect.
 #[test]
 fn k18_wrong_type() {
     for (stream, name) in [

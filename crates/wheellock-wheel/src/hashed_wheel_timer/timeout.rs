@@ -1,6 +1,6 @@
 //! Handle of a timeout, and the timeout's states.
 //!
-//! A timeout is pending, then expired or cancelled, once. The types depend on each other: a shard keeps entries, a task runs with a handle,
+//! A timeout is pending, then expired or cancelled, once. The types depend on each other. A shard keeps entries, a task runs with a handle,
 //! and a handle has its shard. Only this file and its submodules know all three. The timer is above them.
 
 mod share;

@@ -9,7 +9,7 @@
 //! 3. [`Alarm::promise`] promises the earliest deadline that the scan has seen.
 //! 4. The driver sleeps until then.
 //!
-//! The scan of a shard may miss an insert. The shard's lock then orders the two: the inserting thread sees the open promise or the new
+//! The scan of a shard may miss an insert. The shard's lock then orders the two. The inserting thread sees the open promise or the new
 //! promise, and notifies the driver if necessary. This is the most subtle code of the crate; the model checker checks it.
 
 use crate::sync::CachePadded;

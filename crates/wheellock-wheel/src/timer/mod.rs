@@ -81,7 +81,7 @@ impl Timer {
     }
 
     /// Returns false if the system refused a thread to this timer the last time that the timer needed one. Sleeps then complete in time
-    /// only if their tasks poll them on every turn, and the sleeps keep these tasks busy. Each new sleep requests the thread again.
+    /// only if their tasks poll them on every turn. The sleeps keep these tasks busy. Each new sleep requests the thread again.
     #[must_use]
     pub fn is_driven(&self) -> bool {
         !self.shards.hub().driver.is_refused()
@@ -181,9 +181,8 @@ impl Timer {
     /// A caller that drops the result without [`cancel`](Self::cancel) gets a needless wake-up. The result does not keep the timer from
     /// ending.
     ///
-    /// # Errors
-    /// Returns the waker if the tick of `deadline` has passed, or if there is no driver: the system refused a thread, or the driver's
-    /// runtime has ended. The caller must then check the clock itself.
+    /// # Errors Returns the waker if the tick of `deadline` has passed, or if there is no driver. A driver is missing if the system refused
+    /// a thread, or if the driver's runtime has ended. The caller must then check the clock itself.
     #[inline]
     pub fn schedule(&self, deadline: Instant, waker: Waker) -> Result<Scheduled, Waker> {
         let tick = self.shards.hub().ticks.at_or_after(deadline);
@@ -316,5 +315,5 @@ impl fmt::Display for Elapsed {
 
 impl core::error::Error for Elapsed {}
 
-/// Ticks per wheel. At 1 ms ticks, a timer due within four seconds is placed once and never moves; at 10 ms, a timer due within 41 s.
+/// Ticks per wheel. At 1 ms ticks, a timer due within four seconds is placed once and never moves. At 10 ms ticks this holds within 41 s.
 const TICKS_PER_WHEEL: usize = 4096;

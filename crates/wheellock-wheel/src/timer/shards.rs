@@ -1,10 +1,10 @@
 //! Sharded wheels, and the turn that fires their due values.
 //!
-//! Each shard has one wheel behind its own short mutex. This module decides which thread touches which wheel, how long the shared state
-//! lives, and when one reading of the clock serves many timers. It also defines the requirements on a value that a timer fires.
+//! Each shard has one wheel behind its own short mutex. This module decides which thread touches which wheel, and how long the shared state
+//! lives. It decides when one reading of the clock serves many timers. It also defines the requirements on a value that a timer fires.
 //!
 //! A thread keeps to one shard, so that the shard's lock and reference count are uncontended. Handles keep [`Alive`]. A shard keeps it too
-//! while the shard has values that keep their timer from ending; a sleep always keeps its shard. The driver keeps only the [`Hub`]. When
+//! while the shard has values that keep their timer from ending. A sleep always keeps its shard. The driver keeps only the [`Hub`]. When
 //! the last owner of [`Alive`] drops it, the driver is told to end.
 
 use std::boxed::Box;
@@ -67,10 +67,10 @@ pub(crate) struct Hub<T: Expire> {
     /// True while the driver fires due values and may not read the clock for long. A thread that locks a shard after the driver has sees
     /// this flag.
     is_firing: AtomicBool,
-    /// True once the driver was started. Before that the system may refuse the driver, so no thread requests a look; the driver looks at
+    /// True once the driver was started. Before that the system may refuse the driver, so no thread requests a look. The driver looks at
     /// everything when it starts.
     is_driven: AtomicBool,
-    /// True once no value will fire any more: no handle or value keeps the timer, or the timer was stopped, or its driver has ended.
+    /// True once no value will fire any more. Either no handle or value keeps the timer, or the timer was stopped, or its driver has ended.
     closed: AtomicBool,
     /// True once every handle is dropped while values are pending that keep the timer from ending.
     orphaned: AtomicBool,
@@ -290,8 +290,8 @@ impl<T: Expire> Hub<T> {
         next.map_or(Next::WhenWoken, Next::At)
     }
 
-    /// Drops the shards without pending values. If no value will ever fire, drops all shards: a value whose deadline is out of reach would
-    /// keep the driver for ever. Dropping the last shard ends the timer.
+    /// Drops the shards without pending values. If no value will ever fire, drops all shards. Otherwise a value whose deadline is out of
+    /// reach would keep the driver for ever. Dropping the last shard ends the timer.
     #[cold]
     fn let_orphans_go(&self, any_will_fire: bool) {
         let is_done = |orphan: &mut Orphan<T>| !any_will_fire || orphan.shard.stored.lock().pending() == 0;
@@ -635,7 +635,7 @@ impl<T: Expire> Shard<T> {
         {
             return Armed::NoDriver(value);
         }
-        // The value may already have left: a closing thread took it out, or a driver that another thread could start has fired it.
+        // The value may already have left. A closing thread took it out, or a driver that another thread could start has fired it.
         Armed::Pending(key)
     }
 

@@ -1,7 +1,7 @@
-//! What the tests beside Redisson share: both sides on one server, who waits there for what, and how a wait ended.
+//! Helpers for tests beside Redisson on one server.
 //!
-//! Before a lock's name may stand its kind, for either side: `read@`, `write@`, `fenced@`, `fair@` or `spin@`; and `semaphore@`,
-//! `permits@` or `latch@` before what is no lock.
+//! A lock's name may begin with its kind, for either side: `read@`, `write@`, `fenced@`, `fair@` or `spin@`. The names of other objects
+//! begin with `semaphore@`, `permits@` or `latch@`.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use crate::poll::eventually;
 use crate::server::RedisServer;
 use crate::worker::{monotonic, of_kind};
 
-/// A server, a client of Redisson and a manager whose watchdogs have this lease; `None` if there is no Java.
+/// Starts a server, a Redisson client and a manager with this watchdog lease. Returns `None` if there is no Java.
 ///
 /// # Panics
 ///
-/// If one of them cannot be had.
+/// If a part cannot be started.
 pub async fn both_sides(watchdog_lease: Duration) -> Option<(RedisServer, Client, LockManager)> {
     interop::shared()?;
     let server = RedisServer::builder().tcp().start();
@@ -27,7 +27,7 @@ pub async fn both_sides(watchdog_lease: Duration) -> Option<(RedisServer, Client
     Some((server, java, locks.connect().await.expect("the server is up")))
 }
 
-/// A client of the shared peer; clients of several tests are told apart by their servers.
+/// Opens a client of the shared peer. The server's port tells the clients of several tests apart.
 ///
 /// # Panics
 ///
@@ -37,7 +37,7 @@ pub async fn shared_client(name: &str, server: &RedisServer, watchdog_lease: Dur
     peer.open(&format!("{name}-{}", server.addr().port()), &server.url(), watchdog_lease).await
 }
 
-/// A task that waits for a lock, and says when it got it.
+/// Spawns a task that waits for a lock and returns the time of the grant.
 #[must_use]
 pub fn waiter(locks: &LockManager, name: &str) -> JoinHandle<(Duration, Guard)> {
     let lock = of_kind(locks, name);
@@ -47,7 +47,7 @@ pub fn waiter(locks: &LockManager, name: &str) -> JoinHandle<(Duration, Guard)> 
     })
 }
 
-/// What `work` returns.
+/// Returns the output of `work`.
 ///
 /// # Panics
 ///
@@ -56,7 +56,7 @@ pub async fn within<F: Future>(limit: Duration, work: F) -> F::Output {
     tokio::time::timeout(limit, work).await.expect("woken, not told by the clock")
 }
 
-/// Waits until we listen for the release of `name`, and were refused once more since.
+/// Waits until our process is subscribed to the release of `name`, and the server has refused it once more since.
 pub async fn we_wait(server: &RedisServer, locks: &LockManager, name: &str) -> bool {
     if channel(name).is_none() {
         return eventually(PATIENCE, async || locks.metrics().waiting > 0).await;
@@ -64,7 +64,7 @@ pub async fn we_wait(server: &RedisServer, locks: &LockManager, name: &str) -> b
     subscribers(server, name, "1").await && at_rest(locks).await
 }
 
-/// Waits until Java listens for the release of `name`, and has asked twice since it had `asked` so often.
+/// Waits until Java is subscribed to the release of `name`, and has polled twice since its `asked`th poll.
 pub async fn java_waits(server: &RedisServer, name: &str, asked: u64) -> bool {
     let listens = channel(name).is_none() || subscribers(server, name, "1").await;
     listens && eventually(PATIENCE, async || attempts(server) >= asked + 2).await
@@ -91,19 +91,20 @@ pub async fn extended_permit(server: &RedisServer, key: &str) -> bool {
     .await
 }
 
-/// Waits until nobody listens for the release of `name`.
+/// Waits until the channel of `name` has no subscriber.
 pub async fn quiet(server: &RedisServer, name: &str) -> bool {
     subscribers(server, name, "0").await
 }
 
-/// Waits until so many listen for the release of `name`.
+/// Waits until the channel of `name` has `count` subscribers.
 pub async fn subscribers(server: &RedisServer, name: &str, count: &str) -> bool {
     let channel = channel(name).expect("a spin lock has no channel");
     let answer = format!("{channel}\n{count}");
     eventually(PATIENCE, async || server.cli(&["PUBSUB", "NUMSUB", &channel]) == answer).await
 }
 
-/// The channel as Redisson's `prefixName` makes it, written down a second time; `None` for a spin lock, which has none.
+/// Returns the channel as Redisson's `prefixName` builds it, in a second implementation. Returns `None` for a spin lock, which has no
+/// channel.
 #[must_use]
 pub fn channel(name: &str) -> Option<String> {
     let prefix = match name.split_once('@') {
@@ -117,7 +118,7 @@ pub fn channel(name: &str) -> Option<String> {
     Some(if key.contains('{') { format!("{prefix}:{key}") } else { format!("{prefix}:{{{key}}}") })
 }
 
-/// The lock's key: its name without its kind.
+/// Returns the lock's key, which is its name without its kind.
 #[must_use]
 pub fn key(name: &str) -> &str {
     match name.split_once('@') {
@@ -126,14 +127,14 @@ pub fn key(name: &str) -> &str {
     }
 }
 
-/// How often any script was called.
+/// Returns the number of calls of any script.
 #[must_use]
 pub fn attempts(server: &RedisServer) -> u64 {
-    // Redisson loads no scripts unless told so, up to version 4.
+    // Redisson up to version 4 loads no scripts by default.
     calls(server, "evalsha") + calls(server, "eval")
 }
 
-/// How often the server has run a command.
+/// Returns how many times the server has run a command.
 #[must_use]
 pub fn calls(server: &RedisServer, command: &str) -> u64 {
     let (stats, name) = (server.cli(&["INFO", "commandstats"]), format!("cmdstat_{command}:calls="));

@@ -1,17 +1,17 @@
-//! A certificate authority of our own, and what it issues. Knows no server and no client.
+//! A certificate authority for tests. Does not know servers or clients.
 
 use std::fmt;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 
-/// A certificate authority. All methods panic where rcgen refuses: what is to be issued is the test's own.
+/// A certificate authority. All methods panic where rcgen refuses, because the test itself chose the parameters.
 pub struct Authority {
     pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl Authority {
-    /// An authority with this common name, which signed itself.
+    /// Makes a self-signed authority with this common name.
     #[must_use]
     pub fn new(name: &str) -> Self {
         let key = new_key();
@@ -20,7 +20,7 @@ impl Authority {
         Self { pem, issuer: Issuer::new(params, key) }
     }
 
-    /// An authority below this one; its certificate is not part of what it issues.
+    /// Makes an authority below this one. Chains that the new authority issues do not contain its own certificate.
     #[must_use]
     pub fn intermediate(&self, params: CertificateParams) -> Self {
         let key = new_key();
@@ -28,7 +28,7 @@ impl Authority {
         Self { pem, issuer: Issuer::new(params, key) }
     }
 
-    /// A certificate with a key of its own.
+    /// Issues a certificate with a new key.
     #[must_use]
     pub fn issue(&self, params: &CertificateParams) -> Identity {
         let key = new_key();
@@ -36,7 +36,7 @@ impl Authority {
         Identity { chain, key: key.serialize_pem() }
     }
 
-    /// Its own certificate, which is what others have to trust.
+    /// Returns the authority's own certificate, which peers have to trust.
     #[must_use]
     pub fn pem(&self) -> &str {
         &self.pem
@@ -52,14 +52,14 @@ impl fmt::Debug for Authority {
 /// A certificate chain and its key, as PEM.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// The certificate, then those that lead from it to a trusted one.
+    /// The certificate, then the intermediate certificates up to a trusted one.
     pub chain: String,
     /// The private key.
     pub key: String,
 }
 
 impl Identity {
-    /// Adds the certificate of the authority that signed the chain's last one.
+    /// Appends the certificate of the authority that signed the last certificate of the chain.
     #[must_use]
     pub fn followed_by(mut self, authority: &Authority) -> Self {
         self.chain.push_str(&authority.pem);
@@ -67,7 +67,7 @@ impl Identity {
     }
 }
 
-/// What makes an authority.
+/// Returns the parameters of an authority's certificate.
 #[must_use]
 pub fn authority(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
@@ -77,11 +77,11 @@ pub fn authority(name: &str) -> CertificateParams {
     params
 }
 
-/// What makes a certificate for the host names and IP addresses `names`.
+/// Returns the parameters of a certificate for the host names and IP addresses `names`.
 ///
 /// # Panics
 ///
-/// If one of them cannot stand in a certificate.
+/// If a name cannot be part of a certificate.
 #[must_use]
 pub fn leaf(names: &[&str]) -> CertificateParams {
     let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();

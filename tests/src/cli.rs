@@ -1,7 +1,8 @@
-//! A minimal blocking RESP2 client over std sockets, so that tests can look at a server without trusting
-//! the code under test.
+//! A minimal blocking RESP2 client over std sockets.
 //!
-//! Refuses to know pipelining, reconnects and RESP3: one request, one reply, on one socket.
+//! Tests examine a server with it, and do not have to trust the code under test.
+//!
+//! Does not pipeline, reconnect or speak RESP3: the client sends a request and reads its reply, on a single socket.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -21,7 +22,7 @@ impl Cli {
     ///
     /// # Errors
     ///
-    /// Those of `connect(2)`.
+    /// Errors of `connect(2)`.
     pub fn connect_unix(path: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
@@ -32,7 +33,7 @@ impl Cli {
     ///
     /// # Errors
     ///
-    /// Those of `connect(2)`.
+    /// Errors of `connect(2)`.
     pub fn connect_tcp(addr: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(addr)?;
         stream.set_nodelay(true)?;
@@ -40,7 +41,7 @@ impl Cli {
         Ok(Self { stream: BufReader::new(Stream::Tcp(stream)) })
     }
 
-    /// Sends one command and reads its reply. An error reply is `Ok(Reply::Error)`: the connection is fine.
+    /// Sends a command and reads its reply. An error reply is `Ok(Reply::Error)`, because the connection still works.
     ///
     /// # Errors
     ///
@@ -50,7 +51,7 @@ impl Cli {
         self.read_reply()
     }
 
-    /// Sends one command without reading its reply.
+    /// Sends a command without reading its reply.
     ///
     /// # Errors
     ///
@@ -66,7 +67,7 @@ impl Cli {
         self.stream.get_mut().write_all(&request)
     }
 
-    /// Reads one reply (or, after MONITOR or SUBSCRIBE, the next message).
+    /// Reads a reply (or, after MONITOR or SUBSCRIBE, the next message).
     ///
     /// # Errors
     ///
@@ -125,7 +126,7 @@ pub enum Reply {
     Array(Vec<Self>),
 }
 
-/// As a human wants it: bare text; `(nil)`; `(error) ...`; array elements on lines of their own.
+/// Formats a reply for humans: bare text, `(nil)`, `(error) ...`, and each element of an array on its own line.
 impl fmt::Display for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -147,7 +148,7 @@ impl fmt::Display for Reply {
     }
 }
 
-/// Longer than any command a test sends; a paused server must not hang the test run.
+/// Longer than any command that a test sends. A paused server must not hang the test run.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 fn malformed(line: &str) -> io::Error {

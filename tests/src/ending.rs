@@ -1,7 +1,8 @@
-//! Programs that end while they hold locks: every way to end, in real processes, so that what is left behind is seen by
-//! somebody who lives on.
+//! Programs that end while they hold locks.
 //!
-//! An [`Ending`] says which program it is; it travels to the process as its arguments, and [`serve`] is its `main`.
+//! The programs end in every possible way, as real processes, so that a surviving process sees the locks that they leave.
+//!
+//! An [`Ending`] describes a program. The process gets it as arguments, and [`serve`] is the process' `main`.
 
 use std::fmt::Debug;
 use std::future::pending;
@@ -15,20 +16,20 @@ use tokio::runtime::{Builder, Runtime};
 use wheellock::client::TlsConfig;
 use wheellock::{Guard, Leftover, LockManager, LockManagerBuilder, blocking};
 
-/// One kind of program.
+/// A kind of program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ending {
-    /// What serves the connection.
+    /// The part that serves the connection.
     pub api: Api,
     /// Where the guards live.
     pub guards: Guards,
     /// How the program ends.
     pub end: End,
-    /// How many locks it holds then.
+    /// The number of locks that the program holds when it ends.
     pub locks: usize,
 }
 
-/// What serves the connection.
+/// The part that serves the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Api {
     /// A runtime with two worker threads.
@@ -55,11 +56,11 @@ pub enum Guards {
 /// How the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// `main` returns. Threads have been joined by then, because nothing runs in those that have not.
+    /// `main` returns. It has joined all threads, because a thread that is not joined runs no destructors.
     Return,
-    /// `main` panics; so do threads, which it has joined by then.
+    /// `main` panics. Its threads panic too, and `main` has joined them.
     Panic,
-    /// `main` shuts the manager down, and then ends the process while all guards live on.
+    /// `main` shuts the manager down, and then ends the process while all guards are alive.
     Shutdown,
 }
 
@@ -68,25 +69,25 @@ const GUARDS: [Guards; 4] = [Guards::InMain, Guards::Spawned, Guards::AfterRunti
 const ENDS: [End; 3] = [End::Return, End::Panic, End::Shutdown];
 
 impl Ending {
-    /// Every kind of program that holds so many locks and is to leave none.
+    /// Returns every kind of program that holds `locks` locks and has to leave none of them.
     pub fn all(locks: usize) -> impl Iterator<Item = Self> {
         let kinds = APIS.into_iter().flat_map(|api| GUARDS.map(|guards| (api, guards)));
         let kinds = kinds.flat_map(move |(api, guards)| ENDS.map(|end| Self { api, guards, end, locks }));
         kinds.filter(Self::is_promised)
     }
 
-    /// Whether such a program is to leave nothing.
+    /// Returns true if the library promises that such a program leaves no lock.
     fn is_promised(&self) -> bool {
         match (self.guards, self.api, self.end) {
-            // A shutdown needs the runtime, and the blocking API's is nobody's to drop.
+            // A shutdown needs the runtime. A program cannot drop the runtime of the blocking API.
             (Guards::AfterRuntime, api, end) => api != Api::Blocking && end != End::Shutdown,
-            // Neither a runtime nor a manager is dropped, so nobody waits: the guide says so.
+            // The program drops neither a runtime nor a manager, so it does not wait for its releases. The guide says so.
             (Guards::OfStatic, Api::Blocking, end) => end == End::Shutdown,
             _ => true,
         }
     }
 
-    /// The command that runs such a program: `program` with arguments. It speaks TLS if `trusted` names an authority.
+    /// Returns the command that runs such a program: `program` with arguments. The program speaks TLS if `trusted` names an authority.
     #[must_use]
     pub fn command(&self, program: &str, url: &str, trusted: Option<&Path>, prefix: &str) -> Command {
         let mut command = Command::new(program);
@@ -106,13 +107,13 @@ fn named<T: Debug + Copy>(all: &[T], name: &str) -> Result<T> {
     found.copied().with_context(|| format!("no such thing: {name}"))
 }
 
-/// The names of the locks that a program with this prefix holds.
+/// Returns the names of the locks that a program with this prefix holds.
 pub fn names(prefix: &str, locks: usize) -> impl Iterator<Item = String> + use<> {
     let prefix = prefix.to_owned();
     (0..locks).map(move |number| format!("{prefix}:{number}"))
 }
 
-/// The program's `main`: takes its locks, says so, and ends.
+/// Runs the program's `main`: takes the locks, prints [`HELD`], and ends.
 ///
 /// # Errors
 ///
@@ -125,7 +126,7 @@ pub fn serve(arguments: &[String]) -> Result<()> {
         prefix,
         trusted: trusted.first().map(String::as_str),
     };
-    // Half of these programs panic, and nobody wants to read why.
+    // Half of these programs panic on purpose; their messages would only be noise.
     std::panic::set_hook(Box::new(|_| {}));
     match program.kind.api {
         Api::MultiThread => program.run(Builder::new_multi_thread().worker_threads(2).enable_all().build()?),
@@ -186,7 +187,7 @@ impl Program<'_> {
         Ok(guards)
     }
 
-    /// Each guard in a task that never ends by itself; none is left for the caller.
+    /// Moves each guard into a task that never ends by itself. Returns no guard to the caller.
     async fn spawn(&self, locks: &LockManager) -> Result<Vec<Guard>> {
         let (taken, mut all) = tokio::sync::mpsc::channel(self.kind.locks);
         for name in names(self.prefix, self.kind.locks) {
@@ -218,7 +219,7 @@ impl Program<'_> {
         Ok(())
     }
 
-    /// Each guard in a thread that ends when it is told to.
+    /// Moves each guard into a thread that ends on a signal.
     fn run_threads(&self, locks: &blocking::LockManager) -> Result<()> {
         let (taken, all) = mpsc::channel();
         let threads = names(self.prefix, self.kind.locks).map(|name| {
@@ -244,7 +245,7 @@ impl Program<'_> {
         Ok(())
     }
 
-    /// What the parent waits for, and the end.
+    /// Prints the line that the parent waits for, and ends the program.
     fn end(&self, shutdown: impl FnOnce() -> Leftover) {
         match self.kind.end {
             End::Return => println!("{HELD}"),
@@ -261,8 +262,8 @@ impl Program<'_> {
     }
 }
 
-/// What a program prints when it has held everything.
+/// The line that a program prints when it holds all its locks.
 pub const HELD: &str = "held";
 
-/// A shutdown that needs this long is too slow.
+/// A shutdown that takes longer is too slow.
 const PATIENCE: Duration = Duration::from_secs(10);

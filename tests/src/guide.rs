@@ -1,18 +1,19 @@
-//! The permissions that `docs/guide.md` tells operators to give, read from the page itself, so that what is tested is
-//! what is written there.
+//! The permissions that `docs/guide.md` tells operators to grant.
+//!
+//! Reads them from the page itself, so that tests check the text of the page.
 
-/// What a user for locks is to be given on a server of this [version](crate::RedisServer::redis_version).
+/// Returns the rules for a user of locks on a server of this [version](crate::RedisServer::redis_version).
 ///
 /// # Panics
 ///
-/// If the guide does not have them where they are looked for.
+/// If the guide's text does not have the expected form.
 #[must_use]
 pub fn permissions(version: (u32, u32, u32)) -> Vec<&'static str> {
     let omitted = omitted(version);
     rules_of("locks").into_iter().filter(|rule| !omitted.contains(rule)).collect()
 }
 
-/// What a user for locks of another kind is to be given besides [`permissions`], by what the guide calls the kind.
+/// Returns the further rules for a user of another kind of locks, besides [`permissions`]. `kind` is the guide's name of the kind.
 ///
 /// # Panics
 ///
@@ -28,7 +29,7 @@ pub fn kind_permissions(kind: &str, version: (u32, u32, u32)) -> Vec<&'static st
     rules.filter(|rule| known(rule) && !omitted.contains(rule)).collect()
 }
 
-/// What a user for simple locks is to be given besides, on a server that deletes by [this command](crate::RedisServer::deletes_by).
+/// Returns the further rule for a user of simple locks, on a server that deletes by [this command](crate::RedisServer::deletes_by).
 ///
 /// # Panics
 ///
@@ -39,7 +40,7 @@ pub fn deleting(verb: &str) -> &'static str {
     quoted.find(|rule| rule.strip_prefix('+') == Some(verb)).expect("the guide has the command")
 }
 
-/// The same in a cluster of Redis 7 or later.
+/// Returns [`permissions`] for a cluster of Redis 7 or later.
 ///
 /// # Panics
 ///
@@ -53,7 +54,7 @@ pub fn cluster_permissions(version: (u32, u32, u32)) -> Vec<&'static str> {
     rules.chain(added).chain(taken).collect()
 }
 
-/// What a user for Sentinels is to be given.
+/// Returns the rules for a user of Sentinels.
 ///
 /// # Panics
 ///
@@ -64,7 +65,7 @@ pub fn sentinel_permissions(version: (u32, u32, u32)) -> Vec<&'static str> {
     rules_of("watcher").into_iter().filter(known).collect()
 }
 
-/// The rules for a user in the guide, less those by which it is who it is.
+/// Returns the guide's rules for a user, without the rules that name and authenticate the user.
 fn rules_of(user: &str) -> Vec<&'static str> {
     let (_, rules) =
         GUIDE.split_once(&format!("ACL SETUSER {user} on >secret")).expect("the guide has the user");
@@ -72,7 +73,7 @@ fn rules_of(user: &str) -> Vec<&'static str> {
     rules.split_whitespace().collect()
 }
 
-/// What is to be left out on a server of this version.
+/// Returns the rules that a server of this version does not know.
 fn omitted((major, minor, _): (u32, u32, u32)) -> Vec<&'static str> {
     if (major, minor) >= (7, 2) {
         return Vec::new();
@@ -83,7 +84,7 @@ fn omitted((major, minor, _): (u32, u32, u32)) -> Vec<&'static str> {
     line.split('`').skip(1).step_by(2).flat_map(str::split_whitespace).collect()
 }
 
-/// The rest of the paragraph that begins with these words.
+/// Returns the rest of the paragraph that begins with these words.
 fn sentence(words: &str) -> &'static str {
     let (_, rest) = GUIDE.split_once(words).expect("the guide has the sentence");
     rest.split("\n- ").next().unwrap_or_default()

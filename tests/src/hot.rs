@@ -1,6 +1,8 @@
-//! A process whose tasks never stop wanting one lock, and the contenders beside it: each takes the lock again and again, in its own way.
+//! A process with a hot lock, and contenders beside it.
 //!
-//! Owns what a contender does, and counts its turns. How many it should have is for tests, campaigns and benches to say.
+//! The tasks of the hot process always want the lock. Each contender takes the lock again and again, in its own way.
+//!
+//! Counts the turns of a contender. Does not judge the count: tests, campaigns and benches do.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use wheellock::{Backoff, Error, Guard, Lock, LockManager};
 
 use crate::server::RedisServer;
 
-/// Longest pause of a contender that tries ten times a second.
+/// The longest pause of a contender that tries ten times a second.
 pub const TEN_HERTZ: Duration = Duration::from_millis(100);
 
 /// The kind of a hot lock.
@@ -32,7 +34,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 5] = [Self::Plain, Self::Simple, Self::Write, Self::Fair, Self::Fenced];
 
     /// Returns the lock of this kind.
@@ -47,7 +49,7 @@ impl Kind {
         }
     }
 
-    /// Returns the contenders that may stand beside a hot lock of this kind.
+    /// Returns the contenders that can run beside a hot lock of this kind.
     #[must_use]
     pub fn contenders(self) -> Vec<Contender> {
         use Contender::{Backoff, Deaf, Foreign, Listener, Mute, Reader, Try, TryHere, TryRead};
@@ -55,7 +57,7 @@ impl Kind {
             Self::Plain => Contender::OF_PLAIN.to_vec(),
             Self::Simple => vec![Listener, Backoff, Try, Deaf, Mute, TryHere, Foreign],
             Self::Write => vec![Listener, Backoff, Try, Deaf, Mute, TryHere, Reader, TryRead],
-            // `try_acquire` of a fair lock stands in no queue and passes no waiter, so it has no turn while waiters are queued.
+            // `try_acquire` of a fair lock does not queue and cannot overtake a waiter, so it has no turn while waiters are queued.
             Self::Fair => vec![Listener, Backoff, Deaf, Mute],
             Self::Fenced => vec![Listener, Backoff, Try, Deaf, Mute, TryHere],
         }
@@ -65,7 +67,7 @@ impl Kind {
 /// A way to contend for a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Contender {
-    /// Another process that listens, with one task.
+    /// Another process that is subscribed, with one task.
     Listener,
     /// `spin_lock`.
     Spin,
@@ -73,30 +75,30 @@ pub enum Contender {
     Backoff,
     /// `try_acquire` ten times a second.
     Try,
-    /// A user without the lock's channel.
+    /// A user without permission for the lock's channel.
     Deaf,
     /// A user without `+publish`.
     Mute,
     /// A fair lock of the same name.
     Fair,
-    /// A fair lock of the same name and of the hot process' own manager.
+    /// A fair lock of the same name, from the hot process' own manager.
     FairHere,
     /// A fenced lock of the same name.
     Fenced,
-    /// A fenced lock of the same name and of the hot process' own manager.
+    /// A fenced lock of the same name, from the hot process' own manager.
     FencedHere,
     /// `try_acquire` of the hot process' own manager, ten times a second.
     TryHere,
-    /// Another library that tries ten times a second, and leaves no mark.
+    /// Another library that tries ten times a second, and leaves no mark on the server.
     Foreign,
-    /// A reader that listens.
+    /// A reader that is subscribed.
     Reader,
     /// `try_acquire` of a reader ten times a second.
     TryRead,
 }
 
 impl Contender {
-    /// All that contend for a plain lock.
+    /// All contenders for a plain lock.
     pub const OF_PLAIN: [Self; 12] = [
         Self::Listener,
         Self::Spin,
@@ -112,7 +114,7 @@ impl Contender {
         Self::Foreign,
     ];
 
-    /// Longest time that it may have to wait for a turn, on a machine that is not busy.
+    /// Returns the longest time that the contender may wait for a turn, on a machine that is not busy.
     #[must_use]
     pub fn patience(self) -> Duration {
         Duration::from_secs(if self == Self::Foreign { 5 } else { 1 })
@@ -140,7 +142,7 @@ impl fmt::Display for Contender {
     }
 }
 
-/// The tasks of a process or of a contender, and what they have had.
+/// The tasks of a process or of a contender, and their count of turns.
 #[derive(Debug)]
 pub struct Working {
     over: Arc<AtomicBool>,
@@ -154,13 +156,13 @@ impl Working {
         Self { over: Arc::default(), turns: Arc::default(), tasks: JoinSet::new() }
     }
 
-    /// Turns so far.
+    /// Returns the number of turns so far.
     #[must_use]
     pub fn had(&self) -> u64 {
         self.turns.load(Ordering::Relaxed)
     }
 
-    /// Waits until it has had so many turns, but no longer than that. Returns true if it has.
+    /// Waits until the tasks have had `turns` turns, but not longer than `within`. Returns true if they have.
     pub async fn reaches(&self, turns: u64, within: Duration) -> bool {
         let deadline = tokio::time::Instant::now() + within;
         while self.had() < turns && tokio::time::Instant::now() < deadline {
@@ -185,16 +187,16 @@ impl Working {
         });
     }
 
-    /// Drops the tasks where they are.
+    /// Drops the tasks in the middle of their work.
     pub async fn abort(mut self) {
         self.tasks.shutdown().await;
     }
 
-    /// Ends the tasks. Returns their turns.
+    /// Ends the tasks. Returns the number of their turns.
     ///
     /// # Errors
     ///
-    /// That of a task which failed.
+    /// The error of a task that failed.
     pub async fn end(mut self) -> Result<u64, Error> {
         self.over.store(true, Ordering::Relaxed);
         let deadline = tokio::time::Instant::now() + Duration::from_secs(2);
@@ -205,7 +207,7 @@ impl Working {
     }
 }
 
-/// So many tasks of one process take the lock again and again, each for so long.
+/// Starts `tasks` tasks of one process, which take the lock again and again and hold it for `hold` each time.
 #[must_use]
 pub fn hot(lock: &Lock, tasks: usize, hold: Duration) -> Working {
     let mut working = Working::new();
@@ -223,11 +225,11 @@ pub fn hot(lock: &Lock, tasks: usize, hold: Duration) -> Working {
 ///
 /// # Errors
 ///
-/// If it cannot connect.
+/// If the contender cannot connect.
 ///
 /// # Panics
 ///
-/// If the server refuses its user.
+/// If the server refuses the contender's user.
 pub async fn beside(
     contender: Contender,
     kind: Kind,
@@ -276,7 +278,7 @@ pub async fn beside(
     Ok(working)
 }
 
-/// Takes and frees the lock as another library does, without a message to listeners.
+/// Takes and frees the lock as another library does, without a message to subscribers.
 fn foreign(working: &mut Working, kind: Kind, client: Client, name: &str, hold: Duration) {
     const OWNER: &str = "a1b2c3d4-0000-4000-8000-000000000000:1";
     const TRY: &str = "if redis.call('exists', KEYS[1]) == 0 then redis.call('hset', KEYS[1], ARGV[1], '1') \

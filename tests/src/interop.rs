@@ -1,7 +1,9 @@
-//! Java's Redisson in a process of its own, driven line by line: built once with Maven, started, and never left behind.
+//! Java's Redisson in a process of its own.
 //!
-//! Owns the parent's end of the protocol whose other end is `tests/interop`; knows no lock of ours. A peer ends when its
-//! stdin closes, and the kernel closes that however the parent dies.
+//! The tests build the peer once with Maven, start it, drive it line by line, and never leave it running.
+//!
+//! Implements the parent's end of the protocol; the other end is in `tests/interop`. Does not know our locks. A peer ends when its stdin
+//! closes, and the kernel closes stdin however the parent dies.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -19,7 +21,7 @@ use tokio::sync::oneshot;
 use crate::percent::{decode, encode};
 use crate::server::target_directory;
 
-/// The peer that all tests of a process share; `None`, after saying so, where there is no Java.
+/// Returns the peer that all tests of a process share. Prints a message and returns `None` if there is no Java.
 ///
 /// # Panics
 ///
@@ -30,19 +32,18 @@ pub fn shared() -> Option<&'static Arc<Peer>> {
     SHARED.get_or_init(start).as_ref()
 }
 
-/// A peer of its own, for a test that kills it; `None`, after saying so, where there is no Java.
+/// Starts a separate peer, for a test that kills it. Prints a message and returns `None` if there is no Java.
 ///
 /// # Panics
 ///
-/// If the peer cannot be built or started; and, where `CI` is set, if there is no Java: there a skipped test would be
-/// a green lie.
+/// If the peer cannot be built or started. Also if there is no Java while `CI` is set: CI must not pass because it skipped the test.
 #[must_use]
 pub fn start() -> Option<Arc<Peer>> {
     let missing = missing_tools();
     if !missing.is_empty() {
         let what = format!("skipped: Java's side needs {}, not found on PATH", missing.join(", "));
         assert!(std::env::var_os("CI").is_none(), "{what}");
-        // Not by a macro, whose output the test harness would swallow.
+        // Written directly, because the test harness would swallow the output of a macro.
         let _ = writeln!(std::io::stderr(), "{what}");
         return None;
     }
@@ -50,16 +51,16 @@ pub fn start() -> Option<Arc<Peer>> {
     Some(Arc::new(Peer::spawn(jars).unwrap_or_else(|error| panic!("no peer in Java: {error:#}"))))
 }
 
-/// How to start the worker of a campaign that is Redisson.
+/// Returns the command that starts a campaign's Redisson worker.
 ///
 /// # Errors
 ///
-/// It cannot be built, for example because there is no Java.
+/// The worker cannot be built, for example because there is no Java.
 pub fn campaigner() -> Result<Command> {
     Ok(java(built()?, "Campaigner"))
 }
 
-/// The jars. Once a process: what fails for one test fails for all, and Maven takes its time to say so.
+/// Returns the folder of the jars. Builds them once per process: a failure would repeat for every test, and Maven takes long to fail.
 fn built() -> Result<&'static Path> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| build().map_err(|error| format!("{error:#}")));
@@ -68,25 +69,25 @@ fn built() -> Result<&'static Path> {
 
 fn java(jars: &Path, main: &str) -> Command {
     let mut java = Command::new("java");
-    // A short life: no time for a second compiler, no use for a large heap.
+    // The process lives shortly, so a second compiler or a large heap would not pay off.
     java.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-cp"])
         .arg(jars.join("*"))
         .arg(main);
     java
 }
 
-/// What of that which a peer needs this machine does not have.
+/// Returns the tools that a peer needs and that this machine does not have.
 #[must_use]
 pub fn missing_tools() -> Vec<&'static str> {
     let folders: Vec<PathBuf> = std::env::var_os("PATH")
         .map(|path| std::env::split_paths(&path).collect::<Vec<_>>())
         .unwrap_or_default();
     let is_missing = |tool: &&str| !folders.iter().any(|folder| folder.join(tool).is_file());
-    // `mvn` compiles with what comes with `javac`; a mere runtime has `java` alone.
+    // `mvn` needs the compiler that comes with `javac`. A mere runtime has only `java`.
     ["java", "javac", "mvn"].into_iter().filter(is_missing).collect()
 }
 
-/// The version of Redisson that is to be tried instead of the one in `tests/interop/pom.xml`.
+/// Returns the version of Redisson to test instead of the version in `tests/interop/pom.xml`.
 #[must_use]
 pub fn chosen_version() -> Option<String> {
     std::env::var("WHEELLOCK_REDISSON").ok()
@@ -100,7 +101,7 @@ pub struct Peer {
     waiting: Arc<Mutex<Waiting>>,
 }
 
-/// Who waits for which answer; requests are numbered.
+/// The calls that wait for their answers, by number.
 #[derive(Debug, Default)]
 struct Waiting {
     next: u64,
@@ -125,9 +126,9 @@ impl Peer {
         Ok(Self { child: Mutex::new(child), stdin: Mutex::new(stdin), waiting })
     }
 
-    /// Opens a client named `name` of the server, or of the [topology](crate::topology) with Sentinels or with a cluster, at
-    /// `url`, with Redisson's settings but for the watchdog's lease. In a topology it looks around four times a second, and
-    /// asks no replica.
+    /// Opens a client named `name` of the server or [topology](crate::topology) at `url`. The topology has Sentinels, or is a cluster. The
+    /// client has Redisson's settings except for the watchdog's lease. In a topology, the client refreshes its view four times a second,
+    /// and sends no request to replicas.
     ///
     /// # Panics
     ///
@@ -136,7 +137,8 @@ impl Peer {
         self.open_with(name, &[&url, &watchdog_lease.as_millis()]).await
     }
 
-    /// The same with a `NameMapper` that puts `prefix` before every name, and with a codec that is not the default.
+    /// Opens a client as [`open`](Self::open) does, with a `NameMapper` that puts `prefix` before every name, and with a codec that is not
+    /// the default.
     ///
     /// # Panics
     ///
@@ -151,7 +153,7 @@ impl Peer {
         self.open_with(name, &[&url, &watchdog_lease.as_millis(), &"prefix", &prefix]).await
     }
 
-    /// The same with a password for the Sentinels themselves.
+    /// Opens a client as [`open`](Self::open) does, with a password for the Sentinels themselves.
     ///
     /// # Panics
     ///
@@ -166,7 +168,7 @@ impl Peer {
         self.open_with(name, &[&url, &watchdog_lease.as_millis(), &"sentinelPassword", &password]).await
     }
 
-    /// The same with subscriptions at the replicas.
+    /// Opens a client as [`open`](Self::open) does, with subscriptions at the replicas.
     ///
     /// # Panics
     ///
@@ -189,12 +191,12 @@ impl Peer {
     /// Kills the process with SIGKILL and waits until it is gone.
     pub fn kill(&self) {
         let mut child = lock(&self.child);
-        // Gone already is as good.
+        // An error says that the process is already gone.
         let _ = child.kill();
         let _ = child.wait();
     }
 
-    /// Has the process end itself at once, without cleaning up, and waits until it is gone.
+    /// Makes the process end itself at once, without cleanup, and waits until it is gone.
     pub fn crash(&self) {
         let _ = writeln!(lock(&self.stdin), "0 - - crash");
         let _ = lock(&self.child).wait();
@@ -214,7 +216,7 @@ impl Peer {
             answers.insert(id, sender);
         }
         drop(waiting);
-        // If it is gone, whoever waits for the answer will hear of it.
+        // If the process is gone, the caller's wait for the answer fails.
         let _ = writeln!(lock(&self.stdin), "{id} {request}");
         Call { request, answer }
     }
@@ -226,7 +228,7 @@ impl Drop for Peer {
     }
 }
 
-/// Hands out answers until the process is gone; then all who wait hear of that.
+/// Delivers answers until the process is gone. Then every waiting call fails.
 fn deliver(stdout: ChildStdout, waiting: &Mutex<Waiting>) {
     for line in BufReader::new(stdout).lines().map_while(Result::ok) {
         let Some((id, answer)) = Answer::parse(&line) else {
@@ -235,14 +237,14 @@ fn deliver(stdout: ChildStdout, waiting: &Mutex<Waiting>) {
         };
         let receiver = lock(waiting).answers.as_mut().and_then(|answers| answers.remove(&id));
         if let Some(receiver) = receiver {
-            // Not everybody waits for the answer.
+            // The caller may have dropped the call.
             let _ = receiver.send(answer);
         }
     }
     lock(waiting).answers = None;
 }
 
-/// One `RedissonClient`.
+/// A `RedissonClient`.
 #[derive(Clone, Debug)]
 pub struct Client {
     peer: Arc<Peer>,
@@ -251,19 +253,19 @@ pub struct Client {
 }
 
 impl Client {
-    /// The client's identity: the part of its owners before the colon.
+    /// Returns the client's identity, which is the part of its owners before the colon.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// A thread of this client; it comes into being with its first call, and does one call after the other.
+    /// Returns a thread of this client. The first call starts the thread, and the thread runs its calls one after the other.
     #[must_use]
     pub fn thread(&self, name: &str) -> Thread {
         Thread { client: self.clone(), name: name.to_owned() }
     }
 
-    /// Ends the client's connections, and whatever it does of its own accord.
+    /// Closes the client's connections and ends its background work.
     ///
     /// # Panics
     ///
@@ -272,17 +274,17 @@ impl Client {
         self.thread("main").ask("close", &[]).done().await;
     }
 
-    /// What the owner of this client that is the thread `number` is called on the wire.
+    /// Returns the owner's name on the wire for the thread `number` of this client.
     #[must_use]
     pub fn owner(&self, number: u64) -> String {
         format!("{}:{number}", self.id)
     }
 }
 
-/// One thread, which is what owns a lock. The methods are those of `RLock`; each sends its request at once, and the
-/// answer may be waited for later.
+/// A Java thread, which is the owner of a lock. The methods are those of `RLock`. Each method sends its request at once; the caller may
+/// wait for the answer later.
 ///
-/// Before a lock's name may stand its kind: `read@`, `write@`, `fenced@`, `fair@` or `spin@`.
+/// A lock's name may begin with its kind: `read@`, `write@`, `fenced@`, `fair@` or `spin@`.
 #[derive(Clone, Debug)]
 pub struct Thread {
     client: Client,
@@ -340,7 +342,7 @@ impl Thread {
         self.ask("isLocked", &[&lock])
     }
 
-    /// `getHoldCount()`, of this thread
+    /// `getHoldCount()`, for this thread
     pub fn hold_count(&self, lock: &str) -> Call {
         self.ask("getHoldCount", &[&lock])
     }
@@ -355,42 +357,42 @@ impl Thread {
         self.ask("remainTimeToLive", &[&lock])
     }
 
-    /// All holders of a lock with their hold counts, as a line `owner count` each.
+    /// Returns all holders of a lock with their hold counts, each as a line `owner count`.
     pub fn holders(&self, lock: &str) -> Call {
         self.ask("holders", &[&lock])
     }
 
-    /// So many times: lock, read the number in the file, add one, write it back, unlock.
+    /// Repeats `times` times: lock, read the number in the file, add one, write it back, unlock.
     pub fn increment(&self, lock: &str, times: u32, file: &Path) -> Call {
         self.ask("increment", &[&lock, &times, &file.display()])
     }
 
-    /// The same, and when the lock was asked for and had in each, on the clock of [`monotonic`](crate::worker::monotonic) in nanoseconds,
-    /// as a line each.
+    /// Does the same as [`increment`](Self::increment). Returns a line for each time, with the instants of the request and of the grant.
+    /// They are nanoseconds of the clock of [`monotonic`](crate::worker::monotonic).
     pub fn waits(&self, lock: &str, times: usize, file: &Path) -> Call {
         self.ask("waits", &[&lock, &times, &file.display()])
     }
 
-    /// `lockAndGetToken()`, of a fenced lock
+    /// `lockAndGetToken()`, for a fenced lock
     pub fn lock_and_get_token(&self, lock: &str) -> Call {
         self.ask("lockAndGetToken", &[&lock])
     }
 
-    /// `getToken()`, of a fenced lock
+    /// `getToken()`, for a fenced lock
     pub fn token(&self, lock: &str) -> Call {
         self.ask("getToken", &[&lock])
     }
 
-    /// Goes in and out of a read-write lock for a while: so many times reading, then once writing, which adds one to the
-    /// number in the file. Returns a line `r began ended` or `w began ended` for each visit, in nanoseconds of
+    /// Takes both sides of a read-write lock in turn, for `time`: `reads` times for reading, then once for writing. Each write adds one to
+    /// the number in the file. Returns a line `r began ended` or `w began ended` for each visit, in nanoseconds of
     /// [`monotonic`](crate::worker::monotonic).
     pub fn visit(&self, lock: &str, reads: u64, time: Duration, file: &Path) -> Call {
         self.ask("visit", &[&lock, &reads, &time.as_millis(), &file.display()])
     }
 
-    /// Any method of the semaphore `semaphore@name`, of the permit semaphore `permits@name` or of the latch `latch@name`, by
-    /// its name in Java; durations are milliseconds. Of both semaphores also `visit`: goes in and out for so long, and returns a
-    /// line `permits began ended` for each time, in nanoseconds of [`monotonic`](crate::worker::monotonic).
+    /// Calls a method of the semaphore `semaphore@name`, of the permit semaphore `permits@name` or of the latch `latch@name`, by its name
+    /// in Java. Durations are milliseconds. Both semaphores also have the method `visit`: it acquires and releases for a while. It returns
+    /// a line `permits began ended` for each time, in nanoseconds of [`monotonic`](crate::worker::monotonic).
     pub fn call(&self, object: &str, method: &str, arguments: &[&(dyn Display + Sync)]) -> Call {
         let mut all: Vec<&(dyn Display + Sync)> = vec![&object];
         all.extend_from_slice(arguments);
@@ -406,7 +408,7 @@ impl Thread {
         self.ask("thread", &[]).done().await.parse().expect("a thread's id is a number")
     }
 
-    /// Whether the thread sleeps until a message comes or a time is over.
+    /// Returns true if the thread sleeps until a message arrives or a time has passed.
     ///
     /// # Panics
     ///
@@ -420,7 +422,7 @@ impl Thread {
     }
 }
 
-/// A call under way in Java.
+/// A pending call in Java.
 #[derive(Debug)]
 #[must_use = "nobody else learns how the call ended"]
 pub struct Call {
@@ -429,7 +431,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// The call's end, whatever it is.
+    /// Waits for the call's end, a result or an exception.
     ///
     /// # Panics
     ///
@@ -443,7 +445,7 @@ impl Call {
         }
     }
 
-    /// What the call returned.
+    /// Returns the result of the call.
     ///
     /// # Panics
     ///
@@ -455,18 +457,18 @@ impl Call {
     }
 }
 
-/// How a call ended.
+/// The end of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// When the call began, on the clock of [`monotonic`](crate::worker::monotonic).
+    /// The begin of the call, on the clock of [`monotonic`](crate::worker::monotonic).
     pub began: Duration,
-    /// When it returned.
+    /// The return of the call, on the same clock.
     pub ended: Duration,
-    /// What it returned, or threw.
+    /// The result, or the exception.
     pub result: Result<String, Exception>,
 }
 
-/// What a call threw.
+/// An exception of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exception {
     /// The full name of the exception's class.
@@ -493,12 +495,12 @@ impl Answer {
     }
 }
 
-/// The folder of the peer's jars, built first unless it was built from these very sources before.
+/// Returns the folder of the peer's jars. Builds them unless an earlier build used exactly these sources.
 fn build() -> Result<PathBuf> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop");
     let directory = target_directory()?.join("interop");
     fs::create_dir_all(&directory)?;
-    // Whoever comes second waits, and finds it built. The lock ends with the file.
+    // A second process waits here, and then finds the jars built. Dropping the file releases the file lock.
     let guard = File::create(directory.join("building"))?;
     flock(&guard, FlockOperation::LockExclusive)?;
 
@@ -536,7 +538,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Longer than any single call takes, so that a hang is an error and not a hang.
+/// Longer than any single call takes, so that a hang becomes an error.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
-//! Support for tests and tools that need real servers: private `redis-server` processes that cannot
-//! outlive their owner, a small blocking client to look at them from outside, and bounded polling.
+//! Support for tests and tools that need real servers.
 //!
-//! Only [`worker`], [`ending`], [`pauses`], [`locks`], [`beside`] and the workers of [`campaign`], and what simulates, know the project's own crates: what a test sees through the
-//! rest of this library is seen by a second, independent pair of eyes.
+//! Provides private `redis-server` processes that cannot outlive their owner, a small blocking client to examine them, and bounded polling.
+//!
+//! Only [`worker`], [`ending`], [`pauses`], [`locks`], [`beside`], the workers of [`campaign`] and the simulation use the project's own
+//! crates. The rest of this library is independent of the code under test.
 
 pub mod beside;
 pub mod campaign;
@@ -34,7 +35,7 @@ pub use monitor::{Following, Monitor, Observed};
 pub use poll::{eventually, poll_until};
 pub use server::{Builder, RedisServer, find_server_binary};
 
-/// The examples in the README and the pages must compile. Those of the guide are tested as `wheellock::guide`.
+/// Compiles the examples in the README and the pages. The guide's examples are tested as `wheellock::guide`.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 #[doc = include_str!("../../docs/observability.md")]

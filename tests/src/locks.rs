@@ -1,5 +1,6 @@
-//! What lock tests share: managers with the settings that faults need, conditions to wait for, and what the lock
-//! layer asked of the server, read from MONITOR.
+//! Helpers that lock tests share.
+//!
+//! Provides managers with settings for faults, conditions to wait for, and the lock layer's requests as MONITOR shows them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,39 +14,39 @@ use crate::monitor::Observed;
 use crate::poll::eventually;
 use crate::server::RedisServer;
 
-/// A bound on hangs; nothing takes nearly as long.
+/// A bound on hangs. All waits end much earlier.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Waiters look again after 5 s even if they hear nothing. Whoever is served within this was woken.
+/// Waiters poll after 5 s even without a message. A waiter that gets the lock within this time was woken.
 pub const WOKEN: Duration = Duration::from_secs(4);
 
-/// A manager with default settings: a watchdog lease of 30 s.
+/// Connects a manager with default settings, with a watchdog lease of 30 s.
 ///
 /// # Panics
 ///
-/// If it cannot connect.
+/// If the manager cannot connect.
 pub async fn manager(url: &str) -> LockManager {
     LockManager::connect(url).await.expect("the server is up")
 }
 
-/// A manager for tests that break its connection: it reconnects at once, and sends no PING that a proxy's rule could
-/// strike instead of a script.
+/// Connects a manager for tests that break its connection. The manager reconnects at once. It sends no PING, which a proxy's rule could hit
+/// instead of a script.
 ///
 /// # Panics
 ///
-/// If it cannot connect.
+/// If the manager cannot connect.
 pub async fn brisk(url: &str, watchdog_lease: Duration) -> LockManager {
     adjusted(url, watchdog_lease, |_| {}).await
 }
 
-/// A lease that the watchdog renews every second, and that is not lost where a machine stands still for as long as that.
+/// A lease that the watchdog renews every second. The hold survives a machine that stands still for a second.
 pub const RENEWED: Duration = Duration::from_secs(3);
 
-/// The same with further settings.
+/// Connects a manager as [`brisk`] does, with further settings.
 ///
 /// # Panics
 ///
-/// If it cannot connect.
+/// If the manager cannot connect.
 pub async fn adjusted(url: &str, watchdog_lease: Duration, adjust: impl FnOnce(&mut Config)) -> LockManager {
     let builder = LockManager::builder(url).watchdog_lease(watchdog_lease).configure(|config| {
         config.reconnect = (Duration::ZERO, Duration::from_millis(1));
@@ -55,7 +56,7 @@ pub async fn adjusted(url: &str, watchdog_lease: Duration, adjust: impl FnOnce(&
     builder.connect().await.expect("the server is up")
 }
 
-/// Four tasks that pass a lock on from one to the other until `over`.
+/// Starts four tasks that pass a lock on among themselves until `over`.
 #[must_use]
 pub fn passing_on(lock: &Lock, over: &Arc<AtomicBool>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
@@ -71,12 +72,12 @@ pub fn passing_on(lock: &Lock, over: &Arc<AtomicBool>) -> JoinSet<()> {
     tasks
 }
 
-/// So many tasks, each with one of these handles of one lock in turn, take the lock twenty times each, and never are two inside. Every
-/// second guard is released, the others are dropped.
+/// Runs `tasks` tasks, which use these handles of one lock in turn. Each task takes the lock twenty times, and never are two tasks inside.
+/// The tasks release every second guard and drop the others.
 ///
 /// # Panics
 ///
-/// If two were inside.
+/// If two tasks were inside.
 pub async fn exclude_each_other(handles: &[Lock], tasks: usize) {
     let (inside, entered) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let mut running = JoinSet::new();
@@ -99,7 +100,7 @@ pub async fn exclude_each_other(handles: &[Lock], tasks: usize) {
     assert_eq!(entered.load(Ordering::SeqCst), 20 * tasks);
 }
 
-/// The server's time, since 1970.
+/// Returns the server's time, since 1970.
 pub fn clock(server: &RedisServer) -> Duration {
     let time = server.cli(&["TIME"]);
     let mut parts = time.split_whitespace().map(|part| part.parse().unwrap());
@@ -117,14 +118,14 @@ pub async fn taken(server: &RedisServer, key: &str) -> bool {
     eventually(PATIENCE, async || server.cli(&["EXISTS", key]) == "1").await
 }
 
-/// Waits until so many processes listen for the release of the lock `name`.
+/// Waits until the channel of the lock `name` has `count` subscribers.
 pub async fn listeners(server: &RedisServer, name: &str, count: usize) -> bool {
     let channel = format!("{CHANNEL}{{{name}}}");
     let answer = format!("{channel}\n{count}");
     eventually(PATIENCE, async || server.cli(&["PUBSUB", "NUMSUB", &channel]) == answer).await
 }
 
-/// Waits until everything `locks` has sent was answered.
+/// Waits until the server has answered all requests of `locks`.
 pub async fn at_rest(locks: &LockManager) -> bool {
     eventually(PATIENCE, async || {
         let stats = locks.client().stats();
@@ -133,9 +134,9 @@ pub async fn at_rest(locks: &LockManager) -> bool {
     .await
 }
 
-/// Waits until `guard` has been renewed so many times more.
+/// Waits until the watchdog has renewed `guard` `times` times more.
 ///
-/// Serves as a clock, too: whatever else should have been renewed by the same watchdog has been by then.
+/// Also serves as a clock: by then, the same watchdog has renewed every other hold that was due.
 pub async fn renewed(guard: &Guard, times: u32) -> bool {
     for _ in 0..times {
         let before = guard.valid_until();
@@ -146,31 +147,31 @@ pub async fn renewed(guard: &Guard, times: u32) -> bool {
     guard.is_valid()
 }
 
-/// Waits for the news that `guard` is lost.
+/// Waits until `guard` reports its loss.
 ///
 /// # Panics
 ///
-/// If it does not come.
+/// If the guard does not report a loss.
 pub async fn lost(guard: &Guard) -> LostReason {
     tokio::time::timeout(PATIENCE, guard.lost()).await.expect("the loss is reported")
 }
 
-/// What the channels of locks begin with.
+/// The prefix of the locks' channels.
 const CHANNEL: &str = "redisson_lock__channel:";
 
-/// One request of the lock layer.
+/// A request of the lock layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// One attempt to take a lock.
+    /// An attempt to take a lock.
     Acquire {
         /// The lock.
         lock: String,
-        /// Who asks.
+        /// The owner that acquires.
         owner: String,
-        /// The hold count asked for.
+        /// The hold count that the request wants.
         count: String,
     },
-    /// One attempt to take several locks at once.
+    /// An attempt to take several locks at once.
     AcquireAll {
         /// The locks.
         locks: Vec<String>,
@@ -179,7 +180,7 @@ pub enum Asked {
     Release {
         /// The lock.
         lock: String,
-        /// Who gives back.
+        /// The owner that releases.
         owner: String,
         /// The hold count that remains; 0 frees the lock.
         count: String,
@@ -197,7 +198,7 @@ pub enum Asked {
 }
 
 impl Asked {
-    /// What a line of MONITOR asks for; `None` if it is no call of a script.
+    /// Parses the request in a line of MONITOR. Returns `None` if the line does not show a script's call.
     #[must_use]
     pub fn parse(observed: &Observed) -> Option<Self> {
         if observed.from_script() || !["EVAL", "EVALSHA"].contains(&observed.name().as_str()) {
@@ -229,7 +230,7 @@ impl Asked {
         })
     }
 
-    /// What each call asks for of those that a line of MONITOR shows as one; or the one that it is.
+    /// Returns all requests that a line of MONITOR shows: each member of a batch, or the single request.
     #[must_use]
     pub fn each(observed: &Observed) -> Vec<Self> {
         apart(observed).map_or_else(
@@ -238,13 +239,13 @@ impl Asked {
         )
     }
 
-    /// Everything that was asked, in the server's order.
+    /// Returns all requests, in the server's order.
     #[must_use]
     pub fn all(observed: &[Observed]) -> Vec<Self> {
         observed.iter().flat_map(Self::each).collect()
     }
 
-    /// Whether it is an attempt to take `lock`.
+    /// Returns true if the request is an attempt to take `lock`.
     #[must_use]
     pub fn acquires(&self, name: &str) -> bool {
         match self {
@@ -254,22 +255,22 @@ impl Asked {
         }
     }
 
-    /// Whether it frees `lock`.
+    /// Returns true if the request frees `lock`.
     #[must_use]
     pub fn frees(&self, name: &str) -> bool {
         matches!(self, Self::Release { lock, count, .. } if lock == name && count == "0")
     }
 
-    /// Whether it renews `lock`.
+    /// Returns true if the request renews `lock`.
     #[must_use]
     pub fn renews(&self, name: &str) -> bool {
         matches!(self, Self::Renew { holds } if holds.iter().any(|(lock, _)| lock == name))
     }
 }
 
-/// Holds that were renewed after the server had executed their release: there must be none.
+/// Returns the holds that were renewed after the server had executed their release. There must not be such holds.
 ///
-/// For owners that take a lock once, as those do that nobody presented.
+/// Works for owners that take a lock once, as all owners do that the library chose itself.
 #[must_use]
 pub fn renewed_after_release(asked: &[Asked]) -> Vec<(String, String)> {
     let mut released = std::collections::HashSet::new();
@@ -288,7 +289,7 @@ pub fn renewed_after_release(asked: &[Asked]) -> Vec<(String, String)> {
     found
 }
 
-/// The calls that were sent as one, as they would have been sent alone; `None` if it was one call.
+/// Splits a batch into its calls, as if each had been sent alone. Returns `None` if the command is a single call.
 fn apart(observed: &Observed) -> Option<Vec<Observed>> {
     let [verb, script, count, rest @ ..] = observed.args.as_slice() else { return None };
     if observed.from_script() || verb.to_uppercase() != "EVALSHA" {

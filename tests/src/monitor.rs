@@ -1,18 +1,20 @@
-//! What a server executed, as MONITOR reports it, complete between two moments of the test's choosing.
+//! A server's executed commands, as MONITOR reports them.
+//!
+//! The record is complete between two moments that the test chooses.
 
 use std::io;
 use std::thread::JoinHandle;
 
 use crate::cli::{Cli, Reply};
 
-/// A running MONITOR; [`stop`](Self::stop) hands over everything the server executed since it began.
+/// A running MONITOR. [`stop`](Self::stop) returns all commands that the server executed since it began.
 ///
-/// The server buffers what has not been read yet, so keep the observed stretch to some ten thousand commands, or have it
-/// read while it goes on: [`follow`](Self::follow).
+/// The server buffers unread output. Keep the observed stretch to some ten thousand commands, or read it continuously with
+/// [`follow`](Self::follow).
 #[derive(Debug)]
 pub struct Monitor {
     feed: Cli,
-    /// A second connection: its sentinel command marks the end of the stretch.
+    /// A second connection, whose sentinel command marks the end of the stretch.
     marker: Cli,
 }
 
@@ -24,13 +26,13 @@ impl Monitor {
         }
     }
 
-    /// Everything the server has executed since MONITOR began, in the server's order.
+    /// Returns all commands that the server has executed since MONITOR began, in the server's order.
     ///
-    /// Complete: it ends with a command of its own sent last, so all that was executed before it is included.
+    /// The list is complete, because its last command is the monitor's own, sent at the call of this method.
     ///
     /// # Errors
     ///
-    /// A broken connection, or a line in no known form.
+    /// A broken connection, or a line in an unknown form.
     pub fn stop(mut self) -> io::Result<Vec<Observed>> {
         self.marker.query(&["ECHO", SENTINEL])?;
         let mut observed = Vec::new();
@@ -40,8 +42,8 @@ impl Monitor {
         Ok(observed)
     }
 
-    /// Hands every command that a client sent to `sink` as it comes, on a thread of its own; what scripts called is left
-    /// out. For stretches of any length in which something happens every ten seconds.
+    /// Passes every command of a client to `sink` as it arrives, on a separate thread, without the commands of scripts. The stretch may
+    /// have any length, if a command arrives at least every ten seconds.
     #[must_use = "a broken feed is only told when it is stopped"]
     pub fn follow(self, mut sink: impl FnMut(Observed) + Send + 'static) -> Following {
         let Self { mut feed, marker } = self;
@@ -55,7 +57,7 @@ impl Monitor {
     }
 }
 
-/// A MONITOR that is being read; see [`Monitor::follow`].
+/// A MONITOR that a thread reads; see [`Monitor::follow`].
 #[derive(Debug)]
 pub struct Following {
     marker: Cli,
@@ -63,18 +65,18 @@ pub struct Following {
 }
 
 impl Following {
-    /// Returns when everything executed before this call has been handed over.
+    /// Returns when `sink` has got all commands that were executed before this call.
     ///
     /// # Errors
     ///
-    /// A broken connection, or a line in no known form.
+    /// A broken connection, or a line in an unknown form.
     pub fn stop(mut self) -> io::Result<()> {
         self.marker.query(&["ECHO", SENTINEL])?;
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 
-/// The next command whose line `wanted` accepts, or `None` at the end of the stretch.
+/// Returns the next command whose line `wanted` accepts, or `None` at the end of the stretch.
 fn next(feed: &mut Cli, wanted: impl Fn(&str) -> bool) -> io::Result<Option<Observed>> {
     loop {
         let line = feed.read_reply()?.to_string();
@@ -88,23 +90,23 @@ fn next(feed: &mut Cli, wanted: impl Fn(&str) -> bool) -> io::Result<Option<Obse
     }
 }
 
-/// One executed command.
+/// An executed command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observed {
-    /// The client's address, or `lua` for what a script called.
+    /// The client's address, or `lua` if a script called the command.
     pub client: String,
     /// The command's name, as sent, and its arguments.
     pub args: Vec<String>,
 }
 
 impl Observed {
-    /// Whether a script, not a client, issued the command.
+    /// Returns true if a script, not a client, issued the command.
     #[must_use]
     pub fn from_script(&self) -> bool {
         self.client == "lua"
     }
 
-    /// The command's name in upper case.
+    /// Returns the command's name in upper case.
     #[must_use]
     pub fn name(&self) -> String {
         self.args.first().map_or_else(String::new, |name| name.to_uppercase())
@@ -154,10 +156,10 @@ fn parse_quoted(text: &str) -> Option<Vec<String>> {
     }
 }
 
-/// Stands in every line about what a script called, and in no other unless an argument contains it.
+/// Part of every line about a script's command. Other lines contain it only inside an argument.
 const FROM_SCRIPT: &str = " lua] ";
 
-/// No test sends this.
+/// The text of the sentinel command; tests never send it.
 const SENTINEL: &str = "wheellock-tests: end of the observed stretch";
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
-//! Programs that stand still while calls are under way, and the fate of these calls. Does not judge it.
+//! Programs that stand still while calls are pending.
 //!
-//! A [`Pausing`] is one kind of program; it travels to the process as its arguments, and [`serve`] is its `main`.
+//! Reports the fate of these calls, and does not judge it.
+//!
+//! A [`Pausing`] is a kind of program. The process gets it as arguments, and [`serve`] is the process' `main`.
 
 use std::fmt::Debug;
 use std::io::{BufRead, BufReader};
@@ -15,7 +17,7 @@ use tokio::runtime::Builder;
 use tokio::task::yield_now;
 use wheellock::client::{CallOptions, Client, Command as Call, Config, Error, Timer, TlsConfig};
 
-/// One kind of program.
+/// A kind of program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pausing {
     /// The runtime of the connection.
@@ -82,11 +84,11 @@ pub struct Plan {
 /// Counts of one program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Calls that were under way when a pause began.
+    /// Calls that were pending when a pause began.
     pub calls: usize,
     /// Errors of these calls.
     pub errors: Vec<String>,
-    /// Connections that the client has made; one, if it has lost none.
+    /// The number of connections that the client has made. It is one, if the client has lost no connection.
     pub connections: u64,
 }
 
@@ -103,7 +105,7 @@ impl Tally {
 ///
 /// # Errors
 ///
-/// If the program cannot be started, or fails for another reason than a lost call.
+/// If the program cannot be started, or fails for a reason other than a lost call.
 pub fn run(
     mut program: Command,
     kind: Pausing,
@@ -137,7 +139,7 @@ pub fn run(
     Ok(tally)
 }
 
-/// The program's `main`: pauses as often as its arguments say, and prints what became of its calls.
+/// Runs the program's `main`: pauses `pauses` times, and prints the fate of its calls.
 ///
 /// # Errors
 ///
@@ -190,7 +192,7 @@ async fn stand_still(client: &Client, kind: Pausing, plan: Plan, number: u32) ->
     for call in 0..CALLS {
         let client_of_call = client.clone();
         calls.push(tokio::spawn(async move { ask(&client_of_call, call, plan).await }));
-        // The first one keeps back the answers of those behind it. The others become calls together.
+        // The first call delays the replies to the calls behind it. The other calls are sent together.
         while call == 0 && client.stats().calls == before {
             yield_now().await;
         }

@@ -1,10 +1,12 @@
-//! Libraries of other people that speak the lock of a single instance, each in a process of its own, driven line by line.
+//! Other projects' libraries that lock a single instance.
 //!
-//! Owns the parent's end of a protocol whose other ends are the programs in `tests/peers`, and knows what they need; knows no
-//! lock of ours. Fetches nothing: `cargo xtask peers` does.
+//! Each library runs in a process of its own, driven line by line.
 //!
-//! A peer gets the servers' URLs as arguments (before them, node-redlock its major version), and says `ready` when it may be
-//! asked. It answers one request after the other, each with a line; what begins with `> ` is an answer, everything else is talk.
+//! Implements the parent's end of a protocol; the programs in `tests/peers` are the other ends. Knows the requirements of the programs, but
+//! not our locks. Does not download anything: `cargo xtask peers` does.
+//!
+//! A peer gets the servers' URLs as arguments. node-redlock gets its major version before them. A peer says `ready` when it accepts
+//! requests. The peer answers each request, in order, with a line that begins with `> `. The parent ignores other lines.
 //!
 //! | request | answers |
 //! |---|---|
@@ -13,8 +15,8 @@
 //! | `release`: what was acquired last | `released`, `lost`, `unknown` (the library does not say) |
 //! | `increment NAME LEASE TIMES FILE`: acquire, read the number in the file, add one, write it back, release, pause for 1 ms | `done` |
 //!
-//! After the first word of an answer a reason may stand. A peer ends when its stdin closes, and the kernel closes that however
-//! the parent dies.
+//! After the first word, an answer may contain a reason. A peer ends when its stdin closes, and the kernel closes stdin however the parent
+//! dies.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -27,50 +29,50 @@ use tokio::sync::mpsc;
 
 use crate::server::target_directory;
 
-/// A library, and what it can do.
+/// A library and its abilities.
 #[derive(Debug)]
 pub struct Library {
-    /// What it is called.
+    /// The library's name.
     pub name: &'static str,
     /// Its folder, in `tests/peers` and in [`folder`](Self::folder).
     directory: &'static str,
-    /// How it is started.
+    /// The way to start the library.
     pub program: Program,
-    /// Whether it can extend a lease.
+    /// True if the library can extend a lease.
     pub extends: bool,
-    /// Whether a release says that there was nothing to release.
+    /// True if a release reports that the lock was already lost.
     pub tells: bool,
-    /// Whether it takes locks on a majority of servers.
+    /// The library's use of several servers.
     pub quorum: Quorum,
-    /// Whether a lock without an end is its default.
+    /// True if a lock without an end is the library's default.
     pub endless: bool,
 }
 
-/// What a library makes of several servers.
+/// A library's use of several servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quorum {
-    /// It knows one.
+    /// The library knows only one server.
     None,
-    /// A majority, as long as all answer.
+    /// A majority, while all servers reply.
     OfAllAlive,
-    /// A majority, whether the others answer or not.
+    /// A majority, even if the other servers do not reply.
     Some,
 }
 
-/// How a library is started.
+/// The way to start a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
     /// A program in Go, which has to be built.
     Go,
     /// A program for Node, and its first argument.
     Node(&'static str),
-    /// A program in Python, which has an environment of its own.
+    /// A program in Python, with an environment of its own.
     Python,
-    /// A test of the very program that runs: it serves if [`URLS`] says for which servers.
+    /// A test of the running program itself: the test serves if [`URLS`] names its servers.
     Itself(&'static str),
 }
 
-/// All of them.
+/// All libraries.
 pub static LIBRARIES: [Library; 7] = [
     Library {
         name: "redsync",
@@ -137,16 +139,16 @@ pub static LIBRARIES: [Library; 7] = [
     },
 ];
 
-/// For [`Program::Itself`]: the URLs of its servers, with spaces between them.
+/// The variable for [`Program::Itself`] with the URLs of its servers, separated by spaces.
 pub const URLS: &str = "WHEELLOCK_PEER_URLS";
 
-/// Those that can be started here. Says which cannot, and why.
+/// Returns the libraries that can be started here. Prints the other libraries and the reasons.
 #[must_use]
 pub fn present() -> Vec<&'static Library> {
     let is_present = |library: &&Library| match library.missing() {
         None => true,
         Some(missing) => {
-            // Not by a macro, whose output the test harness would swallow.
+            // Written directly, because the test harness would swallow the output of a macro.
             let _ = writeln!(std::io::stderr(), "skipped: {} needs {missing}", library.name);
             false
         }
@@ -155,7 +157,7 @@ pub fn present() -> Vec<&'static Library> {
 }
 
 impl Library {
-    /// What it needs and this machine does not have.
+    /// Returns the first requirement that this machine does not have.
     #[must_use]
     pub fn missing(&self) -> Option<String> {
         if let Some(tool) = self.tools().iter().find(|tool| !is_on_path(tool)) {
@@ -168,7 +170,7 @@ impl Library {
         (!fetched).then(|| "what `cargo xtask peers` fetches".to_owned())
     }
 
-    /// What has to be on PATH to fetch and to start it.
+    /// Returns the tools on PATH that are needed to fetch and to start the library.
     #[must_use]
     pub fn tools(&self) -> &'static [&'static str] {
         match self.program {
@@ -179,22 +181,22 @@ impl Library {
         }
     }
 
-    /// Where its program stands, and the manifest that names its version.
+    /// Returns the folder of the peer's program and of the manifest that names its version.
     #[must_use]
     pub fn sources(&self) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(self.directory)
     }
 
-    /// Where what was fetched stands.
+    /// Returns the folder of the fetched files.
     ///
     /// # Errors
     ///
-    /// There is no such place.
+    /// The folder cannot be determined.
     pub fn folder(&self) -> Result<PathBuf> {
         Ok(target_directory()?.join("peers").join(self.directory))
     }
 
-    /// Whether it was fetched, and in the version that the manifest names.
+    /// Returns true if the library was fetched in the version that the manifest names.
     ///
     /// # Errors
     ///
@@ -207,7 +209,7 @@ impl Library {
             .is_ok_and(|text| self.text().is_ok_and(|now| now == text)))
     }
 
-    /// Notes that it was fetched, as the manifest says now.
+    /// Notes that the library was fetched, in the manifest's current version.
     ///
     /// # Errors
     ///
@@ -216,7 +218,7 @@ impl Library {
         fs::write(self.folder()?.join(STAMP), self.text()?).context("cannot write the note")
     }
 
-    /// The sources on which it depends what is fetched.
+    /// Returns the sources that determine which files are fetched.
     #[must_use]
     pub fn made_from(&self) -> &'static [&'static str] {
         match self.program {
@@ -261,7 +263,7 @@ impl Library {
     }
 }
 
-/// A library at work. Dropping it kills the process.
+/// A running library. Dropping it kills the process.
 #[derive(Debug)]
 pub struct Peer {
     library: &'static Library,
@@ -271,11 +273,11 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Starts it, and waits until it may be asked.
+    /// Starts the peer, and waits until it accepts requests.
     ///
     /// # Panics
     ///
-    /// If it cannot be started.
+    /// If the peer cannot be started.
     pub async fn start(library: &'static Library, urls: &[String]) -> Self {
         let started = Self::spawn(library, urls);
         let mut peer = started.unwrap_or_else(|error| panic!("cannot start {}: {error:#}", library.name));
@@ -292,7 +294,7 @@ impl Peer {
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 if let Some(answer) = line.strip_prefix("> ") {
-                    // Not everybody waits for the answer.
+                    // The caller may have dropped the receiver.
                     let _ = sender.send(answer.to_owned());
                 }
             }
@@ -302,11 +304,11 @@ impl Peer {
 
     /// Sends a request without waiting for its answer.
     pub fn ask(&mut self, request: &str) {
-        // If it is gone, whoever waits for the answer will hear of it.
+        // If the peer is gone, the caller's wait for the answer fails.
         let _ = writeln!(self.stdin, "{request}");
     }
 
-    /// The next answer: its first word.
+    /// Returns the first word of the next answer.
     ///
     /// # Panics
     ///
@@ -321,22 +323,22 @@ impl Peer {
         word.to_owned()
     }
 
-    /// Asks for a lock; a wait of zero is one attempt.
+    /// Requests a lock. A wait of zero is a single attempt.
     pub fn asks_for(&mut self, lock: &str, lease: Duration, wait: Duration) {
         self.ask(&format!("acquire {lock} {} {}", lease.as_millis(), wait.as_millis()));
     }
 
-    /// Takes a lock if it can within `wait`; returns whether it did.
+    /// Takes a lock, if that is possible within `wait`. Returns true if the peer took it.
     ///
     /// # Panics
     ///
-    /// As [`answer`](Self::answer), and if the answer is no such answer.
+    /// As [`answer`](Self::answer), and if the answer is a different word.
     pub async fn acquires(&mut self, lock: &str, lease: Duration, wait: Duration) -> bool {
         self.asks_for(lock, lease, wait);
         self.is_one_of("acquired", "refused").await
     }
 
-    /// Extends what it holds to its lease; returns whether there was anything to extend.
+    /// Extends the peer's hold to `lease`. Returns true if the peer still had a hold.
     ///
     /// # Panics
     ///
@@ -346,11 +348,11 @@ impl Peer {
         self.is_one_of("extended", "lost").await
     }
 
-    /// Releases what it holds; returns whether there was anything to release, `None` if it does not say.
+    /// Releases the peer's hold. Returns true if the peer still had a hold, and `None` if the library does not say.
     ///
     /// # Panics
     ///
-    /// As [`acquires`](Self::acquires), and if it says what it should not be able to, or does not say what it should.
+    /// As [`acquires`](Self::acquires), and if the answer contradicts [`Library::tells`].
     pub async fn releases(&mut self) -> Option<bool> {
         self.ask("release");
         if self.library.tells {
@@ -368,7 +370,7 @@ impl Peer {
 
     /// Kills the process with SIGKILL and waits until it is gone.
     pub fn kill(&mut self) {
-        // Gone already is as good.
+        // An error says that the process is already gone.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -385,8 +387,8 @@ fn is_on_path(tool: &str) -> bool {
     path.is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(tool).is_file()))
 }
 
-/// In the folder of what was fetched: what it was fetched for.
+/// The file in the folder of fetched files that names the manifest they were fetched for.
 const STAMP: &str = "fetched-for";
 
-/// Longer than any single request takes, so that a hang is an error and not a hang.
+/// Longer than any single request takes, so that a hang becomes an error.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);

@@ -1,6 +1,6 @@
-//! Percent-encoding, for words that are sent line by line and for URLs.
+//! Percent-encoding, for words of line protocols and for URLs.
 
-/// Percent-encodes everything that is no letter and no digit.
+/// Percent-encodes all bytes other than letters and digits.
 pub(crate) fn encode(text: &str) -> String {
     let byte = |byte: u8| {
         if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02X}") }
@@ -8,7 +8,7 @@ pub(crate) fn encode(text: &str) -> String {
     text.bytes().map(byte).collect()
 }
 
-/// Reads what Java's `URLEncoder` writes.
+/// Decodes the output of Java's `URLEncoder`.
 pub(crate) fn decode(text: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut rest = text.bytes();

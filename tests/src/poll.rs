@@ -1,8 +1,10 @@
-//! Waiting for a condition, bounded by a timeout: the only way tests wait for anything.
+//! Waiting for a condition, bounded by a timeout.
+//!
+//! Tests wait in no other way.
 
 use std::time::{Duration, Instant};
 
-/// Asks `condition` until it holds or `timeout` has passed; returns whether it held.
+/// Checks `condition` until it is true or `timeout` has passed. Returns true if the condition was true.
 ///
 /// Blocks the thread; in async code use [`eventually`].
 #[must_use = "a condition that never held is a failed test"]
@@ -19,7 +21,7 @@ pub fn poll_until(timeout: Duration, mut condition: impl FnMut() -> bool) -> boo
     }
 }
 
-/// The async form of [`poll_until`]: `eventually(timeout, async || lock.is_locked().await == Ok(false))`.
+/// Waits as [`poll_until`] does, in async code: `eventually(timeout, async || lock.is_locked().await == Ok(false))`.
 #[must_use = "a condition that never held is a failed test"]
 pub async fn eventually(timeout: Duration, mut condition: impl AsyncFnMut() -> bool) -> bool {
     let deadline = Instant::now() + timeout;
@@ -34,7 +36,7 @@ pub async fn eventually(timeout: Duration, mut condition: impl AsyncFnMut() -> b
     }
 }
 
-/// Short beside a server's start (about 50 ms), long beside one PING (about 50 us).
+/// The pause between two checks. It is short beside a server's start (about 50 ms) and long beside a PING (about 50 us).
 const INTERVAL: Duration = Duration::from_millis(1);
 
 #[cfg(test)]

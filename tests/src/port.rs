@@ -1,27 +1,29 @@
-//! Loopback TCP ports for servers, each taken by one owner at a time on the whole machine.
+//! Loopback TCP ports for servers.
+//!
+//! Only one owner on the whole machine has a port at a time.
 
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use anyhow::{Result, bail};
 
-/// A port that is ours also while the server on it is down.
+/// A port that stays reserved while its server is down.
 #[derive(Debug)]
 pub(crate) struct Port {
     number: u16,
-    /// Servers speak TCP, so the UDP port of the same number is free to say that the port is taken. The kernel takes it
-    /// back however we end.
+    /// Servers speak TCP, so the UDP port of the same number is free. Binding it reserves the port. The kernel frees it however this
+    /// process ends.
     _reservation: UdpSocket,
 }
 
 impl Port {
-    /// A port nobody listens on or has reserved, below the range the kernel hands out by itself.
+    /// Reserves a port without a listener or another reservation, below the range of ports that the kernel assigns.
     ///
-    /// Inside that range, a client that redials a dead server's port can be given that very port as its own
-    /// source, connect to itself, and keep the server from coming back.
+    /// Inside that range, the kernel could assign a dead server's port to a client that redials it. The client would then connect to
+    /// itself, and the server could not bind the port again.
     pub(crate) fn reserve() -> Result<Self> {
         static NEXT: AtomicU16 = AtomicU16::new(0);
-        // Processes running side by side start looking at different places; 61 is coprime to the span's length.
+        // Concurrent processes begin their search at different ports. 61 is coprime to the span's length.
         let start = std::process::id().wrapping_mul(61);
         for _ in 0..SPAN {
             let offset =
@@ -40,7 +42,7 @@ impl Port {
     }
 }
 
-/// Linux hands out 32768 and up, macOS 49152 and up.
+/// The kernel's own range begins at 32768 on Linux, and at 49152 on macOS.
 const FIRST: u16 = 20_000;
 const SPAN: u16 = 12_000;
 

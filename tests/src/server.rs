@@ -1,8 +1,10 @@
-//! One private `redis-server` (or Valkey) process: started, killed, restarted, paused, and never left behind.
+//! A private `redis-server` (or Valkey) process.
 //!
-//! The server's parent is a small shell, the guardian, which kills the server by pid as soon as a pipe held
-//! by the owning process closes. The kernel closes it however the owner dies, SIGKILL included, so no test
-//! run, aborted or not, leaves a server behind; and no unsafe `pre_exec` is needed for it.
+//! Tests start, kill, restart and pause the server, and never leave it running.
+//!
+//! The server's parent is a small shell, the guardian. The owning process holds a pipe to the guardian; when the pipe closes, the guardian
+//! kills the server by pid. The kernel closes the pipe however the owner dies, even by SIGKILL. So a test run never leaves a server
+//! running, and it needs no unsafe `pre_exec`.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -23,24 +25,24 @@ use crate::cli::{Cli, Reply};
 use crate::monitor::Monitor;
 use crate::port::Port;
 
-/// A private server; dropping it kills the process and removes its directory.
+/// A private server. Dropping it kills the process and removes its directory.
 ///
-/// It listens on a unix socket in a directory of its own, and on a loopback TCP port if [`Builder::tcp`] asked.
-/// All methods block; [`restart`](Self::restart) for about 50 ms, the others for well under one.
+/// The server listens on a unix socket in its own directory, and with [`Builder::tcp`] also on a loopback TCP port. All methods block:
+/// [`restart`](Self::restart) for about 50 ms, the others for much less.
 #[derive(Debug)]
 pub struct RedisServer {
     binary: PathBuf,
     plan: Builder,
     directory: PathBuf,
     port: Option<Port>,
-    /// Where the nodes of a cluster speak to each other.
+    /// The port of the cluster's bus.
     bus_port: Option<Port>,
     process: Option<Process>,
     paused: AtomicBool,
 }
 
 impl RedisServer {
-    /// Starts a server with the defaults: unix socket only, nothing persisted.
+    /// Starts a server with the defaults: only a unix socket, and no persistence.
     ///
     /// # Panics
     ///
@@ -50,13 +52,13 @@ impl RedisServer {
         Self::builder().start()
     }
 
-    /// Chooses what to start.
+    /// Returns a builder with the default settings.
     #[must_use]
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Where clients connect: [`tcp_url`](Self::tcp_url) if TCP was asked for, otherwise `unix:///path`.
+    /// Returns the URL for clients: [`tcp_url`](Self::tcp_url) if the server has a TCP port, otherwise `unix:///path`.
     #[must_use]
     pub fn url(&self) -> String {
         if self.port.is_some() { self.tcp_url() } else { self.unix_url() }
@@ -68,7 +70,7 @@ impl RedisServer {
         format!("unix://{}", self.socket_path().display())
     }
 
-    /// `redis://127.0.0.1:port`, or `rediss:` if it speaks TLS
+    /// `redis://127.0.0.1:port`, or `rediss:` if the server speaks TLS
     ///
     /// # Panics
     ///
@@ -90,7 +92,7 @@ impl RedisServer {
         SocketAddr::from((Ipv4Addr::LOCALHOST, port.number()))
     }
 
-    /// Where the nodes of its cluster speak to it.
+    /// Returns the port of the cluster's bus.
     pub(crate) fn bus_port(&self) -> u16 {
         self.bus_port.as_ref().map_or(0, Port::number)
     }
@@ -107,7 +109,7 @@ impl RedisServer {
         &self.directory
     }
 
-    /// Where the certificate stands that clients have to trust.
+    /// Returns the file with the certificate that clients have to trust.
     ///
     /// # Panics
     ///
@@ -128,7 +130,7 @@ impl RedisServer {
         self.process().pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// What the server has logged, over all its restarts.
+    /// Returns the server's log, over all its restarts.
     #[must_use]
     pub fn log(&self) -> String {
         log_in(&self.directory)
@@ -154,7 +156,7 @@ impl RedisServer {
         }
     }
 
-    /// Starts the process again as if for the first time: at the same addresses, and with nothing left of what it knew.
+    /// Starts the process again without its data and files, at the same addresses.
     ///
     /// # Panics
     ///
@@ -170,7 +172,7 @@ impl RedisServer {
             let removed =
                 if is_directory { fs::remove_dir_all(file.path()) } else { fs::remove_file(file.path()) };
             match removed {
-                // The killed server's child, which rewrites a file, has renamed its draft meanwhile; no server reads it.
+                // The killed server's child was rewriting a file and has renamed its draft meanwhile. No server reads it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 removed => removed.unwrap_or_else(|error| panic!("{}: {error}", file.path().display())),
             }
@@ -178,19 +180,19 @@ impl RedisServer {
         self.restart();
     }
 
-    /// Stops the process in its tracks (SIGSTOP): connections stay open and nothing answers.
+    /// Stops the process with SIGSTOP. Connections stay open, and the server does not reply.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
         self.paused.store(true, Ordering::Relaxed);
     }
 
-    /// Lets a paused process go on (SIGCONT).
+    /// Resumes a paused process (SIGCONT).
     pub fn resume(&self) {
         self.signal(Signal::CONT);
         self.paused.store(false, Ordering::Relaxed);
     }
 
-    /// Undoes a kill or a pause, whichever it was.
+    /// Undoes a kill or a pause.
     ///
     /// # Panics
     ///
@@ -205,17 +207,17 @@ impl RedisServer {
         }
     }
 
-    /// Whether the process has neither been killed nor paused.
+    /// Returns true if the process was neither killed nor paused.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.process.is_some() && !self.paused.load(Ordering::Relaxed)
     }
 
-    /// A new, independent connection to this server, authenticated if it has a password.
+    /// Opens a new, independent connection to this server, and authenticates if the server has a password.
     ///
     /// # Errors
     ///
-    /// Those of `connect(2)`, or a refused AUTH.
+    /// Errors of `connect(2)`, or a refused AUTH.
     pub fn connect(&self) -> io::Result<Cli> {
         let mut cli = Cli::connect_unix(&self.socket_path())?;
         if let Some((_, password)) = self.plan.args.iter().find(|(name, _)| name == "requirepass")
@@ -226,13 +228,13 @@ impl RedisServer {
         Ok(cli)
     }
 
-    /// Runs one command over a connection of its own, as `redis-cli` would.
+    /// Runs a command over a separate connection, as `redis-cli` would.
     ///
-    /// The text is bare; nil is `(nil)`, an error reply `(error) ...`, array elements are lines.
+    /// The text is bare. Nil is `(nil)`, an error reply is `(error) ...`, and each element of an array is a line.
     ///
     /// # Panics
     ///
-    /// If the server cannot be reached or does not answer within ten seconds.
+    /// If the server cannot be reached or does not reply within ten seconds.
     #[must_use]
     pub fn cli(&self, args: &[&str]) -> String {
         match self.connect().and_then(|mut cli| cli.query(args)) {
@@ -241,11 +243,11 @@ impl RedisServer {
         }
     }
 
-    /// The version of Redis that this is, or in case of Valkey is compatible with (7.2.4).
+    /// Returns the server's version of Redis. For Valkey, it is the version that Valkey is compatible with (7.2.4).
     ///
     /// # Panics
     ///
-    /// If the server cannot be reached, or does not tell.
+    /// If the server cannot be reached, or does not report its version.
     #[must_use]
     pub fn redis_version(&self) -> (u32, u32, u32) {
         let info = self.cli(&["INFO", "server"]);
@@ -258,8 +260,8 @@ impl RedisServer {
         }
     }
 
-    /// The command that deletes a key if it is one's own, if this server knows one: as its own version says, not the one that it is
-    /// compatible with.
+    /// Returns the command that deletes a key on condition of its value, if this server has such a command. The server's own version
+    /// decides, not the version that it is compatible with.
     ///
     /// # Panics
     ///
@@ -274,7 +276,7 @@ impl RedisServer {
         }
     }
 
-    /// Starts to observe every command the server executes.
+    /// Starts to observe all commands that the server executes.
     ///
     /// # Panics
     ///
@@ -294,10 +296,10 @@ impl RedisServer {
         kill_process(pid, signal).unwrap_or_else(|error| panic!("signal {signal:?} to {pid:?}: {error}"));
     }
 
-    /// Starts the process and waits until it serves.
+    /// Starts the process and waits until it accepts connections.
     fn spawn(&mut self) -> Result<()> {
         self.write_certificates()?;
-        // Only the server's own process is to see these, not the guardian: `env` becomes the server.
+        // Only the server's process may see these variables, not the guardian. `env` replaces itself by the server.
         let mut command: Vec<OsString> = vec!["env".into()];
         command.extend(self.plan.environment.iter().map(|(name, value)| format!("{name}={value}").into()));
         command.push(self.binary.clone().into());
@@ -334,7 +336,7 @@ impl RedisServer {
         }
     }
 
-    /// What every server is told, whatever was asked for.
+    /// Returns the directives that every server gets.
     fn own_directives(&self) -> Vec<(String, String)> {
         let path = |path: PathBuf| path.to_string_lossy().into_owned();
         let port = |port: &Option<Port>| port.as_ref().map_or(0, Port::number).to_string();
@@ -362,7 +364,7 @@ impl RedisServer {
         directives.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    /// The server's configuration file, written unless the server has it already: it may have changed it since.
+    /// Writes the server's configuration file, unless it exists: the server may have rewritten it.
     fn config_file(&self) -> Result<PathBuf> {
         let path = self.directory.join("server.conf");
         if !path.exists() {
@@ -371,7 +373,7 @@ impl RedisServer {
                 let value = value.replace('\\', r"\\").replace('"', "\\\"");
                 let _ = writeln!(text, "{name} \"{value}\"");
             }
-            // What was asked for may be several words: the rest of a line.
+            // The value of a directive may be several words, up to the end of the line.
             for (name, value) in &self.plan.args {
                 let value = if value.is_empty() { "\"\"" } else { value };
                 let _ = writeln!(text, "{name} {value}");
@@ -402,12 +404,12 @@ impl RedisServer {
 impl Drop for RedisServer {
     fn drop(&mut self) {
         self.kill();
-        // Best effort: a leftover directory under `target/` harms nobody.
+        // Best effort: a leftover directory under `target/` does no harm.
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
-/// What server to start.
+/// The settings of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     kind: Kind,
@@ -434,55 +436,53 @@ struct Tls {
 }
 
 impl Builder {
-    /// Listens on a free loopback TCP port too.
+    /// Listens on a free loopback TCP port as well.
     #[must_use]
     pub fn tcp(mut self) -> Self {
         self.tcp = true;
         self
     }
 
-    /// Listens on that port with TLS instead of plain text. `trusted` is the certificate, as PEM, of the authority that
-    /// signed what clients, replicas and other nodes show. A client that shows nothing is welcome; a `tls-auth-clients`
-    /// among the directives says otherwise.
+    /// Listens on the TCP port with TLS instead of plain text. `trusted` is the certificate, as PEM, of the authority for clients, replicas
+    /// and other nodes. The server accepts clients without a certificate, unless a `tls-auth-clients` directive changes that.
     #[must_use]
     pub fn tls(mut self, identity: &Identity, trusted: &str) -> Self {
         self.tls = Some(Tls { identity: identity.clone(), trusted: trusted.to_owned() });
         self.tcp()
     }
 
-    /// Starts a node of a cluster, which knows nobody yet and serves no slot. Its bus has a port of its own.
+    /// Starts a node of a cluster. The node does not know other nodes yet, and serves no slot. The bus has a separate port.
     ///
-    /// Redis 7 or later, or Valkey: earlier ones cannot choose the port of the bus.
+    /// Needs Redis 7 or later, or Valkey: earlier versions cannot choose the port of the bus.
     #[must_use]
     pub fn cluster(mut self) -> Self {
         self.kind = Kind::Cluster;
         self.tcp()
     }
 
-    /// Starts a Sentinel. It keeps what it learns in its [configuration file](Self::config_file).
+    /// Starts a Sentinel. The Sentinel saves its state in its [configuration file](Self::config_file).
     #[must_use]
     pub fn sentinel(mut self) -> Self {
         self.kind = Kind::Sentinel;
         self.tcp().config_file()
     }
 
-    /// Keeps the directives in a file, which the server may rewrite: what it was told by REPLICAOF, say, outlives a
-    /// restart. The values of [`arg`](Self::arg) stand there as they are; an empty one is `""`.
+    /// Keeps the directives in a file that the server may rewrite. A role from REPLICAOF then survives a restart, for example. The file
+    /// contains the values of [`arg`](Self::arg) verbatim; an empty value is `""`.
     #[must_use]
     pub fn config_file(mut self) -> Self {
         self.config_file = true;
         self
     }
 
-    /// Adds a command that is run after every start, restarts included, before the server counts as started.
+    /// Adds a command that runs after every start and restart, before the server counts as started.
     #[must_use]
     pub fn first_command(mut self, command: &[&str]) -> Self {
         self.first_commands.push(command.iter().map(|word| (*word).to_owned()).collect());
         self
     }
 
-    /// Adds one configuration directive: `.arg("appendonly", "yes")`. A `requirepass` is used by
-    /// [`RedisServer::cli`] and its sisters as well.
+    /// Adds a configuration directive: `.arg("appendonly", "yes")`. [`RedisServer::cli`] and similar methods use a `requirepass` as well.
     #[must_use]
     pub fn arg(mut self, name: &str, value: &str) -> Self {
         self.args.push((name.to_owned(), value.to_owned()));
@@ -496,7 +496,7 @@ impl Builder {
         self
     }
 
-    /// Starts the server and waits until it answers PING.
+    /// Starts the server and waits until it replies to PING.
     ///
     /// # Panics
     ///
@@ -506,11 +506,11 @@ impl Builder {
         self.try_start().unwrap_or_else(|error| panic!("cannot start a redis-server: {error:#}"))
     }
 
-    /// As [`start`](Self::start), for tools that report errors instead of panicking.
+    /// Starts the server like [`start`](Self::start), for tools that report errors instead of panicking.
     ///
     /// # Errors
     ///
-    /// No server binary was found, or it did not start; the message carries the server's log.
+    /// There is no server binary, or the server did not start. The message contains the server's log.
     pub fn try_start(self) -> Result<RedisServer> {
         let binary = find_server_binary().context(
             "found no redis-server or valkey-server on PATH, and REDIS_SERVER_BIN is not set \
@@ -530,7 +530,7 @@ impl Builder {
             attempts -= 1;
             match server.spawn() {
                 Ok(()) => return Ok(server),
-                // Somebody else took the port between our look and the server's bind.
+                // Another process took the port between our check and the server's bind.
                 Err(error) if attempts > 0 && format!("{error}").contains("Address already in use") => {}
                 Err(error) => return Err(error),
             }
@@ -538,7 +538,7 @@ impl Builder {
     }
 }
 
-/// The server binary to use: `REDIS_SERVER_BIN`, else `redis-server`, else `valkey-server` on `PATH`.
+/// Returns the server binary: `REDIS_SERVER_BIN`, else `redis-server`, else `valkey-server` on `PATH`.
 #[must_use]
 pub fn find_server_binary() -> Option<PathBuf> {
     if let Some(chosen) = std::env::var_os("REDIS_SERVER_BIN") {
@@ -551,12 +551,12 @@ pub fn find_server_binary() -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// One incarnation of the server, and its guardian.
+/// A process of the server, and its guardian.
 #[derive(Debug)]
 struct Process {
     pid: Pid,
     guardian: Child,
-    /// The guardian kills the server when this closes.
+    /// The guardian kills the server when this pipe closes.
     _lifeline: ChildStdin,
     output: BufReader<ChildStdout>,
 }
@@ -570,7 +570,7 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            // Ctrl-C is for the owner; the guardian follows when the owner is gone.
+            // Ctrl-C is for the owner. The guardian follows when the owner is gone.
             .process_group(0)
             .spawn()
             .context("cannot start sh")?;
@@ -583,27 +583,27 @@ impl Process {
         Ok(Self { pid, guardian, _lifeline: lifeline, output })
     }
 
-    /// Whether the server is gone; the guardian leaves right after it.
+    /// Returns true if the server is gone. The guardian exits right after the server.
     fn has_exited(&mut self) -> bool {
         matches!(self.guardian.try_wait(), Ok(Some(_)))
     }
 
     fn kill(mut self) {
-        // The pid cannot have been reused while the guardian lives, for the guardian reaps it. If the server
-        // is gone already there is nothing to kill.
+        // The guardian reaps the pid, so the system cannot reuse the pid while the guardian lives. If the server is already gone, no
+        // process has to be killed.
         if !self.has_exited() {
             let _ = kill_process(self.pid, Signal::KILL);
         }
-        // The guardian's last act, after it has reaped the server, is to close its stdout.
+        // The guardian closes its stdout as its last act, after it has reaped the server.
         let _ = io::copy(&mut self.output, &mut io::sink());
         let _ = self.guardian.wait();
     }
 }
 
-/// Starts the server, prints its pid, and kills it when stdin closes.
+/// Shell script that starts the server, prints its pid, and kills the server when stdin closes.
 ///
-/// A background command's stdin is /dev/null, hence the copy to descriptor 3. Terminal signals are ignored:
-/// only the pipe decides, and it closes however the owner ends.
+/// The stdin of a background command is /dev/null, hence the copy to descriptor 3. The script ignores the terminal's signals. Only the pipe
+/// ends it, and the pipe closes however the owner ends.
 const GUARDIAN: &str = r#"
 trap '' HUP INT QUIT TERM
 "$@" </dev/null >>log 2>&1 &
@@ -624,14 +624,14 @@ fn log_in(directory: &Path) -> String {
     fs::read_to_string(directory.join(LOG)).unwrap_or_default()
 }
 
-/// Where build output goes.
+/// Returns the folder of build output.
 pub(crate) fn target_directory() -> io::Result<PathBuf> {
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("target"), PathBuf::from);
     std::path::absolute(target)
 }
 
-/// A fresh directory whose socket path the kernel accepts: under `target/` if that is short enough.
+/// Makes a fresh directory whose socket path is short enough for the kernel, under `target/` if possible.
 fn make_directory() -> Result<PathBuf> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let under_target = target_directory()?.join("servers");
@@ -645,21 +645,21 @@ fn make_directory() -> Result<PathBuf> {
         fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
         match fs::create_dir(&directory) {
             Ok(()) => return Ok(directory),
-            // Left by a killed process that had our pid.
+            // A killed process that had our pid left it.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error).context(format!("cannot create {}", directory.display())),
         }
     }
 }
 
-/// As the guardian calls it.
+/// The log's name in the guardian's script.
 const LOG: &str = "log";
 const CHAIN: &str = "chain.pem";
 const KEY: &str = "key.pem";
 const TRUSTED: &str = "trusted.pem";
 const PORT_ATTEMPTS: usize = 10;
-/// `sun_path` holds 108 bytes with its NUL on Linux, 104 on macOS.
+/// `sun_path` holds 108 bytes with its NUL on Linux, and 104 on macOS.
 const MAX_SOCKET_PATH: usize = 103;
-/// A start takes about 50 ms; a loaded machine, or loading a large append-only file, takes longer.
+/// A start takes about 50 ms. A loaded machine, or a large append-only file, takes longer.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 const READINESS_INTERVAL: Duration = Duration::from_millis(1);

@@ -1,10 +1,12 @@
-//! What the library tells its callers, in the words of histories, which do not know the library.
+//! The library's errors in the words of histories.
+//!
+//! Histories do not know the library.
 
 use wheellock::{Error, LostReason};
 
 use crate::history::{Outcome, Reason};
 
-/// Whether a call that failed may have taken effect.
+/// Returns whether a failed call may have taken effect.
 pub(crate) fn outcome(error: &Error) -> Outcome {
     match error.outcome() {
         wheellock::Outcome::NotSent => Outcome::NotSent,
@@ -13,7 +15,7 @@ pub(crate) fn outcome(error: &Error) -> Outcome {
     }
 }
 
-/// Why a lock was lost.
+/// Returns why a lock was lost.
 pub(crate) fn reason(reason: LostReason) -> Reason {
     match reason {
         LostReason::NotOwner => Reason::NotOwner,

@@ -1,13 +1,15 @@
-//! What clients send, written down so that it is the same from run to run: the text of golden files, and how it differs.
+//! Clients' commands as text for golden files.
 //!
-//! Knows which values are random; what a command means is the reader's business.
+//! The text is the same in every run. The module also shows how two texts differ.
+//!
+//! Recognizes random values. Does not know the meaning of a command.
 
 use std::collections::HashMap;
 use std::fmt::Write;
 
 use crate::monitor::Observed;
 
-/// Writes down observed commands. What scripts called follows the script's line, indented.
+/// A writer of observed commands. The commands of a script follow the script's line, indented.
 #[derive(Debug, Default)]
 pub struct Scribe {
     scripts: HashMap<String, String>,
@@ -19,7 +21,8 @@ impl Scribe {
         self.scripts.insert(sha.to_owned(), format!("<{name}>"));
     }
 
-    /// One line per command that came over TCP. Connections' own commands are left out: when they come is chance.
+    /// Writes a line for each command that arrived over TCP. Leaves out commands that maintain a connection, because their timing is
+    /// random.
     #[must_use]
     pub fn write(&self, observed: &[Observed]) -> String {
         let mut text = String::new();
@@ -58,13 +61,13 @@ impl Scribe {
     }
 }
 
-/// What is said on a connection to keep it, whatever it is used for.
+/// Commands that maintain a connection, independent of its use.
 const CHATTER: &[&str] = &["PING", "HELLO", "CLIENT", "SELECT", "AUTH", "ECHO"];
 
-/// How long Redisson keeps the latch that makes its unlock idempotent: four times 4 to 5 s, drawn anew each time.
+/// The lifetime of the latch that makes Redisson's unlock idempotent. It is four times 4 to 5 s, drawn anew for each latch.
 const LATCH_MILLIS: std::ops::RangeInclusive<u64> = 16_000..=20_000;
 
-/// `uuid:number` becomes `<owner>`.
+/// Replaces `uuid:number` by `<owner>`.
 fn without_owner(arg: &str) -> String {
     let is_number = |number: &str| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     match arg.split_once(':') {
@@ -78,7 +81,7 @@ fn is_uuid(text: &str) -> bool {
     lengths == [8, 4, 4, 4, 12] && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
-/// The random end of a latch's name, 32 hexadecimal digits, becomes `<request>`.
+/// Replaces the random end of a latch's name, 32 hexadecimal digits, by `<request>`.
 fn without_request(arg: &str) -> String {
     match arg.rsplit_once(':') {
         Some((name, request)) if request.len() == 32 && request.bytes().all(|b| b.is_ascii_hexdigit()) => {
@@ -88,14 +91,15 @@ fn without_request(arg: &str) -> String {
     }
 }
 
-/// Where two texts differ: lines only in the first with `-`, only in the second with `+`; `None` if they are the same.
+/// Returns the difference of two texts. Lines only in the first have `-`, lines only in the second have `+`. Returns `None` for equal
+/// texts.
 #[must_use]
 pub fn difference(expected: &str, found: &str) -> Option<String> {
     if expected == found {
         return None;
     }
     let (old, new): (Vec<_>, Vec<_>) = (expected.lines().collect(), found.lines().collect());
-    // Length of the longest common subsequence of what follows each pair of lines.
+    // Length of the longest common subsequence of the rests after each pair of lines.
     let mut common = vec![vec![0_usize; new.len() + 1]; old.len() + 1];
     for i in (0..old.len()).rev() {
         for j in (0..new.len()).rev() {

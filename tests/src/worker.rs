@@ -1,8 +1,9 @@
-//! Worker processes that take and release one lock on command, so that properties between processes are
-//! shown between real processes.
+//! Worker processes that take and release a lock on command.
 //!
-//! The parent writes one request per line to the worker's stdin and reads one answer per line from its stdout.
-//! A worker ends when its stdin closes, so it cannot outlive its parent.
+//! Tests use them to show properties between processes with real processes.
+//!
+//! The parent writes a request per line to the worker's stdin, and reads an answer per line from the worker's stdout. A worker ends when
+//! its stdin closes, so it cannot outlive its parent.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -29,9 +30,9 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a process whose `main` calls [`serve`] with the arguments appended here: the URL, the lock's
-    /// name, as [`of_kind`] reads it, or that of a semaphore behind `semaphore@` or `permits@`, or of a latch behind `latch@`,
-    /// and the watchdog's lease in milliseconds.
+    /// Starts a process whose `main` calls [`serve`] with the arguments appended here. These are the URL, the name, and the watchdog's
+    /// lease in milliseconds. The name is that of a lock, as [`of_kind`] reads it. It may also name a semaphore after `semaphore@` or
+    /// `permits@`, or a latch after `latch@`.
     ///
     /// # Errors
     ///
@@ -69,7 +70,7 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// No answer in time, the worker died, or it reports an error of the lock layer.
+    /// The answer is late, the worker died, or the worker reports an error of the lock layer.
     pub fn answer(&mut self) -> Result<Answer> {
         let line = self.answers.recv_timeout(ANSWER_TIMEOUT).context("no answer from the worker")?;
         Answer::parse(&line)
@@ -79,17 +80,17 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// Those of [`request`](Self::request) and [`answer`](Self::answer).
+    /// Errors of [`request`](Self::request) and [`answer`](Self::answer).
     pub fn ask(&mut self, request: &Request<'_>) -> Result<Answer> {
         self.request(request)?;
         self.answer()
     }
 
-    /// Kills the worker with SIGKILL: no cleanup runs in it. Returns once it is gone.
+    /// Kills the worker with SIGKILL, so that it cannot clean up. Returns when the worker is gone.
     ///
     /// # Errors
     ///
-    /// Those of `kill(2)` and `wait(2)`.
+    /// Errors of `kill(2)` and `wait(2)`.
     pub fn kill(mut self) -> io::Result<()> {
         self.child.kill()?;
         self.child.wait().map(drop)
@@ -98,28 +99,28 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Gone already is as good.
+        // An error says that the process is already gone.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What a worker can be asked to do.
+/// A request to a worker.
 #[derive(Clone, Copy, Debug)]
 pub enum Request<'a> {
-    /// Acquire the lock, waiting as long as it takes, and keep it. Answer: `Acquired`.
+    /// Acquire the lock without a time limit, and keep it. Answer: `Acquired`.
     Acquire,
-    /// Acquire the lock, waiting no longer than this. Answer: `Acquired` or `GaveUp`.
+    /// Acquire the lock within this time. Answer: `Acquired` or `GaveUp`.
     TryAcquireFor(Duration),
-    /// Release what is held. Answer: `Released` or `AlreadyLost`.
+    /// Release the hold. Answer: `Released` or `AlreadyLost`.
     Release,
-    /// So many times: acquire, read the number in the file, add one, write it back, release. Answer: `Done`.
+    /// Repeat this many times: acquire, read the number in the file, add one, write it back, release. Answer: `Done`.
     Increment(u32, &'a Path),
-    /// The same without the lock, to show that it matters.
+    /// Do the same without the lock, to show that the lock matters.
     IncrementUnlocked(u32, &'a Path),
-    /// Have so many tasks wait for the latch. Answer: `Waiting`, once all of them do.
+    /// Make this many tasks wait for the latch. Answer: `Waiting`, when all of them wait.
     Await(u32),
-    /// Wait for these tasks. Answer: `Open`.
+    /// Join these tasks. Answer: `Open`.
     Join,
     /// Count the latch down. Answer: `Done`.
     CountDown,
@@ -140,31 +141,31 @@ impl Request<'_> {
     }
 }
 
-/// What a worker answers.
+/// A worker's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// What happened.
+    /// The end of the request.
     pub what: Outcome,
-    /// When the worker's call returned, on the clock of [`monotonic`], which all processes share.
+    /// The return of the worker's call, on the clock of [`monotonic`], which all processes share.
     pub at: Duration,
 }
 
-/// How a request ended.
+/// The end of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The lock is held now.
+    /// The worker holds the lock now.
     Acquired,
-    /// The wait was over before the lock was free.
+    /// The wait timed out before the lock was free.
     GaveUp,
-    /// The hold was released.
+    /// The worker released the hold.
     Released,
-    /// There was nothing left to release.
+    /// The hold was already lost.
     AlreadyLost,
-    /// The increments, or whatever else, are done.
+    /// The increments, or other work, are done.
     Done,
     /// All tasks wait for the latch.
     Waiting,
-    /// The latch is open, and all tasks have gone on.
+    /// The latch is open, and all tasks have continued.
     Open,
 }
 
@@ -192,23 +193,23 @@ impl Answer {
     }
 }
 
-/// `CLOCK_MONOTONIC`: the one clock whose readings can be compared between the processes of a machine.
+/// Reads `CLOCK_MONOTONIC`, the only clock whose readings the processes of a machine can compare.
 #[must_use]
 pub fn monotonic() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or_default())
 }
 
-/// A manager whose watchdog keeps locks alive in steps of `lease`.
+/// Connects a manager with this watchdog lease.
 ///
 /// # Errors
 ///
-/// Those of connecting.
+/// Errors of connecting.
 pub async fn connect(url: &str, lease: Duration) -> Result<LockManager> {
     Ok(LockManager::builder(url).watchdog_lease(lease).connect().await?)
 }
 
-/// The lock `name`, before which its kind may stand: `read@`, `write@`, `fenced@`, `fair@`, `spin@` or `simple@`.
+/// Returns the lock `name`. The name may begin with its kind: `read@`, `write@`, `fenced@`, `fair@`, `spin@` or `simple@`.
 #[must_use]
 pub fn of_kind(locks: &LockManager, name: &str) -> Lock {
     match name.split_once('@') {
@@ -222,7 +223,7 @@ pub fn of_kind(locks: &LockManager, name: &str) -> Lock {
     }
 }
 
-/// The worker's `main`: answers requests until stdin closes.
+/// Runs the worker's `main`: answers requests until stdin closes.
 ///
 /// # Errors
 ///
@@ -246,7 +247,7 @@ pub fn serve(arguments: &[String]) -> Result<()> {
     })
 }
 
-/// What a worker asks for.
+/// The object that a worker uses.
 enum Wanted {
     Lock(Lock),
     /// Two permits at a time.
@@ -255,7 +256,7 @@ enum Wanted {
     Latch(CountDownLatch),
 }
 
-/// What it got.
+/// The worker's hold.
 enum Held {
     Lock(Guard),
     Permits(Permits),
@@ -263,7 +264,7 @@ enum Held {
 }
 
 impl Wanted {
-    /// Also `semaphore@`, `permits@` or `latch@` may stand before the name.
+    /// Reads the kind as [`of_kind`] does. Also accepts `semaphore@`, `permits@` or `latch@` before the name.
     fn of_kind(locks: &LockManager, name: &str) -> Self {
         match name.split_once('@') {
             Some(("semaphore", name)) => Self::Semaphore(locks.semaphore(name)),
@@ -302,7 +303,7 @@ impl Held {
     }
 }
 
-/// What one worker has in hand.
+/// The state of a worker.
 struct Session {
     locks: LockManager,
     wanted: Wanted,
@@ -341,7 +342,7 @@ impl Session {
             "unlocked" => {
                 let (times, file) = (word().parse()?, Path::new(word()));
                 for _ in 0..times {
-                    // A reader may find the file just emptied by another writer; that, too, is a lost update.
+                    // A reader may find the file empty, just truncated by another writer. That is a lost update, too.
                     let _ = increment(file);
                 }
                 Ok(Outcome::Done)
@@ -373,13 +374,13 @@ impl Session {
     }
 }
 
-/// Read, add one, write: three steps on purpose.
+/// Reads, adds one, writes: three steps on purpose.
 fn increment(file: &Path) -> Result<()> {
     let number: u64 = fs::read_to_string(file)?.trim().parse()?;
     fs::write(file, (number + 1).to_string()).context("cannot write the counter")
 }
 
-/// Lines of stdin; the process ends when the parent closes it, whatever it is doing then.
+/// Sends the lines of stdin. Ends the process when the parent closes stdin, even in the middle of other work.
 fn requests_from_stdin() -> async_mpsc::UnboundedReceiver<String> {
     let (sender, receiver) = async_mpsc::unbounded_channel();
     std::thread::spawn(move || {
@@ -393,5 +394,5 @@ fn requests_from_stdin() -> async_mpsc::UnboundedReceiver<String> {
     receiver
 }
 
-/// Longer than any single request takes, so that a hang is an error and not a hang.
+/// Longer than any single request takes, so that a hang becomes an error.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);

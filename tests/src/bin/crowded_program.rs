@@ -1,4 +1,6 @@
-//! A program that the system refuses every thread, for tests: it has a client whose timer has no driver.
+//! A test program that cannot start any thread.
+//!
+//! The system refuses every thread, so the timer of the program's client has no driver.
 
 use std::time::{Duration, Instant};
 

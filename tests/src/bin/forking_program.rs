@@ -1,4 +1,4 @@
-//! A program that forks while it uses locks, for tests. The child makes a runtime and managers of its own.
+//! A test program that forks while it uses locks. The child makes a runtime and managers of its own.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use wheellock::{LockManager, blocking};
 
 fn main() -> Result<()> {
     let url = std::env::args().nth(1).context("no address of a server")?;
-    // Made before the fork, as a preforking server may read its settings.
+    // Made before the fork, because a preforking server may read its settings before it forks.
     let config: Config = url.parse()?;
     let (runtime, blocking) = (runtime()?, blocking::LockManager::connect(&url)?);
     let locks = runtime.block_on(LockManager::builder(&url).watchdog_lease(LEASE).connect())?;
@@ -20,11 +20,11 @@ fn main() -> Result<()> {
         Ok(fork::Fork::Child) => {
             let result = child(&url, config);
             println!("child: {result:?}");
-            // The manager and the guards of the parent are not dropped: they would use its connection.
+            // The child does not drop the manager and the guards of the parent, because they would use the parent's connection.
             std::process::exit(i32::from(result.is_err()));
         }
         Ok(fork::Fork::Parent(child)) => {
-            // The parent renews meanwhile.
+            // The parent renews its lock meanwhile.
             runtime.block_on(Timer::global().sleep(LEASE * 4));
             fork::waitpid(child).ok().context("the child")?;
             ensure!(by_task.is_valid(), "the parent's lock is lost");
@@ -48,7 +48,7 @@ fn child(url: &str, config: Config) -> Result<()> {
         Timer::global().sleep(LEASE * 3).await;
         ensure!(guard.is_valid(), "the child's lock was not renewed");
         guard.release().await?;
-        // The settings of the parent have the timer of the parent.
+        // The parent's settings contain the parent's timer.
         let client = Client::connect(config).await?;
         let by = client.config().timer.now() + Duration::from_millis(200);
         let wait = Command::new("WAIT").arg("1").arg("2000");

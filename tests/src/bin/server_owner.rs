@@ -1,4 +1,6 @@
-//! A process that owns a server and then does nothing: the victim of the test that kills an owner.
+//! A process that owns a server and does nothing else.
+//!
+//! A test kills this owner.
 
 use std::io::{Read, Write};
 

@@ -428,14 +428,12 @@ impl RedLock {
                     questions = questions.saturating_add(1);
                     continue;
                 }
-                Err(Error::NoQuorum { lock, granted, wanted, failures }) => {
-                    if let Some(limit) = wait.over(timer) {
+                Err(error) => match (error, wait.over(timer)) {
+                    (Error::NoQuorum { failures, .. }, Some(limit)) => {
                         return self.in_vain(limit, known_held, failures);
                     }
-                    let error = Error::NoQuorum { lock, granted, wanted, failures };
-                    return Err(self.failed(error, wait.one_try().is_none()));
-                }
-                Err(error) => return Err(error),
+                    (error, _) => return Err(self.failed(error, wait.one_try().is_none())),
+                },
             };
             known_held = true;
             // Waiters behind this one that time out report a busy lock, although they have sent no request.

@@ -211,7 +211,9 @@ impl Server {
     }
 
     fn answer(&mut self, place: usize, words: &[&str]) {
-        self.commands += u64::from(words.first() != Some(&"PING"));
+        // A client's heartbeat is a PING, or a bare HELLO that tells the server's role.
+        let is_heartbeat = matches!(words, ["PING", ..] | ["HELLO", "3"]);
+        self.commands += u64::from(!is_heartbeat);
         let reply = match *words {
             [verb, ..] if self.is_blocked(place, verb) => {
                 format!(

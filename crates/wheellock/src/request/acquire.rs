@@ -1,5 +1,7 @@
-//! The one acquire loop: asks, waits for its turn, and asks again. One request that is repeated until it is answered is
-//! `retry`'s; several locks, or servers, are taken by asking for each through here.
+//! The acquire loop.
+//!
+//! The loop polls, waits for its turn, and polls again. It does not repeat an unanswered request (`retry` does). A
+//! caller that wants several locks or servers runs the loop for each of them.
 
 mod attempt;
 mod many;
@@ -26,12 +28,12 @@ pub(crate) use wait::{Limit, Wait};
 use waiter::{AnswerBy, Next, Waiter};
 pub(crate) use waiter::{SILENT_PART, first_answer_by, is_only_late};
 
-/// What a caller waits for: one hold of a lock, or only that a latch is open.
+/// The result that a caller waits for: one hold of a lock, or an open latch.
 pub(crate) trait Awaited: Sized {
-    /// One hold was granted.
+    /// Makes the result from a granted hold.
     fn granted(guard: Guard) -> Self;
 
-    /// There is nothing to hold, and nothing left to wait for; `None` for a caller who wants a hold.
+    /// Returns the result of an open latch. Returns `None` for a caller that wants a hold.
     fn open() -> Option<Self>;
 }
 
@@ -45,7 +47,7 @@ impl Awaited for Guard {
     }
 }
 
-/// A latch is open.
+/// The result of a wait for a latch: the latch is open.
 pub(crate) struct OpenLatch;
 
 impl Held for OpenLatch {
@@ -66,11 +68,12 @@ impl Awaited for OpenLatch {
     }
 }
 
-/// Takes one hold, or waits until a latch is open. `end` makes of it what the caller is told, or of the limit that has ended the wait
-/// while another holder still had the lock, or the latch was not open.
+/// Takes one hold, or waits until a latch is open. `end` makes the caller's result from the hold. If the wait ended
+/// while the lock was held or the latch was closed, `end` makes the result from the limit.
 ///
-/// The server is asked at least once, and has `FIRST_ANSWER` to answer, however short the wait: a lock that was never asked
-/// for is not known to be held. `refused` is what it said if it has just refused the lock to this caller.
+/// The loop polls the server at least once, however short the wait is. The server has at least `FIRST_ANSWER` for its
+/// reply, because only a reply shows that the lock is held. `refused` is the server's refusal, if the server has just
+/// refused this caller.
 pub(crate) fn acquire<'a, T: Awaited, L: Copy + Into<Limit>, E: Held, F: FnOnce(Result<T, L>) -> E>(
     request: Result<Request<'a>, Error>,
     wait: Wait<L>,
@@ -78,9 +81,9 @@ pub(crate) fn acquire<'a, T: Awaited, L: Copy + Into<Limit>, E: Held, F: FnOnce(
     end: F,
 ) -> impl Future<Output = Result<E, Error>> + use<'a, T, L, E, F> {
     let subject = request.as_ref().ok().map(|request| request.name.as_subject());
-    // A caller who was refused before wants several locks, of which this one is only a part.
+    // A caller that was refused before wants several locks. This lock is only one of them, so this wait is not final.
     let is_final = refused.is_none();
-    // Boxed, because every waiter's future has room for it, and few have been refused before.
+    // Boxed, because every waiter's future has room for it, and most callers were not refused before.
     let refused = refused.map(Box::new);
     acquiring(subject, is_final, move || ask_until_granted(request, wait, refused, end))
 }
@@ -100,7 +103,7 @@ fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<
                     if wait.outlasts(&error, &request.context.client.config().timer) =>
                 {
                     request.begin_anew();
-                    // It has had its first answer.
+                    // The caller has had its first reply.
                     waited = Duration::MAX;
                 }
                 result => return result.map(end),
@@ -109,7 +112,8 @@ fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<
     }
 }
 
-/// Asks until the lock is granted, in time or too late, or the wait is over. The caller has `waited` for its first answer before.
+/// Polls until the lock is granted, in time or too late, or the wait is over. The caller has already `waited` for its
+/// first reply.
 #[expect(clippy::manual_async_fn, reason = "which would keep its parameters twice, for every waiter")]
 fn ask_in_turn<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
     request: &'r Request<'a>,
@@ -181,10 +185,11 @@ fn ask_in_turn<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
     }
 }
 
-/// A caller of one acquire: a waiter in the queue, or outside it on the fast path or with its only try.
+/// A caller of one acquire. It is a waiter in the queue, or it polls outside the queue, on the fast path or with its
+/// only try.
 struct Caller<'r, 'a> {
     request: &'r Request<'a>,
-    // Dropped before `fast_path`, which wakes the next waiter.
+    // This field is dropped before `fast_path`, which wakes the next waiter.
     waiter: Option<Waiter<'r>>,
     fast_path: Option<FastPath<'r>>,
 }
@@ -206,13 +211,14 @@ impl<'r, 'a> Caller<'r, 'a> {
             }
         }
         if let Some(waiter) = caller.waiter.as_ref().filter(|_| request.is_reentrant()) {
-            // The owner took the lock after this caller came. Waiters of that moment were notified, this one was not.
+            // The owner was granted the lock after this caller came. That grant woke the waiters of that moment, but
+            // not this caller.
             waiter.may_ask();
         }
         Ok(caller)
     }
 
-    /// Returns true if the attempt is a poll. A caller whose last attempt was refused expects the same again.
+    /// Returns true if the attempt is a poll. A caller whose last attempt was refused expects another refusal.
     fn polls(&self, waits: bool) -> bool {
         self.waiter.is_some() || (waits && self.request.name.was_refused())
     }
@@ -241,7 +247,7 @@ impl<'r, 'a> Caller<'r, 'a> {
     fn refused<L: Copy + Into<Limit>>(&mut self, refusal: Refusal, wait: Wait<L>) -> Option<L> {
         let request = self.request;
         request.name.set_refused(true);
-        // A waiter that leaves takes its entry on the server back. A caller without one can end here.
+        // A waiter takes its entry on the server back when it leaves. A caller without an entry can return here.
         let leaves = self.waiter.is_none() && !request.name.kind().leaves_mark;
         let over = || wait.over(&request.context.client.config().timer).filter(|_| leaves);
         if let Some(limit) = wait.one_try().or_else(over) {
@@ -260,12 +266,12 @@ impl<'r, 'a> Caller<'r, 'a> {
         if !was_counted {
             waiter.was_not_counted();
         }
-        // This waiter is the head now, which polls for the whole queue.
+        // This waiter is the head now and polls for the whole queue.
         self.fast_path = None;
         None
     }
 
-    /// Returns the limit if the wait ended while the server did not answer, or the error. An error of the head fails every waiter.
+    /// Returns the limit if the wait ended without a reply, or the error. An error of the head fails every waiter.
     fn failed<L: Copy + Into<Limit>>(
         &mut self,
         error: Error,
@@ -273,7 +279,7 @@ impl<'r, 'a> Caller<'r, 'a> {
         wait: Wait<L>,
     ) -> Result<L, Error> {
         let request = self.request;
-        // A server that refuses writes was retried for as long as the wait lasts.
+        // The request was retried until the wait ended, because the server refused writes.
         let is_waited_out = || {
             let is_refused = matches!(error, Error::Server { .. }) && error.may_pass();
             is_refused && wait.over(&request.context.client.config().timer).is_some()
@@ -299,8 +305,8 @@ impl<'r, 'a> Caller<'r, 'a> {
     }
 }
 
-/// Asks for one hold, once and without standing in the queue, until `deadline` or the response timeout: for those who want several
-/// locks, and wait, if at all, for one of them.
+/// Sends one request for one hold, without joining the queue. The request ends at `deadline` or after the response
+/// timeout. Callers that want several locks use it. Such a caller waits for at most one of its locks.
 pub(crate) async fn ask(
     request: Result<Request<'_>, Error>,
     deadline: Option<Instant>,
@@ -308,16 +314,18 @@ pub(crate) async fn ask(
     request?.ask(deadline).await
 }
 
-/// Asks from outside the queue while that is empty: the way of a lock without waiters. Only so many callers at once, unless each
-/// asks for itself.
+/// A poll from outside the queue, while the queue is empty. A lock without waiters is taken this way. The number of
+/// such callers is limited, unless each caller polls for itself.
 struct FastPath<'a> {
     name: &'a Name,
 }
 
 impl<'a> FastPath<'a> {
     fn begin(name: &'a Name) -> Option<Self> {
-        // Where the server keeps the order, one who expects to wait listens first, so that it need not ask once more after that.
-        // Who waits for a latch has to know what had ended when it came: from then on it counts.
+        // Where the server keeps the order, a caller that expects to wait subscribes first. Otherwise it would have to
+        // poll again after subscribing.
+        // A caller that waits for a latch polls first in any case. The reply contains the time of the last latch's end,
+        // with which the caller compares later ends.
         let only_waited_for = name.kind().is_only_waited_for();
         let is_uncontended = || !name.is_waited_for() && !name.was_refused();
         let may_ask = || if Self::is_counted(name) { name.begin_asking() } else { is_uncontended() };

@@ -1,5 +1,6 @@
-//! What the lock layer tells the operator, through `tracing` if that feature is on. Owns the wording, and the targets under which
-//! users find it, which are no modules' names.
+//! Messages of the lock layer to the operator, through `tracing`.
+//!
+//! The messages are sent only if the feature is on. Their targets are not module names.
 #![cfg_attr(not(feature = "tracing"), expect(unused_variables, reason = "nobody listens"))]
 
 use std::time::Duration;
@@ -12,25 +13,25 @@ use crate::request::diagnostics::Finding;
 use crate::table::holds::Failing;
 use crate::wait::name::Name;
 
-/// The targets are a part of the interface: filters name them. What becomes of single locks;
+/// Target of messages about single locks. The targets are part of the interface, because users filter by them.
 #[cfg(feature = "tracing")]
 const LOCK: &str = "wheellock::lock";
-/// whether the watchdog can renew;
+/// Target of messages about renewals by the watchdog.
 #[cfg(feature = "tracing")]
 const RENEWAL: &str = "wheellock::renewal";
-/// and what is wrong with the server. What becomes of connections is the client's to tell, as `wheellock::connection`.
+/// Target of messages about the state of the server. The client reports connections, with the target `wheellock::connection`.
 #[cfg(feature = "tracing")]
 const SERVER: &str = "wheellock::server";
 
 pub(crate) fn lost(lock: &Name, reason: LostReason) {
-    // A shutdown gives locks back, and says by itself what it could not.
+    // A shutdown releases locks. The shutdown itself reports the locks that it could not release.
     #[cfg(feature = "tracing")]
     if reason != LostReason::ShutDown {
         tracing::warn!(target: LOCK, lock = lock.text(), kind = lock.kind().label, %reason, "lock lost");
     }
 }
 
-/// Said when it begins, and seldom while it goes on.
+/// Logged when renewals begin to fail, and seldom while they keep failing.
 pub(crate) fn renewals_fail(server: &str, result: &Result<Value, Outcome>, how: Failing) {
     #[cfg(feature = "tracing")]
     {
@@ -43,7 +44,7 @@ pub(crate) fn renewals_fail(server: &str, result: &Result<Value, Outcome>, how: 
     }
 }
 
-/// No renewal fails any more, after that was said.
+/// Logged when no renewal fails any more, if the failure was logged.
 pub(crate) fn renewed_again(server: &str, failing: Duration) {
     #[cfg(feature = "tracing")]
     tracing::info!(target: RENEWAL, server, failing_ms = millis(failing), "leases renewed again");

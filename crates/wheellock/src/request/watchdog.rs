@@ -1,5 +1,7 @@
-//! The watchdog: the one task that renews leases, notices lost ones, and makes good on releases that failed. What a guard wishes
-//! to be renewed now is queued here, too, and answered as any other renewal.
+//! The watchdog of one manager's leases.
+//!
+//! The watchdog is a single task. It renews leases, notices lost leases, and repeats failed releases. Guards queue their own renewals
+//! here, too. The replies to them are handled as those to any other renewal.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,10 +25,10 @@ use crate::wait::name::Name;
 use crate::wait::turns::Contenders;
 use crate::wire;
 
-/// Locks renewed by one script. Keeps a script well below a millisecond on the server.
+/// Locks per renewal script. The limit keeps a script well below a millisecond on the server.
 const BATCH: usize = 100;
 
-/// Runs until the manager is gone.
+/// Runs until the manager is dropped.
 pub(crate) async fn keep(manager: Weak<Context>, timer: Timer) {
     let mut sleep = timer.sleep_until(timer.now());
     std::future::poll_fn(move |cx| {
@@ -40,7 +42,7 @@ pub(crate) async fn keep(manager: Weak<Context>, timer: Timer) {
             }
             drop(context);
             if left.is_zero() {
-                // There is more to do; others first.
+                // More work is due. Other tasks run first.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -53,11 +55,11 @@ pub(crate) async fn keep(manager: Weak<Context>, timer: Timer) {
     .await;
 }
 
-/// The clock goes on while the machine is suspended, and the timer does not: a lease that has ended meanwhile is told so soon after, and
-/// not when it would have ended otherwise.
+/// Longest sleep on a clock that may outrun the timer. While the machine is suspended, the clock runs and the timer does not. Without
+/// this limit, a lease that expired meanwhile would be reported only when the timer fires.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// Does everything that is due; returns when to come back.
+/// Does all work that is due. Returns when the watchdog must run again.
 fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
     let (next, quiet, handing_over, flushes) = context.transact(|holds, now, effects| {
         let unsent = || {
@@ -69,14 +71,14 @@ fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
         holds.due(now, &mut due);
         let Due { mut renew, quiet, handing_over, effects, .. } = due;
         if holds.failures() > failures {
-            // Leases have ended with renewals under way.
+            // Leases have ended with their renewals pending.
             let is_waiting = unsent().iter().any(|about| matches!(about, About::Renewal { .. }));
             let outcome = if is_waiting { Outcome::NotSent } else { Outcome::MaybeExecuted };
             effects.renewal_failed(&Err(outcome), holds.tell_failing(now));
         }
         let mut flushes = Vec::new();
-        // Queued under the lock: whatever is released from now on comes after these on the wire, and what was released
-        // before is not among them.
+        // Queued under the table's lock. A release from now on is written after these renewals. A hold that was released before is not
+        // among these renewals.
         let slot_of = |renewal: &Renewal| context.client.slot_of(renewal.name.key().as_bytes());
         for group in batches(&mut renew, slot_of) {
             let retry = retry(group.iter().any(|renewal| renewal.with_source));
@@ -98,7 +100,7 @@ fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
     next
 }
 
-/// A guard wants its hold renewed now, or only to hear of it. Returns the number of its wish; `None` if the hold is lost.
+/// Queues a guard's request to renew or check its hold now. Returns the number of the request, or `None` if the hold is lost.
 pub(crate) fn wish(context: &Context, hold: HoldIndex, want: Want, waker: &Waker) -> Option<u64> {
     let (number, flush) = context.transact(|holds, now, effects| {
         let until = now + context.client.config().response_timeout;
@@ -113,8 +115,8 @@ pub(crate) fn wish(context: &Context, hold: HoldIndex, want: Want, waker: &Waker
     Some(number)
 }
 
-/// Divides renewals among scripts: the keys of one are in one slot, and of one kind. Where there is only one of each, nothing changes
-/// places.
+/// Divides renewals among scripts. The locks of one script share a slot and a kind. The order does not change if there is only one slot
+/// and one kind.
 fn batches(renewals: &mut [Renewal], slot_of: impl Fn(&Renewal) -> u16) -> impl Iterator<Item = &[Renewal]> {
     for renewal in &mut *renewals {
         renewal.slot = slot_of(renewal);
@@ -127,8 +129,10 @@ fn batches(renewals: &mut [Renewal], slot_of: impl Fn(&Renewal) -> u16) -> impl 
     renewals.chunk_by(together).flat_map(|group| group.chunks(BATCH))
 }
 
-/// Queues the script that renews a group, on the server `node` if that is certain. If there is no room for it, or nothing will be heard of
-/// it, guards that wait for it are told why, or will be if no later one succeeds in time.
+/// Queues the script that renews a group. `node` is the server, if the server is certain.
+///
+/// The connection may lack room, or its end may prevent a reply. Then waiting guards fail with the error now, or later if no renewal
+/// succeeds in time.
 fn queue_renewal<'a>(
     context: &'a Context,
     holds: &mut Holds,
@@ -167,10 +171,10 @@ fn queue_renewal<'a>(
     flush
 }
 
-/// How soon to look for room again for a renewal that a guard waits for.
+/// Pause before the next attempt to queue a renewal that a guard waits for.
 const NO_ROOM_PAUSE: Duration = Duration::from_millis(20);
 
-/// Takes the results of requests that no task waits for. Runs on the connection's task.
+/// Handles the results of requests without a waiting task. Runs on the connection's task.
 pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
     let (flushes, given_back, unknown, unexpected) = context.transact(|holds, now, effects| {
         effects.reuse(holds.take_room());
@@ -181,7 +185,7 @@ pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
             let mut retry = retry(with_source);
             let verb = if matches!(about, About::Wait { .. }) { "WAIT" } else { wire::verb(&retry) };
             let pause = pause_before_repeating(context, &mut retry, &detached).or_else(|| {
-                // A renewal has a plan of its own for what comes next.
+                // A failed renewal has a schedule of its own for the next attempt.
                 let is_release = matches!(about, About::Reconcile { .. });
                 let text = detached.result.as_ref().ok().and_then(Value::as_error).filter(|_| is_release)?;
                 retry.after_refused_write(error_code(text))
@@ -203,29 +207,29 @@ pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
     unexpected.iter().for_each(|name| context.distrust(name));
 }
 
-/// What became of one request, and what to do about it.
+/// The result of one request, and the plan for the next attempt.
 struct Answer<'a> {
     detached: &'a Detached,
     /// The command that was sent, for messages.
     verb: &'static str,
-    /// What it has taught.
+    /// State of the retries, which has learnt from this result.
     retry: Retry,
-    /// Before the next attempt, if this one certainly had no effect and the next one has a chance.
+    /// Pause before the next attempt. `None` if this attempt may have had an effect, or if a next attempt cannot succeed.
     pause: Option<Duration>,
 }
 
-/// The table of holds while results are entered into it.
+/// The table of holds while results are entered.
 struct Answered<'a, 't> {
     context: &'a Context,
     holds: &'t mut Holds,
     now: BootInstant,
     effects: &'t mut Effects,
     flushes: Vec<Flush<'a>>,
-    /// Locks that were handed over before they were released, and the other contenders that the server knows of.
+    /// Locks that were handed over before they were released, and the other contenders that the server knows.
     given_back: Vec<(Arc<Name>, Contenders)>,
-    /// Locks of which the server knows nothing any more: no release was published.
+    /// Locks that the server does not know any more. No message announced their release.
     unknown: Vec<Arc<Name>>,
-    /// Locks whose scripts were answered with what they never return.
+    /// Locks whose scripts were answered with a reply that they never return.
     unexpected: Vec<Arc<Name>>,
 }
 
@@ -238,7 +242,7 @@ impl Answered<'_, '_> {
                 self.will_be_repeated(hold, answer);
                 self.holds.reconcile_refused(hold, pause, now, self.effects)
             }
-            // It waits in the queue for the next connection, if there is to be one.
+            // The request waits in the queue for the next connection, if there will be one.
             (Err(Outcome::MaybeExecuted), None) if !self.context.client.has_ended(connection) => {
                 self.will_be_repeated(hold, answer);
                 self.holds.reconcile_unanswered(hold, now, self.effects)
@@ -273,26 +277,27 @@ impl Answered<'_, '_> {
         }
     }
 
-    /// A release found nothing. If it was the last one of a guard, no message told the waiters that the lock is free.
+    /// Records that the server did not know a released hold. If it was a guard's last hold, no message has told the waiters that the lock
+    /// is free.
     fn server_knows_nothing(&mut self, hold: u32) {
         let had = |hold: &&Hold| matches!(hold.state, State::Held | State::Lost(_));
         self.unknown.extend(self.holds.get(hold).filter(had).map(|hold| Arc::clone(&hold.name)));
     }
 
-    /// A release is made again. Callers that wait for it are told why if they do not hear of the next one in time.
+    /// Records the error of a release that will be repeated. Waiting callers get this error if the next release has no reply in time.
     fn will_be_repeated(&mut self, hold: u32, answer: &Answer<'_>) {
         if let Some(error) = self.error_for_callers(hold, answer) {
             self.holds.remember_failure(hold, &error, self.now);
         }
     }
 
-    /// A release has no chance now: callers that wait for it are told, and the watchdog will make another.
+    /// Fails the callers that wait for a release that cannot succeed now. The watchdog repeats the release later.
     fn failed(&mut self, hold: u32, why: &Failed) {
         self.holds.tell_failure(hold, why, self.effects);
         self.holds.reconcile_failed(hold, self.now, self.effects);
     }
 
-    /// How a request failed, if a caller waits for it.
+    /// Returns the error of a request, if a caller waits for the request.
     fn error_for_callers(&self, hold: u32, answer: &Answer<'_>) -> Option<wheellock_client::Error> {
         let awaited = self.holds.is_awaited(hold);
         awaited.then(|| self.context.client.error_of(answer.detached, answer.verb)).flatten()
@@ -306,7 +311,7 @@ impl Answered<'_, '_> {
         if let Some(pause) = *pause {
             self.wishes_wait(&wishing, answer, false);
             for renewal in self.holds.renewal_refused(batch, refused(result), pause, now) {
-                // Which node that is, only the connection knows.
+                // Only the connection knows which node that is.
                 let alone = (std::slice::from_ref(&renewal), None);
                 self.flushes.extend(queue_renewal(context, self.holds, alone, retry, now, self.effects));
             }
@@ -344,7 +349,7 @@ impl Answered<'_, '_> {
         }
     }
 
-    /// What was extended counts when other servers have acknowledged it.
+    /// Asks the server for acknowledgements. An extension counts only when other servers have acknowledged it.
     fn wait_for_acks(&mut self, batch: u32, connection: ConnectionId, Wanted { acks, timeout }: Wanted) {
         let token = Token { about: About::Wait { batch }, with_source: false };
         match self.context.client.queue_wait(connection, acks, timeout, token.into()) {
@@ -381,7 +386,7 @@ impl Answered<'_, '_> {
         wishing.iter().for_each(|index| self.holds.renew_for_wishes(*index, self.now));
     }
 
-    /// The renewal is made again for guards that wait for it; they are told why if they do not hear of the next one in time.
+    /// Records the error of a renewal that will be repeated. Waiting guards get this error if the next renewal has no reply in time.
     fn wishes_wait(&mut self, wishing: &[HoldIndex], answer: &Answer<'_>, executed: bool) {
         if let Some(error) = self.error_for_wishes(wishing, answer) {
             for index in wishing {
@@ -409,7 +414,7 @@ impl Answered<'_, '_> {
         wanted.then(|| self.context.client.error_of(answer.detached, answer.verb)).flatten()
     }
 
-    /// Guards are told whose locks the script has said something of that it never says.
+    /// Fails the guards of locks for which the script returned an unknown status.
     fn tell_of_odd_words(&mut self, batch: u32, reply: &RenewalReply) {
         let odd = |(place, hold): (usize, u32)| (reply.lock(place) == Renewed::Failed).then_some(hold);
         let holds = self.holds.batch(batch).iter().map(|renewal| renewal.hold).enumerate();
@@ -418,16 +423,17 @@ impl Answered<'_, '_> {
     }
 }
 
-/// Another server than before may answer for some locks. Runs on the connection's task.
+/// Records that another server may now be responsible for some locks. Runs on the connection's task.
 pub(crate) fn on_change(context: &Context, change: &Change) {
     context.transact(|holds, now, _| holds.changed(change, now));
 }
 
-/// How long to wait before a request has a chance that certainly had no effect; `None` if it has none, or may have had one.
+/// Returns the pause before the request is repeated. Returns `None` if the request may have had an effect, or if a repetition cannot
+/// succeed.
 fn pause_before_repeating(context: &Context, retry: &mut Retry, detached: &Detached) -> Option<Duration> {
     match &detached.result {
         Ok(reply) => retry.after_reply(reply, || context.client.host_of(detached.connection)),
-        // The node was given up before it was written: another one may be responsible now.
+        // The node was given up before the request was written. Another node may be responsible now.
         Err(Outcome::NotSent) => Some(Duration::ZERO),
         Err(_) => None,
     }

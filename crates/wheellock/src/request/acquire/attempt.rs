@@ -1,5 +1,6 @@
-//! One question to the server for one hold. Owns the attempt, which takes back what the server may have granted if its
-//! caller is gone before the answer.
+//! One request to the server for one hold.
+//!
+//! An attempt whose caller is dropped before the reply takes the grant back, if there was one.
 
 use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker, ready};
@@ -25,65 +26,65 @@ use crate::wait::sides::{Fairness, Sides};
 use crate::wait::wait_queue::Manner;
 use crate::wire::{self, Grant, Precedence, Refusal};
 
-/// What every attempt of one acquire has in common.
+/// The common part of all attempts of one acquire.
 pub(crate) struct Request<'a> {
     pub(crate) context: &'a Arc<Context>,
     pub(crate) name: &'a Arc<Name>,
     pub(crate) owner: u64,
-    /// Whether others can present this owner too.
+    /// Other callers can present this owner, too.
     pub(crate) presented: bool,
     pub(crate) lease: Lease,
     pub(crate) share: Share,
-    /// Of a side of a read-write lock.
+    /// The other side of a read-write lock, if this lock is one side.
     pub(crate) sides: Option<&'a Sides>,
-    /// Of a caller who asks again after pauses, and does not listen.
+    /// The pauses of a caller that polls after pauses and does not subscribe.
     pub(crate) backoff: Option<&'a Backoff>,
-    /// Of a latch, which is waited for and not held.
+    /// State of the caller's latch. A latch is waited for and not held.
     pub(crate) latch: Option<&'a Seen>,
-    /// Of a caller who wants several permits together.
+    /// The permits of a caller that wants several of them together.
     pub(crate) many: Option<&'a Many>,
 }
 
-/// What one caller has seen of a latch.
+/// One caller's knowledge of a latch.
 #[derive(Default)]
 pub(crate) struct Seen {
-    /// When the one before it had ended.
+    /// When the previous latch of this name had ended, as of the caller's first look.
     ended: OnceLock<u64>,
 }
 
 impl Seen {
-    /// What was the last to have ended when this caller came; `None` before it has looked.
+    /// Returns when the last latch had ended, as of this caller's first look. Returns `None` before that look.
     pub(super) fn ended(&self) -> Option<u64> {
         self.ended.get().copied()
     }
 }
 
-/// What the server said to one question.
+/// The server's reply to one request.
 pub(super) enum Said {
     Answer(Answer),
-    /// There is nothing to hold: a latch has ended.
+    /// The latch has ended, so there is nothing to hold.
     Open(Opened),
 }
 
-/// What the server said of a latch that has ended.
+/// The server's reply that a latch has ended.
 #[derive(Clone, Copy)]
 pub(super) struct Opened {
-    /// It is open still, and was not set again.
+    /// The latch is still open, and was not set again.
     pub(super) is_open: bool,
-    /// When the last one of its name ended, if that is known.
+    /// When the last latch of this name ended, or 0 if the server does not know.
     pub(super) ended: u64,
 }
 
-/// What the server said to one attempt.
+/// The server's reply to one attempt.
 pub(crate) enum Answer {
-    /// And for how many more there is room.
+    /// The hold's guard, and the number of further permits that are free.
     Granted(Guard, u32),
     Held(Refusal),
 }
 
 impl<'a> Request<'a> {
-    /// Whether this owner holds the lock already, in this way or as a writer who wants to read: it must not stand behind
-    /// those who wait for it.
+    /// Returns true if this owner already holds the lock, in this way or as a writer that wants to read. Such an owner
+    /// must not queue behind other waiters, because they may be waiting for its release.
     pub(super) fn is_reentrant(&self) -> bool {
         let holds = |name| self.context.holds().is_held_by(name, self.owner);
         let writes = || self.sides.is_some_and(|sides| self.name.kind().is_shared() && holds(&sides.other));
@@ -97,12 +98,12 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// How much it takes of what is free.
+    /// Returns the number of permits that this request takes.
     pub(super) fn count(&self) -> u32 {
         self.many.map_or(self.share.count, |many| many.count().into())
     }
 
-    /// In what way it asks.
+    /// Returns how this request polls.
     pub(super) fn manner(&self) -> Manner {
         let heeds = |sides: &Sides| sides.fairness == Fairness::WritersFirst && self.name.kind().is_shared();
         Manner {
@@ -112,19 +113,20 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether it can have a hold of another owner of this process as it is.
+    /// Returns true if this request can accept a hold of another owner of this process as it is.
     pub(super) fn takes_over(&self) -> bool {
         self.name.kind().may_be_handed_over() && self.backoff.is_none() && self.takes_as_it_is()
     }
 
-    /// Whether what the watchdog keeps for an owner whom nobody knows is what it wants.
+    /// Returns true if a renewed hold of an unpresented owner is exactly what this request wants.
     fn takes_as_it_is(&self) -> bool {
         let Self { presented, share, context, .. } = self;
         !presented && share.renew && share.count == 1 && !context.hand_over.is_zero()
     }
 
-    /// This owner has the lock now: the next who waits for it in that owner's name, and who wants to read what it writes, asks at once,
-    /// one after the other, for so the attempts of one owner are made. Not if the lock is granted once only.
+    /// Makes the next waiter of this owner poll at once, because the owner has the lock now. If the owner writes, its
+    /// next waiting reader polls, too. The attempts of one owner follow one after the other, so one waiter is enough. A
+    /// lock that is granted only once wakes no waiter.
     pub(super) fn let_owner_ask(&self) {
         if self.name.kind().holders == Holders::Single {
             return;
@@ -138,8 +140,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// What another reader of this process has, if this one can have the same. Only the server knows of writers elsewhere who wait, so
-    /// this is for readers who pass them.
+    /// Returns a guard of another reader's hold, if this reader can share that hold. Only the server knows of writers
+    /// of other processes. So this applies only if readers overtake writers.
     pub(super) fn join(&self) -> Option<Guard> {
         let Self { context, name, share, .. } = *self;
         let passes = |sides: &Sides| sides.fairness == Fairness::ReadersFirst;
@@ -150,7 +152,7 @@ impl<'a> Request<'a> {
         Some(Guard::new(Arc::clone(context), Arc::clone(name), hold, share))
     }
 
-    /// An error if this owner reads and wants to write.
+    /// Returns an error if this owner reads and now wants to write.
     pub(super) fn check_upgrade(&self) -> Result<(), Error> {
         let Some(sides) = self.sides.filter(|_| self.presented && !self.name.kind().is_shared()) else {
             return Ok(());
@@ -162,7 +164,7 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
-    /// An error if this owner holds the lock as one of another kind: it would wait for itself.
+    /// Returns an error if this owner holds the lock through another kind. The owner would wait for itself.
     pub(super) fn check_kind(&self) -> Result<(), Error> {
         let pass =
             |holds: &mut Holds, others: &[_], _| holds.is_held_otherwise(self.owner, others, Waker::noop());
@@ -172,8 +174,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Does something with the table of holds, and with the locks of other kinds under this name that this owner may hold: they are the same
-    /// on the server.
+    /// Calls `with` on the table of holds and on the other kinds' locks of this name that this owner may hold. On the
+    /// server all of them are the same lock.
     fn with_other_kinds<T>(&self, with: impl FnOnce(&mut Holds, &[Arc<Name>], BootInstant) -> T) -> T {
         if self.presented && self.name.kind().is_a_hash_of_holders() {
             self.context.with_others_of_its_hash(self.name, |others| {
@@ -188,7 +190,7 @@ impl<'a> Request<'a> {
         Error::NotReentrant { lock: self.name.text().to_owned() }
     }
 
-    /// What it has asked for may still come, and is to find that nothing is wanted any more.
+    /// Takes back a request that may still be executed, so that it has no effect.
     pub(super) fn withdraw(&self) {
         let Self { context, name, owner, presented, .. } = *self;
         if name.kind().remembers_releases() {
@@ -249,13 +251,14 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Enters what a caller who wants several permits asks for besides the first. Returns how many there are in all.
+    /// Begins attempts for all permits after the first. Returns the number of permits in total, or `None` for a caller
+    /// of one permit.
     fn begin_others(&self, at: BootInstant) -> Result<Option<u32>, Error> {
         let Self { context, name, owner, lease, share, .. } = *self;
         let Some(many) = self.many else { return Ok(None) };
         context.transact(|holds, _, _| {
             for number in (owner..).take(many.count().into()).skip(1) {
-                // Nobody else knows these owners, so no request of theirs is under way.
+                // Only this caller knows these owners, so none of their requests is pending.
                 let began =
                     holds.begin_attempt((name, number), false, (lease, share.count), at, Waker::noop());
                 match began {
@@ -267,7 +270,7 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// Asks once and from outside the wait queue.
+    /// Sends one request from outside the wait queue.
     pub(super) async fn ask(&self, deadline: Option<Instant>) -> Result<Answer, Error> {
         self.check_upgrade()?;
         self.name.about_to_ask(false);
@@ -280,7 +283,8 @@ impl<'a> Request<'a> {
         Ok(answer)
     }
 
-    /// Asks the server once; if the answer gets lost, asks again for the very same. A waiter `polls`.
+    /// Sends one request to the server. If the reply is lost, sends the same request again. `polls` is true for a
+    /// waiter.
     #[expect(clippy::manual_async_fn, reason = "which would keep its parameters twice, for every waiter")]
     pub(super) fn attempt<'r>(
         &'r self,
@@ -308,7 +312,7 @@ impl<'a> Request<'a> {
             };
             let (retried, fresh, shortfall) = match self.context.wanted {
                 None => (retry_since(at, self.context, ask, answer_by, refused_write).await, false, None),
-                // Boxed, because every waiter's future has room for it, and few managers want it.
+                // Boxed, because every waiter's future has room for it, and few managers want acknowledgements.
                 Some(wanted) => {
                     Box::pin(async move {
                         let mut fresh = false;
@@ -334,7 +338,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// What came of an attempt. `fresh` if the lock was free when this was asked for the first time.
+    /// Returns the outcome of an attempt. `fresh` is true if the lock was free when the request was first executed.
     fn answered(
         &self,
         attempt: &mut Attempt<'_, '_>,
@@ -383,7 +387,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Looks whether a latch has ended. One that was set again since this caller looked for the first time is another one.
+    /// Asks the server if the latch has ended. A latch that was set again since this caller's first look is a new
+    /// latch, so the caller's own latch has ended.
     pub(super) async fn look(&self, seen: &Seen, deadline: Option<Instant>) -> Result<Said, Error> {
         let Self { context, name, .. } = *self;
         let ask = move |retry: &Retry, start, waker: &Waker| {
@@ -408,25 +413,25 @@ impl<'a> Request<'a> {
         format!("{} {}", self.name.kind().verb, self.name.titled())
     }
 
-    /// For several locks, of which this is the first.
+    /// Returns the operation for error messages about several locks, of which this is the first.
     pub(super) fn operation_for(&self, locks: usize) -> String {
         format!("acquire {locks} locks at once, {:?} among them", self.name)
     }
 }
 
-/// An attempt that was entered into the table.
+/// An attempt in the table of holds.
 pub(super) struct Begun<'r, 'a> {
     pub(super) attempt: Attempt<'r, 'a>,
-    /// The count to ask for.
+    /// The count to request from the server.
     pub(super) count: u32,
-    /// When that was.
+    /// When the attempt began.
     at: BootInstant,
-    /// By when the server has to answer.
+    /// Deadline for the server's reply.
     pub(super) answer_by: Option<Instant>,
 }
 
-/// An attempt under way. Dropped before it has ended, it takes back whatever the server may have granted: the release
-/// is queued right behind the request, so it takes effect after it.
+/// A pending attempt. If the attempt is dropped before it has ended, it takes back a possible grant. The release is
+/// queued right behind the request, so the server executes it after the request.
 pub(super) struct Attempt<'r, 'a> {
     request: &'r Request<'a>,
     hold: Option<HoldIndex>,
@@ -437,7 +442,7 @@ impl Attempt<'_, '_> {
         self.request.name
     }
 
-    /// What was asked for. From here on nothing is taken back any more when the attempt is dropped.
+    /// Takes all holds of the attempt. From here on, dropping the attempt does not take anything back.
     fn take(&mut self) -> impl Iterator<Item = HoldIndex> + use<> {
         self.hold.take().into_iter().chain(self.take_others())
     }
@@ -446,7 +451,7 @@ impl Attempt<'_, '_> {
         self.request.many.map(Many::take_asked).unwrap_or_default()
     }
 
-    /// Returns the guard of the first; the request keeps those of the others.
+    /// Returns the guard of the first hold. The request keeps the other guards.
     pub(super) fn granted(&mut self, terms: Terms, reply: GrantReply) -> Result<Guard, Error> {
         let first = self.hold.take();
         let first = self.one_granted(first, terms, reply);
@@ -454,7 +459,7 @@ impl Attempt<'_, '_> {
             let others = self.take_others();
             let others: Vec<_> =
                 others.into_iter().map(|hold| self.one_granted(Some(hold), terms, reply)).collect();
-            // What was granted in time goes back if one was not.
+            // If one hold was granted too late, dropping the other guards releases their holds.
             let (first, others) = (first?, others.into_iter().collect::<Result<_, _>>()?);
             many.granted(others);
             return Ok(first);
@@ -488,7 +493,7 @@ impl Attempt<'_, '_> {
         Error::GrantedTooLate { lock: self.request.name.text().to_owned(), lease: terms.lease.duration() }
     }
 
-    /// It was granted, and is taken back because too few servers know of it.
+    /// Takes a grant back, because too few servers have acknowledged it.
     pub(super) fn not_acknowledged(&mut self, terms: Terms, reply: GrantReply) {
         for hold in self.take() {
             self.request.context.transact(|holds, now, effects| {

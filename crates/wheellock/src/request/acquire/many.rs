@@ -1,25 +1,26 @@
-//! What one caller asks for besides its first permit. Owns the holds of one attempt, and then their guards; the attempt decides what
-//! becomes of them.
+//! Permits of one caller after its first permit.
+//!
+//! Keeps the holds of the attempt, and then their guards. The attempt decides when the holds are granted or taken back.
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::request::guard::Guard;
 use crate::table::holds::HoldIndex;
 
-/// Permits that a caller gets together, all or none, each of which is a hold of its own from then on.
+/// Several permits that a caller gets together, all or none. Each of them is a hold of its own from then on.
 ///
-/// Their owners are consecutive numbers, and so are their ids: the request names the first one, and how many.
+/// Their owners are consecutive numbers, and so are their ids. The request contains the first owner and the number of permits.
 pub(crate) struct Many {
     count: u16,
     besides: Mutex<Besides>,
 }
 
-/// What there is besides the first.
+/// The permits after the first.
 #[derive(Default)]
 struct Besides {
-    /// The attempt under way has entered these.
+    /// Holds that the pending attempt has begun.
     asked: Vec<HoldIndex>,
-    /// The server has granted these.
+    /// Guards of the permits that the server has granted.
     granted: Vec<Guard>,
 }
 
@@ -28,27 +29,27 @@ impl Many {
         Self { count, besides: Mutex::default() }
     }
 
-    /// Returns how many there are, with the first.
+    /// Returns the number of permits, including the first.
     pub(crate) fn count(&self) -> u16 {
         self.count
     }
 
-    /// An attempt has entered one more.
+    /// Adds a hold that the attempt has begun.
     pub(super) fn asks_for(&self, hold: HoldIndex) {
         self.with(|besides| besides.asked.push(hold));
     }
 
-    /// Returns what the attempt has entered, which has ended.
+    /// Takes the holds of an attempt that has ended.
     pub(super) fn take_asked(&self) -> Vec<HoldIndex> {
         self.with(|besides| std::mem::take(&mut besides.asked))
     }
 
-    /// The server has granted these.
+    /// Keeps the guards of the permits that the server has granted.
     pub(super) fn granted(&self, guards: Vec<Guard>) {
         self.with(|besides| besides.granted = guards);
     }
 
-    /// Returns the guards of what was granted besides the first.
+    /// Takes the guards of the permits after the first.
     pub(crate) fn take_granted(&self) -> Vec<Guard> {
         self.with(|besides| std::mem::take(&mut besides.granted))
     }

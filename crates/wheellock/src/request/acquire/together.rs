@@ -1,4 +1,6 @@
-//! Several locks of one server in one request: all of them or none. Every hold is an ordinary attempt.
+//! One request for several locks of one server.
+//!
+//! The server grants all of them or none. Each hold is an ordinary attempt.
 
 use std::task::Waker;
 use std::time::Instant;
@@ -15,8 +17,10 @@ use crate::request::retry::{RefusedWrite, Retried, retry_acknowledged, retry_sin
 use crate::table::holds::{GrantReply, Terms};
 use crate::wire::{self, AllReply, Refusal};
 
-/// Asks for one hold of each of several locks of one manager and one kind, all or none, in one request; what came of it, and the place of
-/// the lock if one was refused. A server that takes no writes ends it at once: the caller may have locks elsewhere that it must not keep
+/// Sends one request for one hold of each lock, all or none. The locks have one manager and one kind. Returns the guards, or the index of
+/// a refused lock and its refusal.
+///
+/// A server that refuses writes ends the request at once, because the caller may hold locks of other servers that it must not keep
 /// meanwhile.
 pub(crate) async fn ask_together(
     requests: Vec<Result<Request<'_>, Error>>,
@@ -26,7 +30,7 @@ pub(crate) async fn ask_together(
     let Some(first) = asked.first() else { return Ok(Ok(Vec::new())) };
     let script = match &first.name.kind().acquire_all {
         Some(script) if asked.len() > 1 => script,
-        // Those of a kind that is not asked for together come one by one.
+        // The locks of a kind without such a script are requested one by one.
         _ => return ask_alone(first, deadline).await,
     };
     let (context, operation) = (first.context, || first.operation_for(asked.len()));
@@ -71,7 +75,7 @@ pub(crate) async fn ask_together(
     };
     match wire::read_acquire_all(&reply, asked.len()) {
         Some(AllReply::Granted(statuses)) => {
-            // It was free when this was asked for the first time.
+            // A lock is fresh if it was free when the request was first executed.
             let first_told = |(status, fresh)| if fresh { GrantReply::Fresh } else { status };
             settled.granted(attempts, statuses.into_iter().zip(fresh).map(first_told), sent).map(Ok)
         }
@@ -88,7 +92,7 @@ pub(crate) async fn ask_together(
     }
 }
 
-/// The attempts of one batch, begun in order.
+/// The attempts of one request for several locks, begun in order.
 struct Batch<'r, 'a> {
     attempts: Vec<Attempt<'r, 'a>>,
     counts: Vec<u32>,
@@ -96,7 +100,7 @@ struct Batch<'r, 'a> {
 }
 
 impl<'r, 'a> Batch<'r, 'a> {
-    /// Begins an attempt for each lock. Takes all of them back if one cannot begin.
+    /// Begins an attempt for each lock. Ends all of them if one of them cannot begin.
     async fn begin(asked: &'r [Request<'a>], deadline: Option<Instant>) -> Result<Self, Error> {
         let mut batch = Self { attempts: Vec::new(), counts: Vec::new(), until: deadline };
         for one in asked {
@@ -125,7 +129,7 @@ struct Settled<'r, 'a> {
 }
 
 impl Settled<'_, '_> {
-    /// Makes the guards of granted locks. Too few acknowledgements take every grant back.
+    /// Makes the guards of granted locks. Takes every grant back if there are too few acknowledgements.
     fn granted(
         self,
         mut attempts: Vec<Attempt<'_, '_>>,
@@ -159,7 +163,7 @@ impl Settled<'_, '_> {
         }
     }
 
-    /// Ends the attempts of a batch of which the lock at `place` is taken.
+    /// Ends the attempts of a batch whose lock at index `place` is taken.
     fn refused(&self, attempts: &mut [Attempt<'_, '_>], place: usize) {
         for (at, attempt) in attempts.iter_mut().enumerate() {
             if at == place {
@@ -168,7 +172,7 @@ impl Settled<'_, '_> {
                     one.context.refused_unlistening(attempt.name());
                 }
             } else if !self.ambiguous {
-                // After an ambiguous request all of them may have been granted. Dropping the attempt takes that back.
+                // After an ambiguous request all locks may have been granted. Dropping the attempt takes its grant back.
                 attempt.refused();
             }
         }

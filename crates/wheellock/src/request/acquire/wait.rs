@@ -1,4 +1,6 @@
-//! How long a caller waits, and what ends its wait. Values; the clock is the caller's.
+//! The length of a wait, and its end.
+//!
+//! Only values: the caller reads the clock.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -8,20 +10,20 @@ use wheellock_client::Timer;
 use crate::base::error::Error;
 use crate::request::retry::RefusedWrite;
 
-/// How long a caller waits for a lock that another holder has: for ever, or up to a limit, which is what it is told when the wait has
-/// ended in vain.
+/// How long a caller waits for a lock that another holder has: without end, or up to a limit. The limit is the caller's
+/// result when the wait has ended without a grant.
 ///
-/// Only a wait that has a limit can end in vain: a [`Wait<Infallible>`](Self::FOREVER) has none.
+/// Only a wait with a limit can end without a grant. A [`Wait<Infallible>`](Self::FOREVER) does not have a limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wait<L = Limit> {
     Forever,
     Limited(L),
 }
 
-/// What ends a wait in vain.
+/// The limit that ends a wait without a grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Limit {
-    /// The first answer, if it is a refusal.
+    /// The first reply, if it is a refusal.
     OneTry,
     Until(Instant),
 }
@@ -33,7 +35,7 @@ impl From<Infallible> for Limit {
 }
 
 impl Wait<Infallible> {
-    /// Ends with what is waited for, or with an error.
+    /// Ends with a grant, an open latch or an error.
     pub(crate) const FOREVER: Self = Self::Forever;
 }
 
@@ -45,7 +47,7 @@ impl Wait {
         Self::Limited(Limit::Until(deadline))
     }
 
-    /// Counted from now. A wait of zero is none.
+    /// Returns a wait of this length from now on. A length of zero means not to wait at all.
     pub(crate) fn up_to(wait: Duration, timer: &Timer) -> Self {
         if wait.is_zero() {
             return Self::NO;
@@ -55,7 +57,7 @@ impl Wait {
 }
 
 impl<L: Copy + Into<Limit>> Wait<L> {
-    /// What may end it in vain.
+    /// Returns the limit that may end the wait without a grant.
     pub(crate) fn limit(self) -> Option<L> {
         match self {
             Self::Forever => None,
@@ -63,12 +65,12 @@ impl<L: Copy + Into<Limit>> Wait<L> {
         }
     }
 
-    /// The same, whatever its limit's type.
+    /// Returns the same wait with a [`Limit`], for any type of limit.
     pub(crate) fn of_any(self) -> Wait {
         self.limit().map_or(Wait::Forever, |limit| Wait::Limited(limit.into()))
     }
 
-    /// The limit, if one refusal ends the wait.
+    /// Returns the limit, if one refusal ends the wait.
     pub(crate) fn one_try(self) -> Option<L> {
         self.limit().filter(|limit| (*limit).into() == Limit::OneTry)
     }
@@ -80,7 +82,7 @@ impl<L: Copy + Into<Limit>> Wait<L> {
         }
     }
 
-    /// Returns true if the wait goes on after this failure, because [waiting may cure it](Error::may_pass).
+    /// Returns true if the wait continues after this failure, because [waiting may cure it](Error::may_pass).
     pub(crate) fn outlasts(self, error: &Error, timer: &Timer) -> bool {
         error.may_pass() && self.one_try().is_none() && self.over(timer).is_none()
     }
@@ -93,7 +95,7 @@ impl<L: Copy + Into<Limit>> Wait<L> {
         }
     }
 
-    /// The limit, if it is a time that has come.
+    /// Returns the limit, if it is a deadline that has passed.
     pub(crate) fn over(self, timer: &Timer) -> Option<L> {
         let deadline = self.deadline()?;
         self.limit().filter(|_| timer.now() >= deadline)

@@ -1,5 +1,6 @@
-//! One waiter's place in the wait queue of a name, and the moments at which it asks. Owns by when a question needs its answer,
-//! and what is told to a waiter whose wait has ended.
+//! A waiter in a name's wait queue.
+//!
+//! Decides when the waiter polls, the deadline of each reply, and the result when the wait ends.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,30 +24,31 @@ use crate::wait::questions::{Known, POLL_UNTOLD, Questions, REPOLL, Turn};
 use crate::wait::wait_queue::WaitQueue;
 use crate::wire::{self, Refusal};
 
-/// A place in the wait queue; left when dropped.
+/// A ticket in the wait queue. Dropping the waiter leaves the queue.
 pub(super) struct Waiter<'a> {
     request: &'a Request<'a>,
     ticket: u64,
-    /// Of a lock whose waiters each ask for themselves. In the name's queue such a waiter only hears what stops all.
+    /// Poll schedule of a waiter that polls for itself. In the name's queue such a waiter only learns of events that
+    /// stop all waiters.
     own: Option<Box<Questions>>,
     since: BootInstant,
-    /// The last question was asked because a release was heard.
+    /// The last request was sent because a release was announced.
     heard: bool,
-    /// The server has told this waiter that the lock is held.
+    /// The server has replied to this waiter that the lock is held.
     told_held: bool,
-    /// A question got no answer, and may still come.
+    /// A request without a reply may still be executed.
     may_come_late: bool,
-    /// The waiter has polled because its wait ended while the process stood still.
+    /// The waiter has polled because its wait ended while the process was paused.
     asked_after_pause: bool,
-    /// The wait ended with a grant, which leaves room for so many more.
+    /// The wait ended with a grant, which leaves this number of permits free.
     granted: Option<u32>,
-    /// The wait ended with what another guard of this process had.
+    /// The wait ended with a hold that another guard of this process handed over.
     took_over: bool,
-    /// What is waited for has ended, and is not held.
+    /// The latch has ended, so there is nothing to hold.
     open: bool,
-    /// How many had joined when this one asked last.
+    /// Number of waiters that had joined when this waiter last polled.
     asked: u64,
-    /// How often it has asked in vain.
+    /// Number of refusals.
     refusals: u32,
 }
 
@@ -83,7 +85,7 @@ impl<'a> Waiter<'a> {
         if let Some(own) = &mut waiter.own
             && request.backoff.is_none()
         {
-            // Goes out with the question that comes next.
+            // The subscription is sent together with the next request.
             own.listen(|| {
                 context.client.subscribe(&wire::own_channel(name, &context.holder_text(name, request.owner)))
             });
@@ -91,7 +93,7 @@ impl<'a> Waiter<'a> {
         waiter
     }
 
-    /// Does something with the queue in which this waiter stands, and with its ticket there, under the queue's lock.
+    /// Calls `with` on the wait queue and this waiter's ticket, under the queue's lock.
     fn waiters<T>(&self, with: impl FnOnce(&mut WaitQueue, u64) -> T) -> T {
         self.request.name.waiters(|waiters| with(waiters, self.ticket))
     }
@@ -101,7 +103,7 @@ impl<'a> Waiter<'a> {
         self.has_waited();
     }
 
-    /// What another guard of this process had is this waiter's. `None` if it was lost on the way.
+    /// Accepts a hold that another guard of this process handed over. Returns `None` if the hold was lost meanwhile.
     fn take_over(&mut self, hold: u32) -> Option<Guard> {
         let Request { context, name, .. } = *self.request;
         let guard = Guard::new(Arc::clone(context), Arc::clone(name), hold, HANDED);
@@ -110,19 +112,19 @@ impl<'a> Waiter<'a> {
             context.let_waiters_ask(name);
             return None;
         }
-        // No message has ended this wait.
+        // No message ended this wait.
         (self.took_over, self.heard) = (true, false);
         self.has_waited();
         Some(guard)
     }
 
-    /// There is nothing left to wait for.
+    /// Ends the wait, because the latch is open.
     fn opened(&mut self) {
         self.open = true;
         self.has_waited();
     }
 
-    /// The server has said so to this one, which tells the others whom it concerns.
+    /// Records the server's reply to this waiter that the latch has ended. Wakes the other waiters that this concerns.
     pub(super) fn found_open(&mut self, Opened { is_open, ended }: Opened) {
         let asked = self.asked;
         let woken = self.waiters(|waiters, _| waiters.open(is_open, ended, asked));
@@ -130,7 +132,7 @@ impl<'a> Waiter<'a> {
         self.opened();
     }
 
-    /// When this one looked for the first time, the last latch had ended then.
+    /// Records when the previous latch had ended, as of this waiter's first look.
     pub(super) fn saw(&self, ended: u64) {
         self.waiters(|waiters, ticket| waiters.saw(ticket, ended));
     }
@@ -145,12 +147,13 @@ impl<'a> Waiter<'a> {
         context.transact(|holds, _, _| holds.tallies.of(name.family()).waited(waited, self.heard));
     }
 
-    /// Waits until it is time to ask, or there is nothing to ask for.
+    /// Waits until the waiter has to poll, or until there is nothing to poll for.
     pub(super) async fn turn<L: Copy + Into<Limit>>(&mut self, wait: Wait<L>) -> Result<Next<L>, Error> {
         let timer = &self.request.context.client.config().timer;
         let mut sleep = timer.sleep_until(timer.now());
-        // What it asked for on a connection that broke may be granted late, and the head's question, which is another owner's, does not
-        // find that. One who asks for itself does so from time to time in any case.
+        // The connection broke after this waiter's request, so the server may grant it late. The head's polls are
+        // another owner's and do not find that grant. So this waiter polls after a while. A waiter that polls for
+        // itself polls from time to time anyway.
         let asks_at = (self.may_come_late && self.own.is_none()).then(|| timer.now() + REPOLL);
         std::future::poll_fn(|cx| {
             loop {
@@ -164,12 +167,12 @@ impl<'a> Waiter<'a> {
                     return Poll::Ready(by.map(|by| by.map_or(Next::Over(limit), Next::Ask)));
                 }
                 let (mut turn, joined, is_freed) = self.waiters(|waiters, ticket| {
-                    // Looked at under the queue's lock, under which a caller outside the queue says that it has its answer.
+                    // Read under the queue's lock. A caller outside the queue takes that lock to end its poll.
                     let asked_for = self.own.is_some() || self.request.name.is_asked_for();
                     (waiters.turn(ticket, asked_for, now, cx), waiters.joined(), waiters.take_news())
                 });
                 if is_freed {
-                    // The head pauses before it polls. A hold of this process that was freed by force is lost now.
+                    // The head pauses before it polls. A hold of this process that was released by force is lost now.
                     self.request.context.verify(self.request.name);
                 }
                 if let (Some(own), Turn::Wait(_)) = (&mut self.own, &turn) {
@@ -196,7 +199,7 @@ impl<'a> Waiter<'a> {
                         self.opened();
                         return Poll::Ready(Ok(Next::Open));
                     }
-                    // Looked at after the waker was left, which a shutdown wakes.
+                    // Checked after the waker was stored, so that a shutdown wakes this waiter.
                     Turn::Wait(_) if self.request.context.holds().is_shut() => {
                         return Poll::Ready(Err(self.request.name.shut_down(Outcome::NotSent)));
                     }
@@ -216,8 +219,8 @@ impl<'a> Waiter<'a> {
         .await
     }
 
-    /// Polls once more if the process stood still when the wait ended: no task has read what the server said meanwhile, so an unanswered
-    /// request proves nothing. Returns by when the server has to answer.
+    /// Polls once more if the process was paused when the wait ended. No task has read the server's replies in that
+    /// time, so an unanswered request proves nothing. Returns the deadline of the reply.
     fn ask_after_pause(&mut self, now: Instant, deadline: Option<Instant>) -> Option<AnswerBy> {
         let late = now.saturating_duration_since(deadline?);
         let may_ask = late >= PAUSE && !self.request.context.client.config().timer.is_manual();
@@ -227,15 +230,15 @@ impl<'a> Waiter<'a> {
         Some(AnswerBy::EndOfWait(now + self.least_patience()))
     }
 
-    /// The time that every request gets for its answer.
+    /// Returns the least time that every request has for its reply.
     fn least_patience(&self) -> Duration {
         FIRST_ANSWER.min(self.request.context.client.config().response_timeout)
     }
 
-    /// By when a question needs its answer. All questions that find none share one patience.
+    /// Returns the deadline of the reply to a poll. Consecutive polls without a reply share one deadline.
     fn answer_by(&self, since: Instant, deadline: Option<Instant>) -> AnswerBy {
         let config = self.request.context.client.config();
-        // The first of these questions may be from before a pause of the process, and this one is not.
+        // The first of these polls may be from before a pause of the process, but this poll is not.
         let patience = (since + config.response_timeout).max(config.timer.now() + self.least_patience());
         let own = match deadline {
             Some(deadline) if self.knows_held() => AnswerBy::EndOfWait(deadline),
@@ -247,7 +250,7 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// By when the first answer has to come that it hears of, from when it came on.
+    /// Returns the deadline of the first reply that this waiter learns of. The time counts from when the waiter joined.
     fn first_answer_by(&self, deadline: Option<Instant>) -> AnswerBy {
         let Request { context, name, .. } = *self.request;
         AnswerBy::first(context, name, self.waited(), deadline.map_or(Wait::Forever, Wait::until))
@@ -277,8 +280,9 @@ impl<'a> Waiter<'a> {
         self.own.is_some() || self.waiters(|waiters, ticket| waiters.is_head(ticket))
     }
 
-    /// The wait is over while others asked: a lock of which nothing is known is asked for all the same. Otherwise it is held
-    /// as far as this process can know, unless the server has stopped answering: a dead server is not a busy lock.
+    /// Decides the result of a wait that ended while another caller polled for this waiter. If the state of the lock is
+    /// unknown, the waiter polls nevertheless. Otherwise the lock is held as far as this process knows. If the server
+    /// has stopped replying, the result is an error, because a dead server is not a busy lock.
     fn wait_is_over(&self, now: Instant, deadline: Option<Instant>) -> Result<Option<AnswerBy>, Error> {
         let config = self.request.context.client.config();
         let unanswered_since = match self.known() {
@@ -304,8 +308,8 @@ impl<'a> Waiter<'a> {
         Error::Server { operation: self.request.operation(), source }
     }
 
-    /// The wait has ended in the middle of a question. That its answer could not come in time says nothing about the server;
-    /// any other failure does.
+    /// Returns `Ok` if the wait ended during a request and the lock is known to be held. A reply that could not arrive
+    /// in time says nothing about the server. Any other failure does.
     pub(super) fn cut_short(&mut self, error: &Error) -> Result<(), Error> {
         if !is_only_late(error) {
             match &mut self.own {
@@ -315,25 +319,25 @@ impl<'a> Waiter<'a> {
         }
         match self.wait_is_over(self.request.context.client.config().timer.now(), None) {
             Ok(None) => Ok(()),
-            // What is known of the server says nothing about this question, which it may have answered.
+            // The known state of the server says nothing about this request. The server may have executed it.
             Err(other) if error.outcome() != Outcome::MaybeExecuted => Err(other),
             Ok(Some(_)) | Err(_) => Err(error.clone()),
         }
     }
 
-    /// It asks at its next turn, head or not: its owner has the lock.
+    /// Makes this waiter poll at its next turn, head or not, because its owner has the lock.
     pub(super) fn may_ask(&self) {
         self.waiters(WaitQueue::let_ask);
     }
 
-    /// It was refused while those who came after it did not know that it asked.
+    /// Records a refusal of which later waiters do not know, because they did not see that this waiter polled.
     pub(super) fn was_not_counted(&self) {
         if self.own.is_none() {
             self.waiters(WaitQueue::may_have_missed_a_message);
         }
     }
 
-    /// Whether a question got no answer, and may still come.
+    /// Returns true if a request without a reply may still be executed.
     pub(super) fn may_come_late(&self) -> bool {
         self.may_come_late
     }
@@ -347,7 +351,7 @@ impl<'a> Waiter<'a> {
         let pause =
             self.request.backoff.copied().or(unheard).map(|backoff| backoff.pause(self.refusals, random));
         self.refusals = self.refusals.saturating_add(1);
-        // If there is a pause, it asks when that is over or the lease ends.
+        // If there is a pause, the waiter polls when the pause is over or the lease ends.
         let unannounced = self.request.context.releases_are_silent.then_some(POLL_UNTOLD);
         let lease_left = refusal.lease_left.into_iter().chain(pause).chain(unannounced).min();
         if let Some(own) = &mut self.own {
@@ -375,8 +379,8 @@ impl<'a> Waiter<'a> {
     }
 }
 
-/// Whether a question failed only because its time was over: its answer had not come, or not yet the acknowledgements of a grant, which
-/// is taken back.
+/// Returns true if a request failed only because its time was over. Either its reply had not arrived, or a grant was
+/// not acknowledged in time and was taken back.
 pub(crate) fn is_only_late(error: &Error) -> bool {
     match error {
         Error::Server { source, .. } => source.kind() == ErrorKind::Timeout,
@@ -385,29 +389,29 @@ pub(crate) fn is_only_late(error: &Error) -> bool {
     }
 }
 
-/// What a waiter has to do next.
+/// A waiter's next step.
 pub(super) enum Next<L> {
-    /// Ask, and be answered by then.
+    /// Poll, with this deadline for the reply.
     Ask(AnswerBy),
-    /// Give up: this has ended the wait before that, and the lock is known to be held.
+    /// Give up: the wait has reached this limit, and the lock is known to be held.
     Over(L),
-    /// Go on: there is nothing left to wait for.
+    /// Return: the latch is open.
     Open,
-    /// Take this, which another one of this process had.
+    /// Accept this hold, which another guard of this process handed over.
     Take(Guard),
 }
 
-/// What ends the wait for an answer.
+/// The deadline of a reply, and its cause.
 #[derive(Clone, Copy)]
 pub(super) enum AnswerBy {
-    /// The caller's own wait. That it ended says nothing to the other waiters.
+    /// The end of the caller's own wait. It says nothing to the other waiters.
     EndOfWait(Instant),
-    /// The time that any question has for its answer: the response timeout from now on, or until this instant.
+    /// The time that any request has for its reply. It ends at this instant, or after the response timeout from now on.
     Patience(Option<Instant>),
 }
 
 impl AnswerBy {
-    /// For the first question about a lock, by a caller who has waited for so long.
+    /// Returns the deadline of the first request about a lock, for a caller that has already `waited`.
     pub(super) fn first(context: &Context, name: &Name, waited: Duration, wait: Wait) -> Self {
         let by = first_answer_by(&context.client, name.key(), waited, wait);
         by.map_or(Self::Patience(None), Self::EndOfWait)
@@ -420,13 +424,13 @@ impl AnswerBy {
         }
     }
 
-    /// Whether the wait of the one who asks has ended.
+    /// Returns true if the caller's wait has ended.
     pub(super) fn is_over(self, context: &Context) -> bool {
         matches!(self, Self::EndOfWait(until) if context.client.config().timer.now() >= until)
     }
 }
 
-/// Returns by when the first question about `key` has to be answered, for a caller who has waited for `waited`. Returns `None` if the
+/// Returns the deadline of the first request about `key`, for a caller that has already `waited`. Returns `None` if the
 /// response timeout decides.
 pub(crate) fn first_answer_by(client: &Client, key: &str, waited: Duration, wait: Wait) -> Option<Instant> {
     let config = client.config();
@@ -434,25 +438,26 @@ pub(crate) fn first_answer_by(client: &Client, key: &str, waited: Duration, wait
     let is_ready = client.is_ready_for(key.as_bytes());
     match wait {
         Wait::Forever => None,
-        // Without a connection no answer is under way that a little more time would bring.
+        // Without a connection no reply is under way, so more time would not help.
         Wait::Limited(Limit::Until(deadline)) if !is_ready => Some(deadline),
         Wait::Limited(Limit::Until(deadline)) => Some(deadline.max(at_least())),
-        // The first connection takes as long as it takes: nothing speaks against this server yet.
+        // The first connection may take as long as it needs. There is no sign yet that this server is down.
         Wait::Limited(Limit::OneTry) if !is_ready && client.server_info().is_none() => None,
-        // A connection that has just broken may be back by then.
+        // A connection that has just broken may be restored by then.
         Wait::Limited(Limit::OneTry) => Some(at_least()),
     }
 }
 
-/// How long the first question may take, however short the wait: more than any round trip on Earth, and still short for those
-/// who wanted to wait for less.
+/// Minimum time for the first reply, however short the wait is. It is longer than any round trip on Earth, but still
+/// short for a caller that wanted to wait for less.
 const FIRST_ANSWER: Duration = Duration::from_millis(300);
 
-/// A wait that ends later than this has ended while the process stood still. A busy machine wakes its tasks within less.
+/// A wait that ends later than this after its deadline ended while the process was paused. A busy machine wakes its
+/// tasks within less.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// A server is taken for silent when it has owed an answer for this part of the response timeout: long beside any round trip,
-/// short beside the time after which its connection is given up.
+/// A server counts as silent after this fraction of the response timeout without a reply. That is much longer than a
+/// round trip, and much shorter than the time after which the connection is closed.
 pub(crate) const SILENT_PART: u32 = 3;
 
 impl Drop for Waiter<'_> {
@@ -462,7 +467,7 @@ impl Drop for Waiter<'_> {
         let in_vain = self.granted.is_none() && !self.open;
         let asked_in_vain = self.told_held && name.kind().leaves_mark;
         let asked_for_all = self.own.take().is_none();
-        // It may have been its turn among those who wait in its owner's name.
+        // This waiter may have been the next of its owner's waiters.
         let passes_on = in_vain && presented && self.request.is_reentrant();
         let mut wait_queue = name.wait_queue();
         let (mut next, mut more, mut quiet, mut untaken) = (None, Vec::new(), false, None);
@@ -479,8 +484,9 @@ impl Drop for Waiter<'_> {
                 Some(room) if room > 0 => more = waiters.leave_open(self.ticket, room, self.asked),
                 granted => next = waiters.leave(self.ticket, granted.map(|_| lease.duration()), now),
             }
-            // Readers stood behind this one's question, and stand behind the next one's once that has asked. It hears that they may pass
-            // only if what this one had asked had not ended by itself.
+            // Readers queued behind this writer's mark. They queue behind the next writer only after that writer has
+            // polled, so the next head polls now. The message that readers may pass is sent only if this writer's mark
+            // had not expired.
             let asked_for_those_behind = asked_in_vain && asked_for_all && !waiters.is_empty();
             if in_vain && !self.took_over && asked_for_those_behind {
                 next = waiters.poll_now().or(next);
@@ -488,7 +494,7 @@ impl Drop for Waiter<'_> {
             if passes_on {
                 more.extend(waiters.let_owner_ask(owner));
             }
-            // The server knows of an owner, and not of how many wait in its name.
+            // The server knows of an owner, but not how many waiters the owner has.
             has_left_its_place = asked_for_all || !presented || !waiters.is_wanted_by(owner);
             name.set_waited_for(!waiters.is_empty());
             no_longer_heard = waiters.leave_the_crowd();

@@ -1,4 +1,5 @@
-//! A lock that passes from task to task of one process without a word to the server: that it does, for how long, and what ends it.
+//! Hand-overs of a lock between tasks of one process. The server receives no request for a hand-over. The tests cover the time limit and
+//! the causes that end hand-overs.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -16,12 +17,12 @@ use wheellock_tests::{RedisServer, eventually};
 
 const NAME: &str = "hot";
 
-/// A manager whose process hands locks over for so long.
+/// Returns a manager whose process hands locks over for up to `budget`.
 async fn handing_over(server: &RedisServer, budget: Duration) -> LockManager {
     LockManager::builder(&server.url()).hand_over(budget).connect().await.unwrap()
 }
 
-/// As long as any test.
+/// Longer than any test takes.
 const ALWAYS: Duration = Duration::from_secs(600);
 
 fn holder(server: &RedisServer) -> String {
@@ -32,7 +33,8 @@ fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Has `waiter` wait for a lock that is held, until it sleeps: it has asked in vain, and was answered again since it listens.
+/// Polls `waiter`, which waits for a held lock, until it sleeps. By then its first request was refused. The server has also replied once
+/// more since the waiter subscribed.
 async fn asleep<F: Future>(locks: &LockManager, mut waiter: Pin<&mut F>) {
     let (mut quiet, before) = (0, locks.client().stats());
     let waits = eventually(PATIENCE, async || {
@@ -44,7 +46,7 @@ async fn asleep<F: Future>(locks: &LockManager, mut waiter: Pin<&mut F>) {
     assert!(waits.await, "{before:?}");
 }
 
-/// Takes the lock, and has `waiter` wait for it.
+/// Acquires the lock and lets `waiter` wait for it.
 async fn held_and_waited_for<F: Future>(locks: &LockManager, lock: &Lock, waiter: Pin<&mut F>) -> Guard {
     let guard = lock.acquire().await.unwrap();
     asleep(locks, waiter).await;
@@ -81,7 +83,7 @@ async fn tasks_of_one_process_pass_a_lock_on_in_order_and_the_server_hears_nothi
     let (sent, metrics) = (scripts(&server) - before, locks.metrics());
     assert_eq!((all.load(Ordering::Relaxed), metrics.acquires, metrics.held), (6400, 6400, 0));
     assert!(metrics.hand_overs > 6000, "{metrics:?}");
-    // Every grant that was not handed over: a question, perhaps one in vain, and a release.
+    // A grant that was not handed over costs a request, perhaps a refused request, and a release.
     assert!(
         sent <= 4 * (6400 - metrics.hand_overs) + 4,
         "{sent} scripts, {} handed over",
@@ -89,12 +91,12 @@ async fn tasks_of_one_process_pass_a_lock_on_in_order_and_the_server_hears_nothi
     );
 }
 
-/// The process that hands over gives the lock back when its time is over, and does not come back before the others.
+/// A process that hands over releases the lock when its budget ends. It does not acquire the lock again before the other processes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_take_turns() {
     let server = RedisServer::start();
     let over = Arc::new(AtomicBool::new(false));
-    // Whose turn it is.
+    // Process whose turn it is.
     let turn = Arc::new(AtomicU64::new(u64::MAX));
     let mut counts = Vec::new();
     let mut tasks = JoinSet::new();
@@ -127,7 +129,8 @@ async fn processes_take_turns() {
     assert!(gone(&server, NAME).await);
 }
 
-/// Dropped between the hand-over and the first poll after it: the next one has it, and at last the server.
+/// A waiter that is dropped between its hand-over and its next poll passes the lock on to the next waiter. The last guard releases the lock
+/// on the server.
 #[tokio::test]
 async fn what_was_handed_over_to_one_that_leaves_is_passed_on() {
     let server = RedisServer::start();
@@ -149,7 +152,7 @@ async fn what_was_handed_over_to_one_that_leaves_is_passed_on() {
     assert!(gone(&server, NAME).await, "nobody is left to whom it could pass");
 }
 
-/// A task may keep a future that it does not poll.
+/// A task may keep a future without polling it. The lock must not stay with such a waiter.
 #[tokio::test]
 async fn what_nobody_takes_is_given_back_soon() {
     let server = RedisServer::start();
@@ -167,7 +170,7 @@ async fn what_nobody_takes_is_given_back_soon() {
     assert!(gone(&server, NAME).await);
 }
 
-/// Whoever else may present the owner must not find that somebody else's hold has it.
+/// A caller that has read a guard's owner may present that owner again. Another task's hold must not have the same owner then.
 #[tokio::test]
 async fn an_owner_that_was_shown_is_not_handed_over() {
     let server = RedisServer::start();
@@ -182,7 +185,7 @@ async fn an_owner_that_was_shown_is_not_handed_over() {
     assert_eq!(locks.metrics().hand_overs, 0);
 }
 
-/// Of what a waiter did not ask for it gets nothing: other leases, owners of its own, tokens, places in the server's queue.
+/// A waiter is handed a hold only if the hold matches its request. Leases, presented owners, tokens and queue entries may differ.
 #[tokio::test]
 async fn only_what_a_waiter_wants_is_handed_over() {
     let server = RedisServer::start();
@@ -210,7 +213,7 @@ async fn only_what_a_waiter_wants_is_handed_over() {
     drop(guard);
     assert!(waiter.await.unwrap().token() > token, "every grant has a token of its own");
     assert_eq!(locks.metrics().hand_overs, 0);
-    // And turned off it is off.
+    // A budget of zero turns hand-overs off.
     let locks = handing_over(&server, Duration::ZERO).await;
     let lock = locks.lock(NAME);
     let mut waiter = pin!(lock.acquire());
@@ -220,7 +223,7 @@ async fn only_what_a_waiter_wants_is_handed_over() {
     assert_eq!(locks.metrics().hand_overs, 0);
 }
 
-/// The closure forms promise the server's word, and ask for it though somebody waits.
+/// The closure forms promise the server's reply. They release on the server even while a task waits.
 #[tokio::test]
 async fn closures_do_not_hand_over_and_learn_of_a_loss() {
     let server = RedisServer::start();
@@ -236,7 +239,7 @@ async fn closures_do_not_hand_over_and_learn_of_a_loss() {
     assert_eq!(locks.metrics().hand_overs, 0);
 }
 
-/// Freed by force while it passes from task to task: whoever has it learns of it, and the next one is granted by the server.
+/// A lock is released by force while tasks hand it over. The holder learns of the loss, and the server grants the lock to the next waiter.
 #[tokio::test]
 async fn a_hot_lock_that_is_freed_by_force_is_asked_for_again() {
     let server = RedisServer::start();
@@ -259,7 +262,8 @@ async fn a_hot_lock_that_is_freed_by_force_is_asked_for_again() {
     assert!(gone(&server, NAME).await);
 }
 
-/// Evicted after it was handed over: no message tells of it, but its holder learns of it, and so does who waits in the same process.
+/// A lock is evicted after a hand-over, and no message announces the loss. The holder and the waiter in the same process still learn of the
+/// loss.
 #[tokio::test]
 async fn who_waits_for_a_lock_that_its_own_process_has_lost_asks() {
     let server = RedisServer::start();
@@ -279,7 +283,7 @@ async fn who_waits_for_a_lock_that_its_own_process_has_lost_asks() {
     assert!(gone(&server, NAME).await);
 }
 
-/// What passes through many hands is renewed as any other hold.
+/// The watchdog renews a handed-over hold as it renews any other hold.
 #[tokio::test]
 async fn a_hold_that_is_handed_over_again_and_again_is_kept_alive() {
     let server = RedisServer::start();
@@ -329,7 +333,7 @@ async fn a_shutdown_ends_what_is_being_handed_over() {
     }
 }
 
-/// A runtime that ends with the lock between two of its tasks gives it back.
+/// A runtime that ends during a hand-over between two of its tasks releases the lock.
 #[test]
 fn a_runtime_that_ends_in_between_leaves_nothing() {
     let server = RedisServer::start();
@@ -388,7 +392,7 @@ async fn members_of_sets_writers_and_durable_holds_are_handed_over() {
     assert!(matches!(poll(waiter.as_mut()), Poll::Ready(Ok(_))));
 }
 
-/// A writer that has been refused keeps readers out; one that is handed the lock does so no longer than it has it.
+/// A refused writer keeps readers out. A writer that is handed the lock keeps readers out only while it holds the lock.
 #[tokio::test]
 async fn a_writer_that_is_handed_the_lock_leaves_nothing_in_the_readers_way() {
     let server = RedisServer::start();
@@ -406,7 +410,8 @@ async fn a_writer_that_is_handed_the_lock_leaves_nothing_in_the_readers_way() {
     drop(reader.unwrap());
 }
 
-/// Readers who pass writers have the hold of a reader of their process; others ask the server, who knows of writers elsewhere.
+/// Readers that pass writers join the hold of a reader of their process. Other readers send a request, because the server knows of writers
+/// elsewhere.
 #[tokio::test]
 async fn readers_of_a_process_join_each_other_and_never_past_a_writer() {
     let server = RedisServer::start();
@@ -443,7 +448,8 @@ async fn readers_of_a_process_join_each_other_and_never_past_a_writer() {
     );
 }
 
-/// Readers who have joined are told of a loss as any other, closures say so, and one who shows its owner counts from then on.
+/// Readers that have joined a hold learn of a loss as any other reader does, and closures report it. A reader whose owner was read holds
+/// the lock on the server from then on.
 #[tokio::test]
 async fn readers_who_have_joined_are_readers() {
     let server = RedisServer::start();
@@ -475,7 +481,7 @@ async fn readers_who_have_joined_are_readers() {
     assert!(eventually(PATIENCE, async || server.cli(&["EXISTS", NAME]) == "0").await);
 }
 
-/// Returns true once the process has had the lock from one grant for eight times its budget, and handed it over meanwhile.
+/// Returns true once the process has kept one grant for eight times its budget and has handed the lock over meanwhile.
 async fn kept(server: &RedisServer, locks: &LockManager) -> bool {
     eventually(PATIENCE, async || {
         let (had, passed) = (holder(server), locks.metrics().hand_overs);
@@ -487,7 +493,7 @@ async fn kept(server: &RedisServer, locks: &LockManager) -> bool {
 
 const BRIEF: Duration = Duration::from_millis(5);
 
-/// The budget grows while no other process listens. A process that comes then has its turn.
+/// The budget grows while no other process is subscribed. A process that subscribes later gets its turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lone_process_keeps_lock_until_others_listen() {
     let server = RedisServer::start();
@@ -507,7 +513,7 @@ async fn lone_process_keeps_lock_until_others_listen() {
     assert_eq!(locks.metrics().lost_not_owner, 0);
 }
 
-/// A lock that was taken away by hand is noticed by its release, before the watchdog comes; and it is counted once.
+/// A release notices that the lock was deleted by hand, before the watchdog does. The loss is counted once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deleted_hot_lock_is_noticed_by_its_release() {
     let server = RedisServer::start();

@@ -1,7 +1,7 @@
-//! The checkers bite: histories broken by hand, one thing wrong in each, are flagged by the right checker and by no other;
-//! awkward histories that are right pass.
+//! Correct and broken histories for the checkers. Each broken history has one fault. The right checker reports it, and no other checker
+//! does. Unusual but correct histories pass.
 //!
-//! Times are in microseconds here, and written as they are in a history's file otherwise.
+//! Times are written as in a history's file, or in the short forms of `history`.
 
 mod gone;
 mod latches;
@@ -12,7 +12,7 @@ mod tokens;
 
 use wheellock_tests::history::{Checker, History, check};
 
-/// Runs the checkers; returns who complained without an excuse, each once.
+/// Returns the checkers that complain without an excuse. Each checker appears once.
 fn complaints(text: &str) -> Vec<Checker> {
     let mut found: Vec<Checker> = check(&history(text))
         .into_iter()
@@ -24,8 +24,8 @@ fn complaints(text: &str) -> Vec<Checker> {
     found
 }
 
-/// A history under the usual terms: leases up to 600 ms, a response timeout of 1 s, wake-ups within 200 ms. Two tokens of
-/// the short form, `@250` (a time) and `=600` (a duration), are milliseconds.
+/// Returns a history under the usual terms: leases up to 600 ms, a response timeout of 1 s, wake-ups within 200 ms. Two short forms are in
+/// milliseconds. `@250` is a time, and `=600` is a duration.
 fn history(text: &str) -> History {
     let mut whole = String::from("0 0 0 0 - setup 600000000 1000000000 200000000\n");
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -39,7 +39,7 @@ fn history(text: &str) -> History {
     History::merge(History::parse(&whole).unwrap())
 }
 
-/// A acquires at 10, works, and releases at 100; the rest is added.
+/// A acquires at 10 ms, works, and releases at 100 ms. Each test adds the rest.
 const A: &str = "@10 1 1 1 l invoked acquire true =600 - -
     @12 1 1 1 l granted a:1 @600
     @13 1 1 1 l entered 1
@@ -47,7 +47,7 @@ const A: &str = "@10 1 1 1 l invoked acquire true =600 - -
     @101 1 1 1 l released
     ";
 
-/// A holds with a watchdog and has not ended.
+/// A holds the lock with a watchdog lease, and the hold has not ended.
 const A_HOLDS: &str = "@10 1 1 1 l invoked acquire true =600 - -
     @12 1 1 1 l granted a:1 @600
     ";
@@ -197,7 +197,7 @@ fn b13_a_wait_outlives_the_last_fault_by_far() {
         @100 0 0 0 - healed
         @9000 2 1 1 l failed maybe-executed late
         @9001 0 0 0 - begins silent -";
-    // The error itself would be explained only while something was wrong.
+    // The error itself would be explained only by a fault at that time.
     assert_eq!(complaints(text), [Checker::Liveness, Checker::Honesty]);
     broken(&text.replace("failed maybe-executed late", "cancelled"), Checker::Liveness);
 }
@@ -252,7 +252,7 @@ fn b19_lost_without_a_cause() {
         );
         broken(&text, Checker::Honesty);
     }
-    // A lease that the watchdog should have renewed.
+    // The watchdog should have renewed this lease.
     let text = format!("{A_HOLDS}@590 1 1 1 l lost expired @600\n@591 1 1 1 l dropped");
     broken(&text, Checker::Honesty);
 }
@@ -299,10 +299,10 @@ fn b23_a_double_grant_is_not_told_for_more_than_a_renewal() {
         @595 1 1 1 l releasing
         @596 1 1 1 l released";
     broken(text, Checker::Honesty);
-    // However short the other one's stay was.
+    // The complaint remains if the second hold was short.
     let short = text.replace("@590 2 1 1 l dropped", "@61 2 1 1 l dropped");
     broken(&short, Checker::Honesty);
-    // Of many servers one that joins late makes up for one that forgot, if nobody else is there any more.
+    // With many servers, a server that joins late replaces a server that forgot, unless another client still holds the lock.
     right(&format!("@1 0 0 0 - majority\n{short}"));
     broken(&format!("@1 0 0 0 - majority\n{text}"), Checker::Honesty);
 }
@@ -375,7 +375,7 @@ fn b31_a_lock_is_held_on_the_server_long_after_its_release() {
         |at| format!("{A_HOLDS}@100 1 1 1 l dropped\n@{at} 1 0 0 - killed\n@500 0 0 0 l holder a:1");
     broken(&killed_at(400), Checker::Leaks);
     broken(&format!("{A}@101.1 1 0 0 - killed\n@400 0 0 0 l holder a:1"), Checker::Leaks);
-    // It may have been killed before it had sent anything.
+    // The process may have been killed before it sent anything.
     right(&killed_at(101));
 }
 
@@ -414,7 +414,7 @@ fn right_one_after_the_other() {
     right("");
 }
 
-/// A process hears late of a jump of the server's clock, and takes it from a lease that was granted since.
+/// A process learns late of a jump of the server's clock. It shortens a lease that was granted after the jump.
 #[test]
 fn b63_a_lease_is_shortened_by_a_jump_and_by_nothing_else() {
     let text = "@100 0 0 0 - begins clock -
@@ -458,7 +458,7 @@ fn right_the_server_forgot_and_the_first_holder_is_told_soon() {
     assert_eq!(verdicts.len(), 1, "counted all the same: {verdicts:?}");
 }
 
-/// Found by simulated fleets, seed 11584: the answer was under way when the server lost its data.
+/// Simulated fleets found this with seed 11584. The reply was on its way when the server lost its data.
 #[test]
 fn right_the_server_forgot_a_grant_whose_answer_came_after_the_next_ones() {
     let text = "@30 2 1 1 l invoked acquire true =600 - -
@@ -480,7 +480,7 @@ fn right_the_server_forgot_a_grant_whose_answer_came_after_the_next_ones() {
     broken(&format!("{told_late}\n@650 2 1 1 l dropped"), Checker::Honesty);
 }
 
-/// Found by simulated fleets, seed 15365: both were granted it in one moment, and one of them was told.
+/// Simulated fleets found this with seed 15365. Both holders were granted the lock in one moment, and one of them was told of the loss.
 #[test]
 fn right_of_two_who_were_granted_it_in_the_moment_of_a_loss_one_is_told() {
     let text = "@10 1 1 1 l invoked acquire true =600 - -
@@ -498,7 +498,7 @@ fn right_of_two_who_were_granted_it_in_the_moment_of_a_loss_one_is_told() {
     broken(&untold, Checker::Honesty);
 }
 
-/// Found by simulated fleets, seed 13819: what is handed over may have been taken away before it was wanted.
+/// Simulated fleets found this with seed 13819. The server may have lost a hold before a second task requests its hand-over.
 #[test]
 fn right_a_hold_that_was_lost_is_handed_over_before_anybody_knows() {
     let text = "@10 1 1 1 l invoked acquire true =600 - -
@@ -524,7 +524,7 @@ fn right_the_server_forgot_that_a_lease_was_extended_and_the_holder_hears_of_it_
         @105 1 1 1 l lost expired @100
         @106 1 1 1 l dropped";
     right(text);
-    // Nobody forgot anything.
+    // The server forgot nothing.
     broken(&text.replace("forgot", "cut"), Checker::Validity);
     // The lease was never longer.
     broken(&text.replace("@600", "@100"), Checker::Validity);
@@ -563,7 +563,7 @@ fn right_a_stopped_holder_learns_of_its_loss_when_it_goes_on() {
     right(&text);
 }
 
-/// Process 0 is the campaign itself, which watches the CPUs: on one of them may be the thread of the timer that ends the wait.
+/// Process 0 is the campaign itself, which watches the CPUs. The thread of the timer that ends the wait may run on the stopped CPU.
 #[test]
 fn right_a_wait_ends_late_while_a_cpu_stands_still() {
     let late = format!(
@@ -639,7 +639,7 @@ fn right_nobody_is_woken_while_messages_are_lost_but_asks_in_the_end() {
         @710 2 1 1 l dropped"
     );
     right(&text);
-    // But not for ever.
+    // The waiter must send a request in the end.
     let text = text.replace("@700 ", "@5900 ").replace("@701 ", "@5901 ").replace("@710 ", "@5910 ");
     broken(&text.replace("@1200", "@6400"), Checker::WakeUps);
 }
@@ -660,7 +660,8 @@ fn right_renewals_move_the_end_of_a_belief() {
     right(&text);
 }
 
-/// Of what the server had forgotten before it was given back nobody is told: who waits asks when the lease ends of which it knows.
+/// If the server had forgotten a hold before its release, the release notifies no waiter. A waiter sends a request when the lease that it
+/// knows of ends.
 #[test]
 fn b50_what_was_forgotten_is_given_back() {
     let text = "@10 1 1 1 l invoked acquire false =2000 - -
@@ -676,7 +677,7 @@ fn b50_what_was_forgotten_is_given_back() {
     broken(&text.replace("forgot", "down"), Checker::WakeUps);
     let late = [("@2010", "@2300"), ("@2020", "@2320"), ("@2021", "@2321")];
     broken(&late.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to)), Checker::WakeUps);
-    // Somebody has it meanwhile.
+    // Another process holds the lock meanwhile.
     let of_another = "@900 3 1 1 l invoked acquire false =2000 - -
         @901 3 1 1 l granted c:1 @2880
         @2290 3 1 1 l releasing
@@ -684,7 +685,7 @@ fn b50_what_was_forgotten_is_given_back() {
     right(&late.iter().fold(format!("{of_another}{text}"), |text, (from, to)| text.replace(from, to)));
 }
 
-/// B holds the lock for long when the faults are over.
+/// B holds the lock for a long time after the faults are over.
 #[test]
 fn b49_a_wait_goes_on_while_nobody_holds_the_lock() {
     let text = "@10 2 1 1 l invoked acquire true =4000 - -
@@ -699,7 +700,7 @@ fn b49_a_wait_goes_on_while_nobody_holds_the_lock() {
     right(text);
     let free = text.replace("@3900", "@300").replace("@3901", "@301");
     assert_eq!(complaints(&free), [Checker::WakeUps, Checker::Liveness]);
-    // What is held is another lock.
+    // The held lock is another lock.
     broken(&text.replace("2 1 1 l", "2 1 1 another"), Checker::Liveness);
 }
 
@@ -721,7 +722,7 @@ fn right_a_stale_write_is_refused_after_the_server_has_forgotten() {
     broken(&text.replace("7 8 false", "7 8 true"), Checker::Validity);
 }
 
-/// The answer to B, from before the lock was taken away from it, came late: A had the lock by then, and has lost nothing.
+/// B was granted the lock before the server lost it, and the reply came late. A held the lock by then and has lost nothing.
 #[test]
 fn right_who_has_lost_the_lock_without_knowing_enters_late() {
     let text = format!(

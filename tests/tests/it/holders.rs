@@ -1,4 +1,4 @@
-//! Who holds a lock, as the server tells it: of every kind, of foreign holders, and with the labels of managers.
+//! Holders of a lock as the server reports them. The tests cover every kind of lock, foreign holders and the labels of managers.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use wheellock_tests::{RedisServer, eventually};
 
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Makes the lock that is asked about.
+/// Function that returns the lock whose holders are read.
 type Named = fn(&LockManager) -> Lock;
 
 async fn labelled(url: &str, label: &str) -> LockManager {
@@ -20,7 +20,7 @@ async fn holder(lock: &Lock) -> Option<Holder> {
     lock.holder().await.unwrap()
 }
 
-/// Whether it is the lease of one that was granted lately.
+/// Returns true if the lease was granted recently.
 fn is_fresh(holder: &Holder) -> bool {
     holder.lease_left <= LEASE && holder.lease_left > LEASE / 2
 }
@@ -137,7 +137,7 @@ async fn of_many_readers_a_hundred_are_told_and_the_others_counted() {
     assert!(seen.write().holders().await.unwrap().is_empty());
     drop(reading);
 
-    // One that writes and reads is on both sides.
+    // An owner that writes and reads is a holder on both sides.
     let writing = locks.read_write_lock("ledger").write().acquire().await.unwrap();
     let _reading =
         locks.read_write_lock("ledger").read().with_owner(writing.owner()).acquire().await.unwrap();
@@ -164,7 +164,7 @@ async fn a_label_lives_as_long_as_its_manager() {
     assert_eq!(server.cli(&["DEL", &key]), "1");
     let told = holder(&plain.lock("orders")).await.unwrap();
     assert_eq!((told.owner, told.label), (guard.owner().to_string(), None), "only the label is gone");
-    // What has been put into its place is bounded.
+    // A label that another client has written is cut to a bounded length.
     assert_eq!(server.cli(&["SET", &key, &"x".repeat(100_000)]), "OK");
     assert_eq!(holder(&plain.lock("orders")).await.unwrap().label.map(|label| label.len()), Some(256));
     assert_eq!(server.cli(&["DEL", &key]), "1");
@@ -186,7 +186,8 @@ async fn a_label_lives_as_long_as_its_manager() {
     assert!(eventually(PATIENCE, async || server.cli(&["GET", &key]) == "later").await);
 }
 
-/// The label is written again before it ends, and again after a server that has forgotten it came back.
+/// A manager writes its label again before the label expires. It also writes the label again after a server has lost its data and come
+/// back.
 #[tokio::test]
 async fn a_label_is_written_again() {
     let server = RedisServer::start();
@@ -210,7 +211,7 @@ async fn a_user_who_may_not_have_labels_has_none_and_locks_all_the_same() {
     guard.release().await.unwrap();
 }
 
-/// A lock and the label of its holder may be on different nodes.
+/// A lock and its holder's label may be on different nodes.
 #[tokio::test]
 async fn in_a_cluster_holders_and_labels_are_found_wherever_they_are() {
     let cluster = Cluster::start(2, 0, &Settings::default());

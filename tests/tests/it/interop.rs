@@ -1,6 +1,6 @@
-//! Java's Redisson and this library contend for the same locks: each promise in both directions, on real servers.
+//! Contention for the same locks between Redisson and this library. Each promise is tested in both directions on real servers.
 //!
-//! Every test has a server and a Redisson client of its own; the JVM they share. Without Java, all are skipped.
+//! Every test has its own server and its own Redisson client. All tests share the JVM. Without Java all tests are skipped.
 
 use std::collections::HashMap;
 use std::fs;
@@ -63,8 +63,8 @@ async fn ten_thousand_increments_by_threads_of_java_tasks_and_threads_lose_none(
     assert!(locks.metrics().handoffs > 0, "both sides were at it at the same time: {:?}", locks.metrics());
 }
 
-/// Tasks of ours that pass a lock on among themselves give it back when their time is over, and stand back for Java: with one thread, with
-/// one for each of two processors, which leaves Java none to itself, and two managers of ours, as if they were two processes.
+/// Tasks of ours that hand a lock over release it when their budget ends, and let Java have its turns. The cases are one thread, two
+/// threads on two processors, and two managers. Two threads leave Java no processor of its own. Two managers act as two processes.
 #[test]
 fn tasks_that_hand_a_lock_over_let_java_have_its_turns() {
     for (threads, managers) in [(1, 1), (2, 1), (2, 2)] {
@@ -98,11 +98,11 @@ async fn java_has_its_turns(managers: usize) {
     for (busy, before) in ours.iter().zip(before) {
         let turns_of_ours = busy.turns_since(&before);
         show_turns("ours", turns_of_ours.iter().map(|turn| turn.had - turn.asked).collect());
-        // On a busy machine Java may take its time before it asks again, and nobody waits for it then.
+        // On a busy machine Java may send its next request late. No process of ours waits for Java then.
         let waits_for = |turn: &&Wait| waits.iter().any(|wait| (wait.asked..wait.had).contains(&turn.had));
         let in_its_way = turns_of_ours.iter().filter(waits_for).count();
         println!("{in_its_way} of them began while Java waited");
-        // Jain's index of two is 0.9 where one has had twice as many turns as the other.
+        // Jain's index of two parties is 0.9 if one party has had twice as many turns as the other.
         assert!(in_its_way <= 2 * turns, "{in_its_way} of ours while Java waited for {turns}");
     }
     over.store(true, Ordering::Relaxed);
@@ -113,7 +113,7 @@ async fn java_has_its_turns(managers: usize) {
     assert!(gone(&server, NAME).await);
 }
 
-/// When the lock was asked for and had, on the clock of [`monotonic`].
+/// Times of the request and of the grant, on the clock of [`monotonic`].
 #[derive(Clone, Copy)]
 struct Wait {
     asked: Duration,
@@ -136,11 +136,11 @@ fn show_turns(whose: &str, mut waits: Vec<Duration>) {
     );
 }
 
-/// Eight tasks of one manager that take the lock again and again.
+/// Eight tasks of one manager that acquire the lock again and again.
 struct Busy {
     locks: LockManager,
     tasks: Vec<JoinHandle<()>>,
-    /// When the lock was granted to one of them last, and for how long it was with none of them before each time.
+    /// Time of the last grant to one of the tasks, and each gap before a grant in which no task held the lock.
     gaps: Arc<Mutex<(Duration, Vec<Wait>)>>,
 }
 
@@ -171,7 +171,8 @@ impl Busy {
         self.locks.metrics()
     }
 
-    /// The turns since then, and how each was waited for: while one of them had the lock, the others did not wait for a turn.
+    /// Returns the turns since `before`, with the wait for each turn. While one task held the lock, the other tasks did not wait for a
+    /// turn.
     fn turns_since(&self, before: &Metrics) -> Vec<Wait> {
         let (after, mut gaps) = (self.locks.metrics(), self.gaps.lock().unwrap().1.clone());
         let turns = after.acquires - before.acquires - (after.hand_overs - before.hand_overs);
@@ -187,7 +188,7 @@ async fn holds_of_the_other_side_are_counted_right_and_never_released() {
     let number = holder.number().await;
     let ours = locks.lock(NAME);
 
-    // Theirs: nothing that we can do short of force takes it away.
+    // Their hold. Only a forced release on our side takes it away.
     let theirs = java.owner(number);
     for depth in 1..=5 {
         holder.lock(NAME).done().await;
@@ -205,7 +206,7 @@ async fn holds_of_the_other_side_are_counted_right_and_never_released() {
     holder.unlock(NAME).done().await;
     assert_eq!(seen_by_us(&locks, NAME).await, "");
 
-    // Ours: nothing that they can do short of force takes it away.
+    // Our hold. Only a forced release on their side takes it away.
     let outer = ours.acquire().await.unwrap();
     let owner = outer.owner();
     let mut guards = vec![outer];
@@ -236,7 +237,7 @@ async fn a_fixed_lease_ends_by_itself_and_what_comes_late_takes_nothing_from_the
     let theirs = java.owner(thread.number().await);
     let short = locks.lock(NAME).with_lease(SHORT_LEASE);
 
-    // Ours ends, theirs follows it, and neither our late release nor our late drop touches theirs.
+    // Our lease ends and their hold follows. Neither our late release nor our late drop changes their hold.
     let (late, dropped) = (short.acquire().await.unwrap(), locks.lock("dropped").with_lease(SHORT_LEASE));
     let dropped = dropped.acquire().await.unwrap();
     for name in [NAME, "dropped"] {
@@ -252,7 +253,7 @@ async fn a_fixed_lease_ends_by_itself_and_what_comes_late_takes_nothing_from_the
         thread.unlock(name).done().await;
     }
 
-    // Theirs ends, ours follows it, and their late unlock fails without touching ours.
+    // Their lease ends and our hold follows. Their late unlock fails and does not change our hold.
     let leased = thread.try_lock_for_with_lease(NAME, Duration::ZERO, SHORT_LEASE).done().await;
     assert_eq!(leased, "true");
     let guard = short.with_lease(LEASE).try_acquire_for(LEASE).await.unwrap().unwrap();
@@ -268,7 +269,7 @@ async fn a_fixed_lease_ends_by_itself_and_what_comes_late_takes_nothing_from_the
 async fn a_hundred_releases_each_way_wake_the_waiter_of_the_other_side_by_their_message() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let thread = java.thread("t");
-    // What the JVM does for the first time takes it long.
+    // The JVM is slow when it does something for the first time.
     hand_over_to_java(&server, &locks, "warm-up", &thread).await;
     hand_over_to_us(&server, &locks, "warm-up too", &thread).await;
     let before = locks.metrics().handoffs;
@@ -293,7 +294,7 @@ async fn a_hundred_releases_each_way_wake_the_waiter_of_the_other_side_by_their_
 async fn a_killed_holder_is_succeeded_by_the_other_side_within_one_lease() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
 
-    // Ours dies, theirs waits.
+    // Our holder dies, and their thread waits.
     let program = Command::new(env!("CARGO_BIN_EXE_lock_worker"));
     let mut ours = Worker::spawn(program, &server.url(), "ours", SHORT_LEASE).unwrap();
     assert_eq!(ours.ask(&worker::Request::Acquire).unwrap().what, Outcome::Acquired);
@@ -307,7 +308,7 @@ async fn a_killed_holder_is_succeeded_by_the_other_side_within_one_lease() {
     let took = succeeded.ended - killed;
     assert!(took <= SHORT_LEASE + SLACK, "Java succeeded us after {took:?}");
 
-    // Theirs dies, ours waits: killed from outside, and by its own hand.
+    // Their holder dies, and our task waits. One JVM is killed from outside, and the other JVM ends itself.
     for name in ["killed", "crashed"] {
         let doomed = interop::start().unwrap();
         let theirs = doomed.open("doomed", &server.url(), SHORT_LEASE).await;
@@ -364,12 +365,12 @@ async fn fifty_locks_of_each_side_outlive_three_leases_in_renewals_of_many_keys(
         locking.done().await;
     }
 
-    // All are taken: whatever is asked about them from now on is a renewal.
+    // All locks are held, so every later script about them is a renewal.
     let (sender, mut renewed) = tokio::sync::mpsc::unbounded_channel();
     let following = server.monitor().follow(move |command| {
         let _ = sender.send(keys(&command).to_vec());
     });
-    // Renewed after each third of a lease: nine renewals of one lock are three leases.
+    // A renewal comes after each third of a lease, so nine renewals of one lock are three leases.
     let (mut renewals, mut of_ours, mut of_theirs) = (HashMap::new(), 0, 0);
     let all = |renewals: &HashMap<String, u32>| {
         theirs.iter().chain(&ours).all(|name| renewals.get(name).is_some_and(|times| *times >= 9))
@@ -386,7 +387,7 @@ async fn fifty_locks_of_each_side_outlive_three_leases_in_renewals_of_many_keys(
             *renewals.entry(key).or_default() += 1;
         }
     }
-    // Not so before 3.44.
+    // Redisson before 3.44 does not renew all locks in one call.
     let all_at_once = of_theirs == 50 || interop::chosen_version().is_some();
     assert!(all_at_once, "Redisson renews all locks of a process in one call, not {of_theirs}");
     assert!(of_ours > 1, "we renew those that were taken at about the same time in one call");
@@ -413,7 +414,7 @@ async fn a_forced_release_from_either_side_wakes_the_waiters_of_the_other() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let (thread, boss) = (java.thread("t"), java.thread("boss"));
 
-    // We force what they hold: their waiter is served, and the robbed thread's unlock fails.
+    // We release their lock by force. Their waiter is granted the lock, and the robbed thread's unlock fails.
     thread.lock("forced by us").done().await;
     let asked = attempts(&server);
     let next = java.thread("next").lock("forced by us");
@@ -424,7 +425,7 @@ async fn a_forced_release_from_either_side_wakes_the_waiters_of_the_other() {
     assert_eq!(thrown.class, "java.lang.IllegalMonitorStateException");
     java.thread("next").unlock("forced by us").done().await;
 
-    // They force what we hold: our waiter is served, and the robbed guard learns of it.
+    // They release our lock by force. Our waiter is granted the lock, and the robbed guard learns of the loss.
     let robbed = locks.lock("forced by them").acquire().await.unwrap();
     let waiting = manager(&server.url()).await;
     let next = waiter(&waiting, "forced by them");
@@ -438,7 +439,7 @@ async fn a_forced_release_from_either_side_wakes_the_waiters_of_the_other() {
     assert!(!locks.lock("free").force_release().await.unwrap());
 }
 
-/// Also that a single lock of Java keeps us from a set, and from a quorum only together with others.
+/// A single lock of Java also blocks a set. A quorum is blocked only by several locks together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_of_sets_and_quorums_are_seen_and_respected() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
@@ -502,7 +503,7 @@ async fn both_sides_give_the_same_answers() {
     assert_eq!(thread.is_held_by(NAME, number).done().await, "true");
     agree_on_the_remaining_lease(&lock, &thread).await;
 
-    // Somebody's hand has taken the TTL away.
+    // An operator has removed the TTL.
     assert_eq!(server.cli(&["PERSIST", NAME]), "1");
     assert_eq!(thread.remaining(NAME).done().await, "-1");
     assert_eq!(lock.remaining_lease().await.unwrap(), Some(Duration::MAX));
@@ -536,7 +537,7 @@ async fn javas_name_mapper_changes_the_name_and_its_codec_changes_nothing() {
     assert!(locks.lock("prod:orders:42").try_acquire().await.unwrap().is_none(), "the same lock");
     assert_eq!(java.thread("t").try_lock("prod:orders:42").done().await, "false");
 
-    // It waits on the mapped name's channel, and is woken there.
+    // The Java thread subscribes to the mapped name's channel and is woken there.
     mapped.unlock(NAME).done().await;
     let guard = locks.lock("prod:orders:42").acquire().await.unwrap();
     let asked = attempts(&server);
@@ -549,7 +550,7 @@ async fn javas_name_mapper_changes_the_name_and_its_codec_changes_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_either_side_sends_is_what_the_golden_file_says() {
     if interop::chosen_version().is_some() {
-        // The golden file speaks of one version.
+        // The golden file describes a single version.
         return;
     }
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
@@ -564,7 +565,7 @@ async fn what_either_side_sends_is_what_the_golden_file_says() {
 
     let recorder = Recorder { server: &server, scribe: &scribe };
     let ours = recorder.ours(&locks, &brisk).await;
-    // The first time, Redisson loads its scripts.
+    // Redisson loads its scripts in its first run.
     recorder.theirs(&java, &brisk_java).await;
     let theirs = recorder.theirs(&java, &brisk_java).await;
 
@@ -586,14 +587,14 @@ async fn what_either_side_sends_is_what_the_golden_file_says() {
     }
 }
 
-/// Records what one side sends, step by step. It is alone on the server's TCP port then; the other party of a step is
-/// the test itself.
+/// Recorder of one side's requests, step by step. Only that side uses the server's TCP port meanwhile. The test itself is the
+/// other party of a step.
 struct Recorder<'a> {
     server: &'a RedisServer,
     scribe: &'a Scribe,
 }
 
-/// A step's name, and what was sent.
+/// Name of each step, and the requests of that step.
 type Steps = Vec<(&'static str, String)>;
 
 impl Recorder<'_> {
@@ -604,7 +605,7 @@ impl Recorder<'_> {
 
         let outer = self.step(&mut steps, ACQUIRE, async || lock.acquire().await.unwrap(), rest).await;
         let owned = lock.with_owner(outer.owner());
-        // Within the millisecond of the grant there is nothing to extend.
+        // In the millisecond of the grant, the next acquire has no lease to extend.
         let pttl = || self.server.cli(&["PTTL", NAME]);
         assert!(eventually(PATIENCE, async || pttl() != "30000").await);
         let inner = self.step(&mut steps, ACQUIRE_AGAIN, async || owned.acquire().await.unwrap(), rest).await;
@@ -688,7 +689,7 @@ impl Recorder<'_> {
         steps
     }
 
-    /// What is sent from `action` on until the step is `settled`.
+    /// Records the requests from `action` on until the step is `settled`.
     async fn step<T>(
         &self,
         steps: &mut Steps,
@@ -704,7 +705,7 @@ impl Recorder<'_> {
     }
 
     async fn renewal_of_ours(&self, brisk: &LockManager, names: &[&str]) -> String {
-        // Two locks that were taken one right after the other may still fall into two beats of the watchdog.
+        // Two locks that were acquired right after each other may still fall into two beats of the watchdog.
         for _ in 0..RENEWALS {
             let mut guards = Vec::new();
             for name in names {
@@ -726,7 +727,7 @@ impl Recorder<'_> {
         for name in names {
             thread.lock(name).done().await;
         }
-        // The first may come between the two locks.
+        // The first renewal may come between the two acquires.
         for _ in 0..RENEWALS {
             if let Some(renewal) = self.renewal(names).await {
                 for name in names {
@@ -739,7 +740,7 @@ impl Recorder<'_> {
         panic!("{names:?} were never renewed in one call");
     }
 
-    /// The next renewal of the locks `names`, if it is one call.
+    /// Returns the next renewal of the locks `names` if it is one call.
     async fn renewal(&self, names: &[&str]) -> Option<String> {
         let monitor = self.server.monitor();
         for name in names {
@@ -764,13 +765,13 @@ impl Recorder<'_> {
         assert_eq!(self.server.cli(&["PUBLISH", &channel(NAME).unwrap(), "0"]), "1");
     }
 
-    /// Redisson does not wait for the end of its own clearing up.
+    /// Returns true once Redisson has deleted its latches. Redisson's calls do not wait for that.
     async fn no_latch(&self) -> bool {
         eventually(PATIENCE, async || self.server.cli(&["KEYS", "redisson_unlock_latch*"]).is_empty()).await
     }
 }
 
-/// Hands a lock over from us to a thread of Java that waits for it. Returns how long that took.
+/// Hands a lock over from us to a waiting thread of Java. Returns the time that this took.
 async fn hand_over_to_java(
     server: &RedisServer,
     locks: &LockManager,
@@ -790,7 +791,7 @@ async fn hand_over_to_java(
     acquired.ended - released
 }
 
-/// Hands a lock over from a thread of Java to us, who wait for it. Returns how long that took.
+/// Hands a lock over from a thread of Java to a waiter of ours. Returns the time that this took.
 async fn hand_over_to_us(server: &RedisServer, locks: &LockManager, name: &str, thread: &Thread) -> Duration {
     assert!(quiet(server, name).await);
     thread.lock(name).done().await;
@@ -808,7 +809,7 @@ fn taker(locks: &LockManager, name: &str) -> JoinHandle<Guard> {
     tokio::spawn(async move { lock.acquire().await.unwrap() })
 }
 
-/// The holders of a lock as we read them, in the form of [`Thread::holders`].
+/// Returns the holders of a lock as we read them, in the form of [`Thread::holders`].
 async fn seen_by_us(locks: &LockManager, name: &str) -> String {
     let reply = locks.client().call(&Request::new("HGETALL").arg(name)).await.unwrap();
     let mut holders: Vec<_> = reply
@@ -821,7 +822,7 @@ async fn seen_by_us(locks: &LockManager, name: &str) -> String {
     holders.join("\n")
 }
 
-/// Neither side extends the lease meanwhile, so what is asked later is less.
+/// Checks that both sides read the same remaining lease. Neither side extends the lease meanwhile, so a later reading is smaller.
 async fn agree_on_the_remaining_lease(lock: &Lock, thread: &Thread) {
     let ours = async || lock.remaining_lease().await.unwrap().unwrap();
     let before = ours().await;
@@ -831,14 +832,14 @@ async fn agree_on_the_remaining_lease(lock: &Lock, thread: &Thread) {
     assert!(LEASE >= before && before >= theirs && theirs >= after, "{before:?} {theirs:?} {after:?}");
 }
 
-/// The keys that a script was called with.
+/// Returns the keys of a script's call.
 fn keys(command: &Observed) -> &[String] {
     let is_call = !command.from_script() && ["EVAL", "EVALSHA"].contains(&command.name().as_str());
     let count = command.args.get(2).filter(|_| is_call).and_then(|count| count.parse().ok()).unwrap_or(0);
     command.args.get(3..3_usize.saturating_add(count)).unwrap_or_default()
 }
 
-/// Read, add one, write: three steps on purpose, and others may run between them.
+/// Reads, adds one and writes in three steps on purpose. Other tasks may run between the steps.
 async fn increment(file: &Path) {
     let number: u32 = fs::read_to_string(file).unwrap().parse().unwrap();
     yield_now().await;
@@ -850,11 +851,11 @@ fn add_one(file: &Path) {
     fs::write(file, (number + 1).to_string()).unwrap();
 }
 
-/// Every test has a server of its own, so one name does for all.
+/// Every test has its own server, so one name is enough.
 const NAME: &str = "orders:42";
 const OTHER_NAME: &str = "orders:43";
 
-/// Braces decide on the channel's name; the rest must survive two languages' strings.
+/// Braces decide the channel's name. The other characters must survive the strings of two languages.
 const NAMES: &[&str] = &[
     "orders",
     "{orders}:42",
@@ -880,12 +881,12 @@ const NAMES: &[&str] = &[
 
 /// Redisson's default.
 const LEASE: Duration = Duration::from_secs(30);
-/// Short enough to see many renewals, long enough for two busy processes to make them.
+/// Short enough to see many renewals, and long enough for two busy processes to renew in time.
 const SHORT_LEASE: Duration = Duration::from_secs(3);
-/// What scheduling may add to the end of a lease on a busy machine.
+/// Delay that scheduling may add to the end of a lease on a busy machine.
 const SLACK: Duration = Duration::from_secs(1);
 const HANDOFFS: usize = 100;
-/// How many renewals to look at for the one that is asked for.
+/// Number of renewals to examine for the requested renewal.
 const RENEWALS: usize = 20;
 
 const SCRIPTS: [(&str, &str); 4] = [
@@ -920,7 +921,7 @@ const RENEW_TWO: &str = "renewal of two locks, lease 3 s";
 const FORCE: &str = "forced release of a held lock";
 const QUESTIONS: &str = "is it locked, for how long, how often by me, by me at all";
 
-/// Writes the golden file anew.
+/// Variable that rewrites the golden file.
 const BLESS: &str = "WHEELLOCK_BLESS";
 const GOLDEN_HEAD: &str = "\
 What either side sends, as MONITOR shows it: commands, and indented what their scripts call.

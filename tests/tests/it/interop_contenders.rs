@@ -1,5 +1,5 @@
-//! Redisson beside a process of ours whose tasks never stop wanting a lock. Spin locks, loops of `tryLock` and listeners at a replica all
-//! have turns. Without Java, all tests are skipped.
+//! Redisson beside a busy process of this library. The tasks of that process always want the lock. Redisson's spin locks, its loops of
+//! `tryLock` and its listeners at a replica all have turns. Without Java all tests are skipped.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ async fn redisson_try_lock_has_turns_beside_hot_process() {
     process.end().await.unwrap();
 }
 
-/// The primary does not count a listener at a replica.
+/// The primary does not count a subscriber at a replica.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redisson_listener_at_replica_has_turns() {
     let Some(peer) = interop::shared() else { return };

@@ -1,6 +1,6 @@
-//! Java's Redisson and this library stand in one queue for the same fair lock, on real servers.
+//! One queue of a fair lock for Redisson and this library. The tests use real servers.
 //!
-//! Every test has a server and a Redisson client of its own; the JVM they share. Without Java, all are skipped.
+//! Every test has its own server and its own Redisson client. All tests share the JVM. Without Java all tests are skipped.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -27,7 +27,7 @@ async fn a_mixed_queue_is_served_in_the_order_of_arrival() {
     }
 }
 
-/// Java goes by its own clock, and we go by the server's.
+/// Java uses its own clock, and this library uses the server's clock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mixed_queue_is_served_in_its_order_whatever_javas_clock_says() {
     if interop::shared().is_none() {
@@ -40,7 +40,7 @@ async fn a_mixed_queue_is_served_in_its_order_whatever_javas_clock_says() {
         for round in 0..rounds().div_ceil(4) {
             a_mixed_queue(&server, &java, &locks, round).await;
         }
-        // Where the server is ahead, this one's time is over before it comes. We stay in order.
+        // If the server's clock is ahead, this thread's wait ends before its turn. Our waiters stay in order.
         let guard = locks.fair_lock(KEY).with_lease(Duration::from_millis(1500)).acquire().await.unwrap();
         let theirs = java.thread("hasty").try_lock_for(NAME, Duration::from_millis(300));
         assert!(queued(&server, 1).await);
@@ -72,13 +72,13 @@ async fn a_mixed_queue_is_served_in_its_order_whatever_javas_clock_says() {
     }
 }
 
-/// Sixteen waiters of both sides are served in the order in which the server heard of them.
+/// Checks that sixteen waiters of both sides are served in the order in which the server received them.
 async fn a_mixed_queue(server: &RedisServer, java: &Client, locks: &LockManager, round: usize) {
     let others = manager(&server.url()).await;
     let guard = locks.fair_lock(KEY).acquire().await.unwrap();
     let served = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
-    // Who is which differs from round to round.
+    // The side of each waiter differs from round to round.
     for place in 0..EACH * 2 {
         let (served, is_java) = (Arc::clone(&served), ((place * 7 + round) % 13).is_multiple_of(2));
         tasks.push(if is_java {
@@ -107,7 +107,7 @@ async fn a_mixed_queue(server: &RedisServer, java: &Client, locks: &LockManager,
     assert_eq!(left(server), "");
 }
 
-/// A server whose clock is so many microseconds ahead of Java's.
+/// Starts a server whose clock is `ahead` microseconds ahead of Java's clock.
 fn server_with_clock(ahead: i64) -> (RedisServer, Shim) {
     let (server, shim) = Shim::preloaded(RedisServer::builder().tcp()).unwrap();
     shim.set_clock(ahead).unwrap();
@@ -118,7 +118,7 @@ fn server_with_clock(ahead: i64) -> (RedisServer, Shim) {
     (server, shim)
 }
 
-/// It takes the queue away and tells nobody; everybody finds out.
+/// Java deletes the queue without a message. All our waiters still find out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_waits_for_a_lock_that_java_deletes_is_served_all_the_same() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
@@ -134,7 +134,7 @@ async fn who_waits_for_a_lock_that_java_deletes_is_served_all_the_same() {
         }));
         assert!(queued(&server, place + 1).await);
     }
-    // Nobody of Java's is there: those sleep for as long as they were told, five minutes for each who stood before them.
+    // No thread of Java waits here. Such a thread sleeps for as long as the server told it, five minutes for each waiter before it.
     assert_eq!(java.thread("boss").delete(NAME).done().await, "true");
     for task in tasks {
         within(2 * PATIENCE, task).await.unwrap();
@@ -145,7 +145,7 @@ async fn who_waits_for_a_lock_that_java_deletes_is_served_all_the_same() {
     both_may(&java, &locks).await;
 }
 
-/// Redisson leaves the entry of a thread that is interrupted; we wait until its deadline, and no longer.
+/// Redisson leaves the queue entry of an interrupted thread. Our waiters wait until the entry's deadline and not longer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_head_of_java_that_is_interrupted_holds_us_up_until_its_deadline() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
@@ -153,12 +153,12 @@ async fn a_head_of_java_that_is_interrupted_holds_us_up_until_its_deadline() {
     let (thread, asked) = (java.thread("t"), attempts(&server));
     let theirs = thread.try_lock_for(NAME, Duration::from_secs(5));
     assert!(queued(&server, 1).await);
-    // A question that is still under way when its thread is interrupted may be answered with a lock that nobody has.
+    // If a request is in flight when its thread is interrupted, the server may grant it a lock that no thread then holds.
     assert!(eventually(PATIENCE, async || attempts(&server) >= asked + 2).await);
     let ours = waiter(&locks);
     assert!(queued(&server, 2).await);
     java.thread("boss").interrupt(&thread).done().await;
-    // The second, if it had no answer yet.
+    // Redisson throws the second class if the thread had no reply yet.
     let interrupted = ["java.lang.InterruptedException", "org.redisson.client.RedisException"];
     let class = theirs.answer().await.result.unwrap_err().class;
     assert!(interrupted.contains(&&*class), "{class}");
@@ -173,7 +173,7 @@ async fn a_head_of_java_that_is_interrupted_holds_us_up_until_its_deadline() {
 async fn each_side_sees_the_others_holds_and_waits_for_its_turn() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let (thread, lock) = (java.thread("t"), locks.fair_lock(KEY));
-    // Theirs, re-entered; a lock that is free for a moment with somebody queued is refused to those who only try.
+    // Their hold, re-entered. A lock that is free for a moment while a waiter is queued is refused to callers that only try.
     thread.lock(NAME).done().await;
     thread.lock(NAME).done().await;
     assert!(lock.try_acquire().await.unwrap().is_none());
@@ -184,7 +184,7 @@ async fn each_side_sees_the_others_holds_and_waits_for_its_turn() {
     assert!(!ours.is_finished());
     assert_eq!(thread.unlock(NAME).done().await, "unlocked");
     let guard = within(WOKEN, ours).await.unwrap();
-    // Ours, re-entered.
+    // Our hold, re-entered.
     let again = lock.with_owner(guard.owner()).acquire().await.unwrap();
     assert_eq!(thread.try_lock(NAME).done().await, "false");
     let theirs = thread.lock(NAME);
@@ -193,7 +193,7 @@ async fn each_side_sees_the_others_holds_and_waits_for_its_turn() {
     assert_eq!(lock.queue_length().await.unwrap(), Some(1));
     assert_eq!(guard.release().await.unwrap(), Released::Released);
     within(WOKEN, theirs.done()).await;
-    // By force, from either side, with the other one waiting.
+    // Each side releases by force while the other side waits.
     let ours = waiter(&locks);
     assert!(queued(&server, 1).await);
     assert_eq!(java.thread("boss").force_unlock(NAME).done().await, "true");
@@ -211,7 +211,7 @@ async fn each_side_sees_the_others_holds_and_waits_for_its_turn() {
 async fn a_head_of_ours_that_leaves_or_dies_holds_java_up_for_seconds_at_most() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let thread = java.thread("t");
-    // It leaves.
+    // Our head leaves.
     let guard = locks.fair_lock(KEY).acquire().await.unwrap();
     let head = waiter(&locks);
     assert!(queued(&server, 1).await);
@@ -222,7 +222,7 @@ async fn a_head_of_ours_that_leaves_or_dies_holds_java_up_for_seconds_at_most() 
     guard.release().await.unwrap();
     within(WOKEN, theirs.done()).await;
     thread.unlock(NAME).done().await;
-    // It dies: only this library knows that early, so one of its waiters is there to see it.
+    // Our head dies. Only this library notices that early, so one of its waiters is in the queue to see it.
     let guard = locks.fair_lock(KEY).acquire().await.unwrap();
     let doomed = manager(&server.url()).await;
     let head = waiter(&doomed);
@@ -251,7 +251,7 @@ async fn a_waiter_of_java_that_gives_up_or_dies_is_passed() {
     assert!(queued(&server, 2).await);
     assert_eq!(theirs.done().await, "false");
     assert!(queued(&server, 1).await);
-    // A killed one's entry stays until its deadline, which is five minutes away: here it comes sooner.
+    // The entry of a killed waiter stays until its deadline in five minutes. Here the deadline is set earlier.
     let doomed = interop::start().unwrap();
     let killed = doomed.open("doomed", &server.url(), LEASE).await;
     guard.release().await.unwrap();
@@ -270,7 +270,7 @@ async fn a_waiter_of_java_that_gives_up_or_dies_is_passed() {
     both_may(&java, &locks).await;
 }
 
-/// The lock is free for either side.
+/// Checks that the lock is free for either side.
 async fn both_may(java: &Client, locks: &LockManager) {
     let thread: Thread = java.thread("last");
     assert_eq!(thread.try_lock(NAME).done().await, "true");
@@ -288,17 +288,17 @@ async fn queued(server: &RedisServer, count: usize) -> bool {
     eventually(PATIENCE, async || server.cli(&["LLEN", QUEUE]) == count.to_string()).await
 }
 
-/// What is left on the server but the latches that Redisson's unlocks leave for some seconds.
+/// Returns the keys on the server, except the latches that Redisson's unlocks leave for some seconds.
 fn left(server: &RedisServer) -> String {
     let keys = server.cli(&["KEYS", "*"]);
     keys.lines().filter(|key| !key.starts_with("redisson_unlock_latch")).collect::<Vec<_>>().join(" ")
 }
 
-/// As in a campaign that runs longer: `WHEELLOCK_FAIR_ROUNDS=50`.
+/// Returns the number of rounds. A longer campaign sets it: `WHEELLOCK_FAIR_ROUNDS=50`.
 fn rounds() -> usize {
     std::env::var("WHEELLOCK_FAIR_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(ROUNDS)
 }
 
 const ROUNDS: usize = 10;
-/// Waiters of each side, more or less.
+/// Approximate number of waiters of each side.
 const EACH: usize = 8;

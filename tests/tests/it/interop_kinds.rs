@@ -1,8 +1,7 @@
-//! Java's Redisson and this library contend for the same read-write, fenced and spin locks: each promise in both directions, on
-//! real servers.
+//! Read-write, fenced and spin locks shared with Redisson. Each promise is tested in both directions on real servers.
 //!
-//! Every test has a server and a Redisson client of its own; the JVM they share. Without Java, all are skipped. Before a
-//! lock's name stands its kind.
+//! Every test has its own server and its own Redisson client. All tests share the JVM. Without Java all tests are skipped. The kind of a
+//! lock precedes its name.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -30,7 +29,7 @@ async fn holds_of_the_other_side_keep_out_are_counted_right_and_never_released()
         let [ours, wants] = [held, wanted].map(|name| of_kind(&locks, name));
         assert!(!ours.is_locked().await.unwrap());
 
-        // Theirs.
+        // Their holds.
         for depth in 1..=3 {
             thread.lock(held).done().await;
             assert_eq!(holds(&server, held, &theirs), depth, "{held}");
@@ -44,7 +43,7 @@ async fn holds_of_the_other_side_keep_out_are_counted_right_and_never_released()
         }
         release(wants.try_acquire().await.unwrap().expect("free")).await;
 
-        // Ours.
+        // Our holds.
         assert_eq!(thread.is_locked(held).done().await, "false", "{held}");
         let owner = locks.owner();
         let mut guards = Vec::new();
@@ -95,7 +94,7 @@ async fn a_release_wakes_who_waits_on_the_other_side() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_of_both_sides_enter_together_and_the_last_lets_a_writer_in() {
     let Some((server, java, _)) = both_sides(LEASE).await else { return };
-    // Readers who join each other would be one for the server.
+    // Readers that join each other would be one reader for the server.
     let builder = LockManager::builder(&server.url()).watchdog_lease(LEASE).hand_over(Duration::ZERO);
     let locks = builder.connect().await.unwrap();
     let (writer, write) = (java.thread("writer"), of_kind(&locks, "write@n"));
@@ -111,7 +110,7 @@ async fn readers_of_both_sides_enter_together_and_the_last_lets_a_writer_in() {
         let theirs: Vec<_> = threads.iter().map(|thread| thread.lock("read@n")).collect();
         let ours: Vec<_> = (0..3).map(|_| waiter(&locks, "read@n")).collect();
         assert!(subscribers(&server, "read@n", "2").await && we_all_wait(&locks, 3).await);
-        // Each of theirs asks twice, and of ours one.
+        // Each thread of theirs sends two requests. Of our waiters only one sends requests.
         assert!(eventually(PATIENCE, async || attempts(&server) >= asked + 8).await);
         assert!(asleep(&threads.iter().collect::<Vec<_>>()).await);
         match guard {
@@ -128,7 +127,7 @@ async fn readers_of_both_sides_enter_together_and_the_last_lets_a_writer_in() {
         assert_eq!(server.cli(&["HLEN", "n"]), "7", "six readers and the mode");
         assert!(quiet(&server, "read@n").await);
 
-        // They leave in turn, the last one wakes the writer of the other side.
+        // The readers leave in turn. The last reader wakes the writer of the other side.
         let asked = attempts(&server);
         if java_writes_first {
             let waits = waiter(&locks, "write@n");
@@ -177,7 +176,7 @@ async fn a_writer_of_ours_goes_on_reading_and_javas_readers_are_told() {
     assert!(left(&server).is_empty());
 }
 
-/// Redisson tells nobody of it: who asks is let in, who waits asks again by itself.
+/// Redisson sends no message about it. A new reader is let in, and a waiting reader polls by itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_of_javas_goes_on_reading_and_our_readers_enter() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
@@ -203,7 +202,7 @@ async fn a_writer_of_javas_goes_on_reading_and_our_readers_enter() {
 async fn a_fixed_lease_ends_by_itself_and_what_comes_late_takes_nothing_from_the_other_side() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
 
-    // Ours end, theirs follow, and our late release does not touch theirs.
+    // Our leases end and their holds follow. Our late releases do not change their holds.
     let mut late = Vec::new();
     for (held, wanted) in PAIRS {
         let guard = of_kind(&locks, held).with_lease(BRIEF).acquire().await.unwrap();
@@ -218,7 +217,7 @@ async fn a_fixed_lease_ends_by_itself_and_what_comes_late_takes_nothing_from_the
         thread.unlock(wanted).done().await;
     }
 
-    // Theirs end, ours follow, and their late unlock fails without touching ours.
+    // Their leases end and our holds follow. Their late unlocks fail and do not change our holds.
     for (held, _) in PAIRS {
         java.thread(held).lock_with_lease(held, BRIEF).done().await;
     }
@@ -237,7 +236,7 @@ async fn a_forced_release_from_either_side_wakes_the_waiters_of_the_other() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let [thread, next, boss] = ["t", "next", "boss"].map(|name| java.thread(name));
     for (held, wanted) in PAIRS {
-        // We force what they hold.
+        // We release their lock by force.
         thread.lock(held).done().await;
         let asked = attempts(&server);
         let waits = next.lock(wanted);
@@ -251,7 +250,7 @@ async fn a_forced_release_from_either_side_wakes_the_waiters_of_the_other() {
         assert!(left(&server).iter().all(|key| key == TOKEN), "{held}: nothing of the readers stays");
     }
     for (held, wanted) in PAIRS {
-        // They force what we hold.
+        // They release our lock by force.
         assert!(channel(held).is_none() || quiet(&server, held).await);
         let robbed = of_kind(&locks, held).acquire().await.unwrap();
         let waiting = manager(&server.url()).await;
@@ -270,7 +269,7 @@ async fn a_forced_release_from_either_side_wakes_the_waiters_of_the_other() {
 async fn a_killed_holder_is_succeeded_by_the_other_side_within_one_lease() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
 
-    // Ours die, theirs wait.
+    // Our holders die, and their threads wait.
     let mut doomed = Vec::new();
     for (held, _) in PAIRS {
         let mut worker = spawn(&server, held);
@@ -285,7 +284,7 @@ async fn a_killed_holder_is_succeeded_by_the_other_side_within_one_lease() {
     for worker in doomed {
         worker.kill().unwrap();
     }
-    // Each of them may have renewed until it died.
+    // Each holder may have renewed until it died.
     let killed = monotonic();
     for (waits, (held, wanted)) in waiting.into_iter().zip(PAIRS) {
         let succeeded = waits.answer().await;
@@ -295,7 +294,7 @@ async fn a_killed_holder_is_succeeded_by_the_other_side_within_one_lease() {
         java.thread(wanted).unlock(wanted).done().await;
     }
 
-    // Theirs die, ours wait.
+    // Their holders die, and our tasks wait.
     let peer = interop::start().unwrap();
     let client = peer.open("doomed", &server.url(), SHORT_LEASE).await;
     for (held, _) in PAIRS {
@@ -317,7 +316,7 @@ async fn a_killed_holder_is_succeeded_by_the_other_side_within_one_lease() {
     assert_eq!(left(&server), [TOKEN]);
 }
 
-/// A reader that lives leaves; what a dead one has left keeps the writer out until its lease has ended, and no longer.
+/// The live reader leaves. The hold of a dead reader keeps the writer out until its lease ends and not longer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_reader_beside_a_live_one_keeps_writers_out_for_one_lease() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
@@ -345,7 +344,7 @@ async fn a_dead_reader_beside_a_live_one_keeps_writers_out_for_one_lease() {
 async fn a_killed_waiter_leaves_nothing_in_the_way() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
 
-    // Theirs die.
+    // Their waiters die.
     let peer = interop::start().unwrap();
     let client = peer.open("doomed", &server.url(), SHORT_LEASE).await;
     let mut guards = Vec::new();
@@ -361,7 +360,7 @@ async fn a_killed_waiter_leaves_nothing_in_the_way() {
     }
     both_may(&java, &locks).await;
 
-    // Ours die.
+    // Our waiters die.
     for (held, wanted) in PAIRS {
         assert!(channel(held).is_none() || quiet(&server, held).await);
         java.thread(held).lock(held).done().await;
@@ -377,7 +376,7 @@ async fn a_killed_waiter_leaves_nothing_in_the_way() {
     both_may(&java, &locks).await;
 }
 
-/// Java does not look at what tells of our waiting writers, and ours do not for longer than it lasts.
+/// Java does not read the mark of our waiting writers. Our readers wait for such a writer only as long as the mark lasts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_of_ours_who_waits_keeps_our_readers_back_and_none_of_javas() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
@@ -414,7 +413,7 @@ async fn the_watchdog_of_either_side_is_respected_for_three_leases() {
         let wants = of_kind(&locks, &of("theirs", wanted));
         refused_here.push(tokio::spawn(async move { wants.try_acquire_for(wait).await.unwrap() }));
     }
-    // A lock that both sides read. Redisson 3.52 renews the timeout keys of one read lock of each client only.
+    // A lock that both sides read. Redisson 3.52 renews the timeout keys of only one read lock of each client.
     let one_by_one = interop::chosen_version().is_some();
     let other = if one_by_one { shared_client("other", &server, SHORT_LEASE).await } else { java.clone() };
     other.thread("both").lock("read@both").done().await;
@@ -437,7 +436,7 @@ async fn the_watchdog_of_either_side_is_respected_for_three_leases() {
     assert_eq!(left(&server), tokens);
 }
 
-/// Redisson's watchdog of readers sets the TTL of the lock to its own lease, whatever the others' are.
+/// Redisson's watchdog of readers sets the lock's TTL to its own lease, whatever the leases of the other readers are.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_lease_of_a_reader_outlives_what_javas_watchdog_makes_of_it() {
     let Some((server, java, locks)) = both_sides(SHORT_LEASE).await else { return };
@@ -448,7 +447,7 @@ async fn a_long_lease_of_a_reader_outlives_what_javas_watchdog_makes_of_it() {
     assert!(eventually(PATIENCE, async || pttl() <= SHORT_LEASE.as_millis()).await, "Java shortens it");
     peer.kill();
     if interop::chosen_version().is_some() {
-        // That of 3.52 shortens our timeout key as well. We know it.
+        // The watchdog of 3.52 also shortens our timeout key. This is known.
         lost(&guard).await;
         return;
     }
@@ -462,13 +461,13 @@ async fn a_long_lease_of_a_reader_outlives_what_javas_watchdog_makes_of_it() {
     assert!(eventually(PATIENCE, async || server.cli(&["EXISTS", "n"]) == "0").await);
 }
 
-/// The same calls on either side leave the same keys, fields and TTLs behind, step by step.
+/// The same calls on either side leave the same keys, fields and TTLs after each step.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_calls_leave_the_same_state() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     for (number, steps) in SAME_STATE.iter().enumerate() {
         let mut theirs = Vec::new();
-        // In Redisson a lock object remembers its last lease.
+        // A lock object of Redisson remembers its last lease.
         let threads = ["first", "second"].map(|name| java.thread(&format!("{name}-{number}")));
         let owners = [threads[0].number().await, threads[1].number().await].map(|number| java.owner(number));
         for Step(actor, does, name, lease) in *steps {
@@ -507,7 +506,7 @@ async fn the_same_calls_leave_the_same_state() {
     }
 }
 
-/// What docs/interop.md lists: where Redisson's own state is not worth copying.
+/// Cases that docs/interop.md lists, in which Redisson's own state is not worth copying.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn where_redissons_state_is_not_copied() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
@@ -515,7 +514,7 @@ async fn where_redissons_state_is_not_copied() {
     let pttl = |key: &str| -> u64 { server.cli(&["PTTL", key]).parse().unwrap_or_default() };
     let minute = Duration::from_secs(60);
 
-    // A write lock taken again: Redisson adds the lease to what is left of the one before.
+    // A write lock is taken again. Redisson adds the new lease to the rest of the previous lease.
     for _ in 0..2 {
         thread.lock_with_lease("write@theirs", minute).done().await;
     }
@@ -528,14 +527,14 @@ async fn where_redissons_state_is_not_copied() {
         release(guard).await;
     }
 
-    // Any lock but a read lock taken again with a shorter lease: Redisson shortens the outer hold.
+    // Any lock except a read lock is taken again with a shorter lease. Redisson shortens the outer hold.
     thread.lock_with_lease("fenced@theirs too", minute).done().await;
     let token = thread.token("fenced@theirs too").done().await;
     thread.lock_with_lease("fenced@theirs too", BRIEF).done().await;
     assert!(pttl("theirs too") <= 1_000);
     assert_ne!(thread.token("fenced@theirs too").done().await, token, "and raises the token");
 
-    // Readers forced out: Redisson leaves their timeout keys to end by themselves.
+    // Readers lose the lock by force. Redisson lets their timeout keys expire by themselves.
     for side in ["theirs", "ours"] {
         let name = format!("read@forced by {side}");
         let _robbed = of_kind(&locks, &name).with_lease(minute).acquire().await.unwrap();
@@ -548,7 +547,7 @@ async fn where_redissons_state_is_not_copied() {
         assert_eq!(stays.is_empty(), side == "ours", "{stays}");
     }
 
-    // A plain lock's hash under a read-write lock's name: Redisson grants both into it.
+    // The hash of a plain lock is under a read-write lock's name. Redisson grants both locks in it.
     thread.lock("plain").done().await;
     assert_eq!(java.thread("other").try_lock("write@plain").done().await, "true", "seen of Redisson");
     thread.lock("plain too").done().await;
@@ -592,13 +591,13 @@ async fn tokens_rise_whoever_holds() {
     assert_eq!(theirs().await, first + 1, "INCR goes on from ours");
     let second = ours().await;
     assert!(second > first + 1);
-    // Ahead of every clock, as after years of INCR at a rate that nobody has.
+    // The counter is ahead of every clock, as after years of INCR at an unrealistic rate.
     let high = (1_u64 << 53) + 1;
     assert_eq!(server.cli(&["SET", TOKEN, &high.to_string()]), "OK");
     assert_eq!((theirs().await, ours().await, theirs().await), (high + 1, high + 2, high + 3));
     assert_eq!(server.cli(&["DEL", TOKEN]), "1");
 
-    // All at once.
+    // All threads and tasks acquire at once.
     ours().await;
     let mut tasks = Vec::new();
     for number in 0..4 {
@@ -657,7 +656,7 @@ async fn a_writer_is_alone_among_readers_and_writers_of_both_sides() {
     }
 }
 
-/// One critical section: it began after the grant, and ended before the release was asked for.
+/// One critical section. It began after the grant and ended before the request for the release.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Visit {
     began: u128,
@@ -667,7 +666,7 @@ struct Visit {
 }
 
 impl Visit {
-    /// What [`Thread::visit`] returned.
+    /// Parses the result of [`Thread::visit`].
     fn parse_all(text: &str) -> Vec<Self> {
         let visit = |line: &str| {
             let words: Vec<_> = line.split(' ').collect();
@@ -678,7 +677,7 @@ impl Visit {
     }
 }
 
-/// The same as [`Thread::visit`], by a task of ours.
+/// Does the same as [`Thread::visit`] in a task of ours.
 async fn visit(locks: &LockManager, name: &str, reads: u64, time: Duration, file: &Path) -> Vec<Visit> {
     let lock = locks.read_write_lock(name);
     let (until, mut visits) = (Instant::now() + time, Vec::new());
@@ -700,7 +699,7 @@ async fn visit(locks: &LockManager, name: &str, reads: u64, time: Duration, file
     visits
 }
 
-/// The clock that all processes share is the witness, and a file in which every writer has added one.
+/// Checks the visits. The witnesses are the clock that all processes share, and a file in which every writer has added one.
 fn judge(reads: u64, mut visits: Vec<Visit>, written: &str) {
     visits.sort_unstable();
     let (mut writer, mut last, mut mixed) = (0, Visit { began: 0, ended: 0, writes: true, ours: true }, 0);
@@ -732,7 +731,7 @@ fn judge(reads: u64, mut visits: Vec<Visit>, written: &str) {
     assert_eq!(written, (count(true, true) + count(false, true)).to_string());
 }
 
-/// How long each mixture lasts.
+/// Returns the duration of each mixture.
 fn seconds() -> Duration {
     let seconds = std::env::var("WHEELLOCK_SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
     Duration::from_secs(seconds.unwrap_or(3))
@@ -742,13 +741,13 @@ async fn release(guard: Guard) {
     assert_eq!(guard.release().await.unwrap(), Released::Released);
 }
 
-/// How often `owner` holds a lock, as the server's hash says.
+/// Returns the number of holds of `owner` in the server's hash.
 fn holds(server: &RedisServer, name: &str, owner: &str) -> usize {
     let suffix = if name.starts_with("write@") { ":write" } else { "" };
     server.cli(&["HGET", key(name), &format!("{owner}{suffix}")]).parse().unwrap_or(0)
 }
 
-/// Returns the keys on the server, but for those that end by themselves: Redisson's latches, and the marks of waiters that poll.
+/// Returns the keys on the server, except keys that expire by themselves. Those are Redisson's latches and the marks of polling waiters.
 fn left(server: &RedisServer) -> Vec<String> {
     let keys = server.cli(&["KEYS", "*"]);
     let is_ours =
@@ -758,7 +757,8 @@ fn left(server: &RedisServer) -> Vec<String> {
     keys
 }
 
-/// What is on the server: each key with its value and its TTL, the owners by their place, tokens as such.
+/// Returns each key on the server with its value and its TTL. The position of an owner replaces the owner, and a fixed text replaces a
+/// token.
 fn state(server: &RedisServer, owners: &[String]) -> BTreeMap<String, (String, i64)> {
     let named = |text: &str| {
         let places = owners.iter().enumerate();
@@ -780,7 +780,8 @@ fn state(server: &RedisServer, owners: &[String]) -> BTreeMap<String, (String, i
     left(server).iter().map(|key| (named(key), (value(key), ttl(key)))).collect()
 }
 
-/// Waits until all of them sleep. Redisson's message `1` wakes those who do, and is lost on one who was refused just now.
+/// Waits until all threads sleep. Redisson's message `1` wakes a sleeping thread. The message is lost on a thread that was refused just
+/// now.
 async fn asleep(threads: &[&Thread]) -> bool {
     for thread in threads {
         if !eventually(PATIENCE, async || thread.sleeps().await).await {
@@ -794,25 +795,25 @@ async fn we_all_wait(locks: &LockManager, count: u64) -> bool {
     eventually(PATIENCE, async || locks.metrics().waiting == count).await
 }
 
-/// Every lock of [`PAIRS`] is free for either side.
+/// Checks that every lock of [`PAIRS`] is free for either side.
 async fn both_may(java: &Client, locks: &LockManager) {
     for (_, wanted) in PAIRS {
         let thread: Thread = java.thread("next");
         assert_eq!(thread.try_lock(wanted).done().await, "true", "{wanted}");
         thread.unlock(wanted).done().await;
-        // Behind a writer that died while it waited, a reader of ours stands for a moment.
+        // After a writer died while it waited, a reader of ours waits for a moment.
         let guard = of_kind(locks, wanted).try_acquire_for(PATIENCE).await.unwrap();
         release(guard.expect("nobody holds it")).await;
     }
 }
 
-/// A process of ours that is to be killed.
+/// Starts a process of ours that the test will kill.
 fn spawn(server: &RedisServer, name: &str) -> Worker {
     let program = Command::new(env!("CARGO_BIN_EXE_lock_worker"));
     Worker::spawn(program, &server.url(), name, SHORT_LEASE).unwrap()
 }
 
-/// Who holds, and who is kept out by that.
+/// The held lock, and the lock that this hold blocks.
 const PAIRS: [(&str, &str); 5] = [
     ("write@ww", "write@ww"),
     ("write@wr", "read@wr"),
@@ -820,10 +821,10 @@ const PAIRS: [(&str, &str); 5] = [
     ("fenced@f", "fenced@f"),
     ("spin@s", "spin@s"),
 ];
-/// The counter of the one fenced lock among them, which stays.
+/// Counter of the one fenced lock in [`PAIRS`], which stays on the server.
 const TOKEN: &str = "redisson_lock_token:{f}";
 
-/// Who, does what, to which lock, with which lease in seconds; 0 is the watchdog's.
+/// Actor, action, lock and lease in seconds. The lease 0 is the watchdog's lease.
 struct Step(usize, Does, &'static str, u64);
 
 #[derive(Debug)]
@@ -834,7 +835,7 @@ enum Does {
 
 use Does::{Lock, Unlock};
 
-/// Calls after which Redisson's own state is as it should be; the others are in `where_redissons_state_is_not_copied`.
+/// Calls after which Redisson's own state is correct. The other calls are in `where_redissons_state_is_not_copied`.
 const SAME_STATE: &[&[Step]] = &[
     &[
         Step(0, Lock, "read@n", 20),
@@ -884,17 +885,17 @@ const SAME_STATE: &[&[Step]] = &[
         Step(1, Unlock, "spin@n", 0),
     ],
 ];
-/// In milliseconds: between the two sides' steps time passes.
+/// In milliseconds. Time passes between the steps of the two sides.
 const TOLERANCE: u64 = 2_000;
 
-/// What Redisson throws if the thread that unlocks holds nothing.
+/// Redisson's exception for an unlock by a thread that holds nothing.
 const NOT_THE_HOLDER: &str = "java.lang.IllegalMonitorStateException";
 
 /// Redisson's default.
 const LEASE: Duration = Duration::from_secs(30);
-/// Short enough to see many renewals, long enough for two busy processes to make them.
+/// Short enough to see many renewals, and long enough for two busy processes to renew in time.
 const SHORT_LEASE: Duration = Duration::from_secs(3);
 /// A lease that is to end.
 const BRIEF: Duration = Duration::from_secs(1);
-/// What scheduling may add to the end of a lease on a busy machine.
+/// Delay that scheduling may add to the end of a lease on a busy machine.
 const SLACK: Duration = Duration::from_secs(1);

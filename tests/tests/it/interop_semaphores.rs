@@ -1,8 +1,7 @@
-//! Java's Redisson and this library share semaphores, permits with leases and latches: each promise in both directions, on real
-//! servers.
+//! Semaphores, permits with leases and latches shared with Redisson. Each promise is tested in both directions on real servers.
 //!
-//! Every test has a server and a Redisson client of its own; the JVM they share. Without Java, all are skipped. Before a name
-//! stands its kind.
+//! Every test has its own server and its own Redisson client. All tests share the JVM. Without Java all tests are skipped. The kind of an
+//! object precedes its name.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -21,7 +20,7 @@ use wheellock_tests::topology::{Cluster, Settings};
 use wheellock_tests::worker::{self, Outcome, Worker, monotonic};
 use wheellock_tests::{RedisServer, eventually};
 
-/// The same calls on either side are answered alike and leave the same keys, values and TTLs, step by step.
+/// The same calls on either side get the same replies. They leave the same keys, values and TTLs after each step.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_calls_leave_the_same_state() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
@@ -52,14 +51,14 @@ async fn the_same_calls_leave_the_same_state() {
     }
 }
 
-/// What docs/interop.md lists: where Redisson's own state is not worth copying, and what is ours alone.
+/// Cases that docs/interop.md lists. Redisson's own state is not worth copying there, or only this library has the state.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn where_redissons_state_is_not_copied() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let thread = java.thread("t");
     let ends = |key: &str| server.cli(&["PTTL", key]) != "-1";
 
-    // A semaphore with a TTL: adding to it, or draining it, does not make it last for ever.
+    // A semaphore has a TTL. It still expires after permits were added or drained.
     for (method, ends_after) in [("addPermits", false), ("drainPermits", false), ("release", true)] {
         assert_eq!(server.cli(&["SET", "theirs", "5", "PX", "60000"]), "OK");
         thread.call("semaphore@theirs", method, &[&1]).done().await;
@@ -70,7 +69,7 @@ async fn where_redissons_state_is_not_copied() {
     ours.add_permits(1).await.unwrap();
     assert_eq!((ours.drain().await.unwrap(), ends("ours")), (6, true));
 
-    // A semaphore that was deleted: what was acquired of it does not bring it back.
+    // A semaphore was deleted. A release of its permits does not create it again.
     thread.call("semaphore@theirs", "delete", &[]).done().await;
     thread.call("semaphore@theirs", "release", &[&2]).done().await;
     assert_eq!(server.cli(&["GET", "theirs"]), "2", "seen of Redisson");
@@ -80,7 +79,7 @@ async fn where_redissons_state_is_not_copied() {
     assert_eq!(permits.release().await.unwrap(), Released::AlreadyLost);
     assert_eq!(server.cli(&["EXISTS", "ours"]), "0");
 
-    // What this library remembers stands under names of its own, has an end, and says nothing to Java.
+    // The records of this library have their own names and a TTL. They mean nothing to Java.
     assert_eq!(server.cli(&["FLUSHALL"]), "OK");
     ours.add_permits(2).await.unwrap();
     let permits = ours.acquire(1).await.unwrap();
@@ -95,11 +94,11 @@ async fn where_redissons_state_is_not_copied() {
     assert_eq!(permits.release().await.unwrap(), Released::Released);
     assert!(!server.cli(&["KEYS", "*"]).contains("wheellock_permits"));
 
-    // A latch that is deleted: Java's own waiters sleep on, whichever of both is told; those of ours go on.
+    // A latch is deleted. Java's own waiters sleep on, whichever of the two messages is sent. Our waiters continue.
     thread.call("latch@deleted", "trySetCount", &[&1]).done().await;
     let looked = calls(&server, "get");
     let sleeps = java.thread("sleeper").call("latch@deleted", "await", &[&1_500]);
-    // Once before it listens, and once more before it sleeps.
+    // The thread reads once before it subscribes, and once more before it sleeps.
     assert!(eventually(PATIENCE, async || calls(&server, "get") >= looked + 2).await);
     assert_eq!(thread.call("latch@deleted", "delete", &[]).done().await, "true");
     let answer = sleeps.answer().await;
@@ -242,7 +241,7 @@ async fn waiters_of_both_sides_enter_at_one_message() {
                 })
                 .collect();
             assert!(subscribers(&server, &object, "2").await, "{object}");
-            // Each of theirs asks twice, and of ours one.
+            // Each thread of theirs sends two requests. Of our waiters only one sends a request.
             assert!(eventually(PATIENCE, async || attempts(&server) >= asked + 7).await, "{object}");
             assert!(eventually(PATIENCE, async || locks.metrics().waiting == 3).await, "{object}");
             let first = java.thread("first");
@@ -270,7 +269,7 @@ async fn permits_go_by_their_ids_in_either_language() {
     let (thread, permits) = (java.thread("t"), locks.permit_semaphore("p"));
     assert!(permits.try_set_permits(3).await.unwrap());
 
-    // Theirs, given back by us.
+    // Their permit, which we release.
     let text = thread.call("permits@p", "acquire", &[]).done().await;
     let id = PermitId::parse(&text).expect("an id of Java's");
     assert_eq!(id.to_string(), text);
@@ -280,12 +279,12 @@ async fn permits_go_by_their_ids_in_either_language() {
     let thrown = thread.call("permits@p", "release", &[&text]).answer().await.result.unwrap_err();
     assert_eq!(thrown.class, NO_SUCH_PERMIT);
 
-    // Ours, known to them and given back by them.
+    // Our permit, which they know and release.
     let permit = permits.acquire().await.unwrap();
     let text = permit.id().to_string();
     let left: u128 = thread.call("permits@p", "getLeaseTime", &[&text]).done().await.parse().unwrap();
     assert!((1..=SHORT_LEASE.as_millis()).contains(&left), "{left}");
-    // A longer lease of theirs is not shortened by a renewal.
+    // A renewal does not shorten a longer lease that they set.
     assert_eq!(thread.call("permits@p", "updateLeaseTime", &[&text, &60_000]).done().await, "true");
     permit.renew().await.unwrap();
     let left: u128 = thread.call("permits@p", "getLeaseTime", &[&text]).done().await.parse().unwrap();
@@ -305,7 +304,7 @@ async fn permits_together_count_in_either_language() {
     let (thread, permits) = (java.thread("t"), locks.permit_semaphore("p"));
     assert!(permits.try_set_permits(5).await.unwrap());
 
-    // Two of theirs and two of ours are four of five, and neither side gets two more.
+    // Two permits of theirs and two of ours are four of five. Neither side gets two more.
     let theirs = thread.call("permits@p", "acquireMany", &[&2]).done().await;
     let theirs: Vec<_> = theirs.split(' ').map(|id| PermitId::parse(id).expect("an id of Java's")).collect();
     let ours = permits.acquire_many(2).await.unwrap();
@@ -317,7 +316,7 @@ async fn permits_together_count_in_either_language() {
     assert!(permits.try_acquire_many(2).await.unwrap().is_none());
     assert_eq!(permits.remaining_lease(theirs[0]).await.unwrap(), Some(Duration::MAX));
 
-    // Ours, given back by them in one step, let their own waiter for three in.
+    // They release our permits in one step. Their own waiter for three permits enters.
     let asked = attempts(&server);
     let waits = java.thread("waiter").call("permits@p", "acquireMany", &[&3]);
     assert!(java_waits(&server, "permits@p", asked).await);
@@ -330,7 +329,7 @@ async fn permits_together_count_in_either_language() {
         assert_eq!(permit.release().await.unwrap(), Released::AlreadyLost);
     }
 
-    // Theirs, given back by us in one step, let a waiter of ours in.
+    // We release their permits in one step. A waiter of ours enters.
     let waits = tokio::spawn({
         let permits = permits.clone();
         async move { permits.acquire_many(4).await.unwrap() }
@@ -339,7 +338,7 @@ async fn permits_together_count_in_either_language() {
     assert!(permits.release_many(&theirs).await.unwrap() && !permits.release_many(&theirs).await.unwrap());
     assert!(permits.release_many(&three).await.unwrap());
     let four = within(WOKEN, waits).await.unwrap();
-    // What they are told of a lease of ours, and what they make of it.
+    // They read the lease of our permit, which was extended.
     let id = four[0].id().to_string();
     assert!(permits.extend(four[0].id(), 10 * LEASE).await.unwrap());
     let left: u128 = thread.call("permits@p", "getLeaseTime", &[&id]).done().await.parse().unwrap();
@@ -354,7 +353,7 @@ async fn a_lease_that_ends_lets_the_other_side_in() {
     let (thread, permits) = (java.thread("t"), locks.permit_semaphore("p"));
     assert_eq!(thread.call("permits@p", "trySetPermits", &[&1]).done().await, "true");
 
-    // Theirs ends.
+    // Their lease ends.
     let id = thread.call("permits@p", "acquire", &[&BRIEF.as_millis()]).done().await;
     let permit = within(WOKEN, permits.acquire()).await.unwrap();
     let thrown = thread.call("permits@p", "release", &[&id]).answer().await.result.unwrap_err();
@@ -362,7 +361,7 @@ async fn a_lease_that_ends_lets_the_other_side_in() {
     assert!(permit.is_valid() && permits.acquired().await.unwrap() == 1);
     assert_eq!(permit.release().await.unwrap(), Released::Released);
 
-    // Ours ends; what comes late takes nothing away.
+    // Our lease ends. A late release takes nothing away.
     let permit = permits.with_lease(BRIEF).acquire().await.unwrap();
     let asked = attempts(&server);
     let waits = thread.call("permits@p", "acquire", &[]);
@@ -372,11 +371,11 @@ async fn a_lease_that_ends_lets_the_other_side_in() {
     assert_eq!(permit.release().await.unwrap(), Released::AlreadyLost);
     assert_eq!((permits.acquired().await.unwrap(), permits.permits().await.unwrap()), (1, 1));
 
-    // Of a permit without an end nobody is told when it will be free.
+    // The server does not say when a permit without an end will be free.
     assert!(permits.try_acquire_for(BRIEF).await.unwrap().is_none());
 }
 
-/// The permit comes back within one lease; of the counted semaphore nothing does.
+/// The permit comes back within one lease. Nothing of the counted semaphore comes back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_killed_process_had() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
@@ -384,7 +383,7 @@ async fn what_a_killed_process_had() {
     assert!(permits.try_set_permits(1).await.unwrap() && counted.try_set_permits(5).await.unwrap());
     let thread = java.thread("t");
 
-    // Ours dies, theirs waits.
+    // Our process dies, and their thread waits.
     let workers = ["permits@p", "semaphore@s"].map(|name| {
         let mut worker = spawn(&server, name);
         assert_eq!(worker.ask(&worker::Request::Acquire).unwrap().what, Outcome::Acquired);
@@ -405,7 +404,7 @@ async fn what_a_killed_process_had() {
     assert_eq!(thread.call("semaphore@s", "tryAcquire", &[&4]).done().await, "false");
     assert_eq!(thread.call("permits@p", "tryRelease", &[&id]).done().await, "true");
 
-    // Theirs dies, ours waits. Their permits are renewed by nobody.
+    // Their process dies, and our task waits. No watchdog renews their permits.
     let peer = interop::start().unwrap();
     let doomed = peer.open("doomed", &server.url(), SHORT_LEASE).await.thread("t");
     doomed.call("permits@p", "acquire", &[&SHORT_LEASE.as_millis()]).done().await;
@@ -423,7 +422,7 @@ async fn what_a_killed_process_had() {
     assert_eq!((permits.available().await.unwrap(), permits.permits().await.unwrap()), (1, 1));
 }
 
-/// A pool for workers of both sides: the clock that all processes share is the witness.
+/// A pool for workers of both sides. The witness is the clock that all processes share.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn never_more_inside_than_there_are_permits() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
@@ -459,7 +458,7 @@ async fn never_more_inside_than_there_are_permits() {
     }
 }
 
-/// Each kind works beside Java under plain names; a latch whose name has a hash tag works among ours.
+/// Each kind works beside Java under plain names. A latch whose name has a hash tag works among our own processes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_a_cluster_each_side_wakes_the_other() {
     let Some(peer) = interop::shared() else { return };
@@ -474,7 +473,7 @@ async fn in_a_cluster_each_side_wakes_the_other() {
         assert!(eventually(PATIENCE, async || count() == 1).await, "{channel}");
     };
     let thread = java.thread("t");
-    // Who waits next does so under another name, for subscriptions linger.
+    // Each round uses another name, because subscriptions linger.
     for tag in ["orders:42", "b", "x{t}y"] {
         let channel = |name: &str| {
             if tag.contains('{') { format!("redisson_sc:{name}") } else { format!("redisson_sc:{{{name}}}") }
@@ -526,7 +525,7 @@ async fn in_a_cluster_each_side_wakes_the_other() {
             within(WOKEN, waits.done()).await;
         }
     }
-    // Redisson puts the braces around braces, and the channel into another slot.
+    // Redisson adds braces around the braces, which puts the channel into another slot.
     let thrown = thread.call("latch@x{t}y", "trySetCount", &[&1]).answer().await.result.unwrap_err();
     assert!(thrown.message.contains("CROSSSLOT"), "seen of Redisson: {thrown:?}");
     let others = manager(&set.url()).await;
@@ -542,7 +541,7 @@ async fn in_a_cluster_each_side_wakes_the_other() {
     java.close().await;
 }
 
-/// So many permits, had for a while: it began after the grant, and ended before the release was asked for.
+/// A visit with `permits` permits. It began after the grant and ended before the request for the release.
 #[derive(Clone, Copy, Debug)]
 struct Visit {
     permits: u64,
@@ -558,7 +557,7 @@ impl Visit {
     }
 }
 
-/// As `visit` of [`Thread::call`], by a task of ours.
+/// Does the same as `visit` of [`Thread::call`] in a task of ours.
 async fn visit(locks: &LockManager, object: &str, time: Duration) -> Vec<Visit> {
     let (semaphore, leased) = (locks.semaphore(key(object)), locks.permit_semaphore(key(object)));
     let (until, mut visits) = (Instant::now() + time, Vec::new());
@@ -585,7 +584,7 @@ async fn visit(locks: &LockManager, object: &str, time: Duration) -> Vec<Visit> 
 }
 
 fn most_inside(visits: &[Visit]) -> u64 {
-    // Who leaves at the moment at which another enters was not there any more.
+    // A visit that ends in the moment in which another visit begins does not overlap with it.
     let mut steps: Vec<_> = visits
         .iter()
         .flat_map(|visit| [(visit.began, true, visit.permits), (visit.ended, false, visit.permits)])
@@ -599,7 +598,7 @@ fn most_inside(visits: &[Visit]) -> u64 {
     most
 }
 
-/// How long each pool is used.
+/// Returns the duration for which each pool is used.
 fn seconds() -> Duration {
     let seconds = std::env::var("WHEELLOCK_SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
     Duration::from_secs(seconds.unwrap_or(3))
@@ -613,14 +612,14 @@ fn permit_waiter(locks: &LockManager, name: &str) -> JoinHandle<(Duration, Permi
     })
 }
 
-/// A process of ours that is to be killed.
+/// Starts a process of ours that the test will kill.
 fn spawn(server: &RedisServer, name: &str) -> Worker {
     let program = Command::new(env!("CARGO_BIN_EXE_lock_worker"));
     Worker::spawn(program, &server.url(), name, SHORT_LEASE).unwrap()
 }
 
-/// What is on the server: each key with its value, and its TTL with the times that a sorted set has for scores. What this library
-/// remembers for itself aside.
+/// Returns each key on the server with its value and its TTL. The times that a sorted set has for scores are included. The records of this
+/// library are not.
 fn state(server: &RedisServer) -> BTreeMap<String, (String, Vec<i64>)> {
     let keys = server.cli(&["KEYS", "*"]);
     let shared = keys.lines().filter(|key| !key.is_empty() && !key.contains("wheellock_"));
@@ -642,7 +641,7 @@ fn state(server: &RedisServer) -> BTreeMap<String, (String, Vec<i64>)> {
         .collect()
 }
 
-/// The length of each member, and how far from now its score is.
+/// Length of each member, and the distance of its score from now.
 const MEMBERS: &str = "
     local time, said = redis.call('time'), {}
     local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -653,8 +652,7 @@ const MEMBERS: &str = "
 
 type Step = (&'static str, &'static str, i64);
 
-/// Performs a step in Java, which does not look at an argument too many. Permits are released in the order in which they were
-/// acquired.
+/// Performs a step in Java, which ignores an argument too many. Permits are released in the order in which they were acquired.
 async fn by_java(
     server: &RedisServer,
     thread: &Thread,
@@ -681,7 +679,7 @@ fn ends(server: &RedisServer, object: &str, argument: i64) -> String {
     server.cli(&["PEXPIRE", key(object), &argument.to_string()])
 }
 
-/// What our steps have in hand.
+/// Permits that our steps hold.
 #[derive(Default)]
 struct InHand {
     permits: Vec<Permits>,
@@ -695,7 +693,7 @@ impl InHand {
     }
 }
 
-/// Performs a step here, and answers as Java does.
+/// Performs a step here, and returns the same reply as Java.
 async fn by_us(
     server: &RedisServer,
     locks: &LockManager,
@@ -793,7 +791,7 @@ async fn by_us(
     }
 }
 
-/// Calls after which Redisson's own state is as it should be; the others are in `where_redissons_state_is_not_copied`.
+/// Calls after which Redisson's own state is correct. The other calls are in `where_redissons_state_is_not_copied`.
 const SAME_STATE: &[&[Step]] = &[
     &[
         ("semaphore@s", "trySetPermits", 5),
@@ -814,7 +812,7 @@ const SAME_STATE: &[&[Step]] = &[
         ("semaphore@s", "availablePermits", 0),
         ("semaphore@s", "tryAcquire", 1),
     ],
-    // A missing one is made by who gives permits back, and a TTL stays.
+    // A release creates a missing semaphore, and a TTL stays.
     &[
         ("semaphore@x{n}y", "release", 4),
         ("semaphore@x{n}y", "ends", 60_000),
@@ -866,20 +864,20 @@ const SAME_STATE: &[&[Step]] = &[
     ],
     &[("latch@x{n}y", "trySetCount", 1), ("latch@x{n}y", "countDown", 0)],
 ];
-/// In milliseconds: between the two sides' steps time passes.
+/// In milliseconds. Time passes between the steps of the two sides.
 const TOLERANCE: u64 = 2_000;
 
-/// What Redisson throws if a permit that is to be released is none any more.
+/// Redisson's exception for the release of a permit that no longer exists.
 const NO_SUCH_PERMIT: &str = "org.redisson.client.RedisException";
 
-/// How many permits a pool has, and workers each side.
+/// Number of permits of a pool. The next constant is the number of workers of each side.
 const POOL: u32 = 10;
 const WORKERS: usize = 10;
 /// Redisson's default.
 const LEASE: Duration = Duration::from_secs(30);
-/// Short enough to see many renewals, long enough for two busy processes to make them.
+/// Short enough to see many renewals, and long enough for two busy processes to renew in time.
 const SHORT_LEASE: Duration = Duration::from_secs(3);
 /// A lease that is to end.
 const BRIEF: Duration = Duration::from_secs(1);
-/// What scheduling may add to the end of a lease on a busy machine.
+/// Delay that scheduling may add to the end of a lease on a busy machine.
 const SLACK: Duration = Duration::from_secs(1);

@@ -1,6 +1,6 @@
-//! Java's Redisson behind Sentinels and in a cluster: what it sends there, and that it hands locks over, failovers included.
+//! Redisson behind Sentinels and in a cluster. The tests cover its requests there and its hand-overs of locks, failovers included.
 //!
-//! First Java stands on both sides, then on one of them. Without Java, all are skipped.
+//! First Java is on both sides, then on one side. Without Java all tests are skipped.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -79,7 +79,7 @@ async fn in_a_cluster_java_publishes_to_the_shard_and_follows_its_master() {
     assert_eq!(waiting.unlock(NAME).done().await, "unlocked");
     set.heal();
 
-    // A held lock outlives its slot's move. Java's waiters do not: see docs/interop.md.
+    // A held lock outlives its slot's move. Java's waiters do not outlive it: see docs/interop.md.
     holding.lock(NAME).done().await;
     let (slot, from) = (set.slot_of(NAME), set.owner_of_key(NAME));
     let to = (0..3).find(|master| set.replicas_of(*master).len() == 1 && *master != from).unwrap();
@@ -111,7 +111,7 @@ async fn behind_sentinels_each_side_wakes_the_other_before_and_after_a_failover(
     java.close().await;
 }
 
-/// D2: in a cluster each side wakes the other; beside Redisson before 3.28 with `ShardedPubSub::Off`.
+/// D2: in a cluster each side wakes the other. Beside Redisson before 3.28 this needs `ShardedPubSub::Off`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_a_cluster_each_side_wakes_the_other_before_and_after_a_failover_and_a_move() {
     let Some(peer) = interop::shared() else { return };
@@ -143,7 +143,7 @@ async fn in_a_cluster_each_side_wakes_the_other_before_and_after_a_failover_and_
     java.close().await;
 }
 
-/// A lock goes from Java to Rust and back, each time to who waits for the message of its release.
+/// Passes a lock from Java to Rust and back. The next holder waits for the message of the release each time.
 async fn each_wakes_the_other(java: &Client, locks: &LockManager, subscribers: impl AsyncFn() -> u32) {
     let (thread, lock) = (java.thread("t"), locks.lock(NAME));
     thread.lock(NAME).done().await;
@@ -170,7 +170,7 @@ async fn each_wakes_the_other(java: &Client, locks: &LockManager, subscribers: i
     assert_eq!(thread.unlock(NAME).done().await, "unlocked");
 }
 
-/// Waits until Java's client serves again: its first calls after a failover may fail, also the second one of two.
+/// Waits until Java's client works again. Its first calls after a failover may fail, and so may the second of two calls.
 async fn follows(java: &Client) {
     let (thread, has_taken) = (java.thread("t"), Cell::new(false));
     let serves = async || {
@@ -180,27 +180,27 @@ async fn follows(java: &Client) {
                 Err(_) => return false,
             }
         }
-        // One that was called failed may have been executed.
+        // The server may have executed a call that failed.
         let is_given_back = |thrown: Exception| thrown.class.ends_with("IllegalMonitorStateException");
         !has_taken.get() || thread.unlock(NAME).answer().await.result.map_or_else(is_given_back, |_| true)
     };
     assert!(eventually(WOKEN_LATE, serves).await);
 }
 
-/// Whether the Redisson under test asks a cluster for sharded pub/sub: since 3.28.
+/// Returns true if the Redisson under test uses sharded pub/sub in a cluster. Redisson does so since 3.28.
 fn java_knows_sharded_pubsub() -> bool {
     let Some(version) = interop::chosen_version() else { return true };
     let numbers: Vec<u32> = version.split('.').map_while(|number| number.parse().ok()).collect();
     numbers.as_slice() >= &[3, 28]
 }
 
-/// What is told here of the wire is not true of all versions.
+/// Returns the JVM if it runs the default Redisson. Other versions send other requests than these tests describe.
 fn of_the_known_version() -> Option<&'static Arc<Peer>> {
     if interop::chosen_version().is_some() { None } else { interop::shared() }
 }
 
-/// One client's thread unlocks, another's waits for that and is woken. Returns what `primary` was sent; the others know of
-/// no channel meanwhile.
+/// Lets a thread of one client unlock while a thread of another client waits and is woken. Returns the requests that `primary` received.
+/// The other servers have no channel meanwhile.
 async fn hand_over(
     servers: &[&RedisServer],
     primary: &RedisServer,
@@ -209,7 +209,7 @@ async fn hand_over(
     subscribers: &str,
 ) -> Vec<Observed> {
     let (holding, waiting) = (holder.thread("t"), waiter.thread("t"));
-    // What the JVM does for the first time takes it long.
+    // The JVM is slow when it does something for the first time.
     for thread in [&holding, &waiting] {
         thread.lock(NAME).done().await;
         thread.unlock(NAME).done().await;
@@ -235,7 +235,7 @@ async fn hand_over(
     sent
 }
 
-/// Which commands of clients and scripts had the channel as their first argument; questions aside.
+/// Returns the commands of clients and scripts whose first argument was the channel. Queries are left out.
 fn commands_about(observed: &[Observed], channel: &str) -> Vec<String> {
     let about = |command: &&Observed| command.args.get(1).is_some_and(|first| first == channel);
     observed.iter().filter(about).map(Observed::name).collect()
@@ -261,8 +261,8 @@ fn channel(name: &str) -> String {
 }
 
 const NAME: &str = "orders:42";
-/// Nothing here waits for its end.
+/// No test waits for its end.
 const LEASE: Duration = Duration::from_secs(60);
-/// For every attempt and every unlock, Redisson waits 1 s for a replica that is dead. Still far less than what is left of
-/// the lease, two thirds of it at the least.
+/// Redisson waits 1 s for a dead replica at every attempt and every unlock. This limit is still far less than the rest of the lease, which
+/// is at least two thirds of the lease.
 const WOKEN_LATE: Duration = Duration::from_secs(20);

@@ -1,4 +1,4 @@
-//! Large replies and messages on a shared connection: limits, a server's own limits, and neighbours.
+//! Large replies and messages on a shared connection. The tests cover limits, a server's own limits and neighbouring calls.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ async fn connect(server: &RedisServer) -> Client {
     Client::connect(server.url().parse().unwrap()).await.unwrap()
 }
 
-/// C3: any client may publish a payload over `Limits::bulk` on a channel that a lock's waiters hear.
+/// C3: any client may publish a payload over `Limits::bulk` on a channel to which a lock's waiters subscribe.
 #[tokio::test]
 async fn large_foreign_message_keeps_connection() {
     let server = RedisServer::start();
@@ -35,7 +35,7 @@ async fn large_foreign_message_keeps_connection() {
     assert_eq!(client.stats().connections, 1);
 }
 
-/// C3: a waiter of a lock listens on its manager's connection; the values that the application reads have another.
+/// C3: a waiter of a lock subscribes on its manager's connection. The values that the application reads use another connection.
 #[tokio::test]
 async fn waiting_manager_keeps_other_clients_replies() {
     let server = RedisServer::start();
@@ -54,7 +54,7 @@ async fn waiting_manager_keeps_other_clients_replies() {
     assert!(timeout(NO_HANG, waiter).await.unwrap().unwrap().is_ok());
 }
 
-/// C3: a connection with subscriptions has another limit on the server, which the error names.
+/// C3: a connection with subscriptions has another limit on the server, and the error names that limit.
 #[tokio::test]
 async fn subscription_limit_is_named() {
     let server = RedisServer::start();
@@ -72,7 +72,7 @@ async fn subscription_limit_is_named() {
     }
 }
 
-/// Reads a value of 5 MiB, `count` times at once. Returns how each call failed, if it did.
+/// Reads a value of 5 MiB `count` times at once. Returns the error of each call, if it failed.
 async fn read_at_once(client: &Client, count: usize) -> Vec<Option<String>> {
     let value = "x".repeat(5 * MIB);
     client.call(&Command::new("SET").arg("large").arg(&value)).await.unwrap();
@@ -89,7 +89,7 @@ async fn read_at_once(client: &Client, count: usize) -> Vec<Option<String>> {
     failures
 }
 
-/// C12: the call whose reply is over a limit, and not its neighbours, is told which limit and how to raise it.
+/// C12: a call whose reply is over a limit learns which limit it is and how to raise it. The neighbouring calls do not fail.
 #[tokio::test]
 async fn reply_over_limit_names_call_and_limit() {
     let server = FakeServer::ready(|_, session| {

@@ -1,4 +1,4 @@
-//! The lock layer against real servers: exclusion, reentrancy, leases, waiting, cancellation, ambiguity.
+//! The lock layer against real servers. The tests cover exclusion, reentrancy, leases, waiting, cancellation and ambiguity.
 
 use std::time::{Duration, Instant};
 
@@ -71,7 +71,7 @@ async fn reentrancy_is_counted_on_the_server() {
     assert_eq!(error.outcome(), Outcome::NotSent);
 }
 
-/// The renewal is on its way behind the grant, and does not know of it yet.
+/// The renewal is on its way behind the grant, and does not know of the grant yet.
 #[tokio::test]
 async fn a_renewal_does_not_shorten_what_the_same_owner_is_just_granted() {
     let server = RedisServer::start();
@@ -234,7 +234,7 @@ async fn a_dropped_acquire_leaves_nothing_behind_at_any_point() {
             assert!(gone(&server, "dropped").await, "contended {contended}, after {polls} polls");
         }
     }
-    // Whatever was taken back is free for the next one, and nobody is stuck in line.
+    // A lock that was taken back is free for the next caller, and no waiter is stuck in the queue.
     let guard = locks.lock("dropped").try_acquire_for(PATIENCE).await.unwrap();
     assert!(guard.is_some());
 }

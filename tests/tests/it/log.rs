@@ -1,4 +1,4 @@
-//! What this thread logs, heard by a test whatever other tests of the program do meanwhile.
+//! The current thread's log, recorded by a test. Other tests of the program do not disturb the recording.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -7,10 +7,10 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::{DefaultGuard, NoSubscriber, Subscriber};
 use tracing::{Dispatch, Event, Metadata, dispatcher};
 
-/// Has `subscriber` hear everything that this thread logs, until the guard is dropped.
+/// Passes everything that this thread logs to `subscriber`, until the guard is dropped.
 pub(crate) fn listen(subscriber: impl Subscriber + Send + Sync + 'static) -> DefaultGuard {
-    // Where there is just one subscriber, `tracing` asks only the thread that logs something first whether anybody wants to hear it, and
-    // then never again: another test's thread, which does not listen, would speak for this one. So there are two.
+    // With a single subscriber, `tracing` asks only the first thread that logs an event whether the event is wanted, and remembers the
+    // reply. A thread of another test, which does not record, would then decide for this thread. A second subscriber prevents that.
     static OTHER: OnceLock<Dispatch> = OnceLock::new();
     OTHER.get_or_init(|| Dispatch::new(NoSubscriber::new()));
     dispatcher::set_default(&Dispatch::new(subscriber))

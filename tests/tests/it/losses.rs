@@ -1,4 +1,4 @@
-//! Who learns of a lost lock, when, and where it is counted.
+//! Reports and counts of lost locks. The tests show which guards learn of a loss, and when.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use wheellock_tests::locks::{PATIENCE, adjusted, at_rest, gone, listeners, lost,
 use wheellock_tests::{RedisServer, eventually};
 
 const LEASE: Duration = Duration::from_secs(30);
-/// The watchdog's next look comes after a third of the lease, 10 s. What is told within this was told for another reason.
+/// The watchdog's next check comes after a third of the lease, 10 s. A report within this time has another cause.
 const AT_ONCE: Duration = Duration::from_secs(4);
 
 /// A6: when a lock was freed by force and granted to another task of the same process, only one guard is valid.
@@ -34,7 +34,7 @@ async fn a_grant_to_another_task_of_the_process_tells_the_first_holder() {
     assert_eq!(locks.metrics().lost_not_owner, 2, "each loss counts once");
 }
 
-/// A6: a message on the channel of a lock that this process holds makes it ask at once whether it still does.
+/// A6: a message on the channel of a lock that this process holds makes the process check the hold at once.
 #[tokio::test]
 async fn a_message_on_the_channel_of_a_held_lock_is_a_reason_to_ask() {
     let server = RedisServer::start();
@@ -43,7 +43,7 @@ async fn a_message_on_the_channel_of_a_held_lock_is_a_reason_to_ask() {
     let lock = locks.lock("n");
     let waiting = tokio::spawn(async move { lock.acquire().await });
     assert!(listeners(&server, "n", 1).await);
-    // Another process takes it in the same moment, so the waiter here is told that it is held, not by whom.
+    // Another process takes the lock in the same moment. The waiter here learns that the lock is held, but not by which owner.
     let taken = server.cli(&[
         "EVAL",
         "redis.call('del', KEYS[1]) redis.call('hset', KEYS[1], ARGV[1], 1) redis.call('pexpire', KEYS[1], 30000) \
@@ -59,7 +59,7 @@ async fn a_message_on_the_channel_of_a_held_lock_is_a_reason_to_ask() {
     waiting.abort();
 }
 
-/// A6: who frees a lock by force tells the holder in the same process at once.
+/// A6: a forced release notifies the holder in the same process at once.
 #[tokio::test]
 async fn a_forced_release_tells_the_holder_in_the_same_process() {
     let server = RedisServer::start();
@@ -100,7 +100,7 @@ async fn losses_that_a_release_finds_are_counted() {
     assert_eq!((metrics.held, metrics.lost_expired, metrics.acquires), (0, 0, 4));
 }
 
-/// A8: the blocking API counts them, too.
+/// A8: the blocking API counts these losses, too.
 #[test]
 fn losses_that_a_blocking_release_finds_are_counted() {
     let server = RedisServer::start();
@@ -111,7 +111,7 @@ fn losses_that_a_blocking_release_finds_are_counted() {
     assert_eq!(locks.metrics().lost_not_owner, 1);
 }
 
-/// A8: a release that is repeated because its answer was lost counts no loss.
+/// A8: a release that is repeated because its reply was lost counts no loss.
 #[tokio::test]
 async fn a_repeated_release_counts_no_loss() {
     let server = RedisServer::start();
@@ -133,7 +133,7 @@ async fn a_repeated_release_counts_no_loss() {
     assert_eq!(locks.metrics().lost_not_owner, 0);
 }
 
-/// B5: a lock that the server has forgotten is asked for by this process' waiters when its holder gives it back.
+/// B5: the server has forgotten a lock, and its holder releases it. The waiters of this process request the lock then.
 #[tokio::test]
 async fn waiters_are_woken_by_a_release_that_finds_nothing() {
     let server = RedisServer::start();

@@ -1,6 +1,6 @@
-//! The integration tests: one program with a module for each subject, because linking one costs more than running most of them.
-//! `cargo xtask test` runs each module in a process of its own, several at a time; `cargo test` runs all of them in one. A test
-//! that is about its whole process stands in a program of its own beside this folder.
+//! The integration tests in one program. Linking a program costs more than running most of its tests, so each subject is a module. `cargo
+//! xtask test` runs each module in its own process, several at a time. `cargo test` runs all modules in one process. A test that is about
+//! its whole process is a program of its own beside this folder.
 
 mod announced_names;
 mod blocking;

@@ -1,4 +1,6 @@
-//! A latch by name. Owns the verbs; waiting is the acquire loop's, with nothing to hold at its end.
+//! A latch, by name.
+//!
+//! The acquire loop waits for it. A caller holds nothing when the wait has ended.
 
 use std::convert::identity;
 use std::fmt;
@@ -14,11 +16,11 @@ use crate::request::context::Context;
 use crate::request::once::{COUNT_DOWN, DELETE_LATCH, SET_LATCH};
 use crate::wire;
 
-/// A latch that opens when it has been counted down, for all who wait for it: tasks, processes, and Redisson's
-/// `RCountDownLatch` in Java. A name that was never set, or whose count has been reached, is open.
+/// A latch that opens for all of its waiters when it has been counted down. The waiters may be tasks, processes, and users of Redisson's
+/// `RCountDownLatch` in Java. A latch that was never set, or whose count was reached, is open.
 ///
-/// In a cluster Java cannot use names with a hash tag (`{..}`): it puts the channel into another slot (source: Redisson 4.7).
-/// They work among processes of this library.
+/// In a cluster, Java cannot use names with a hash tag (`{..}`), because Redisson puts the channel into another slot (source: Redisson
+/// 4.7). Such names work among processes of this library.
 ///
 /// ```no_run
 /// # async fn example(locks: wheellock::LockManager) -> Result<(), Box<dyn std::error::Error>> {
@@ -41,12 +43,13 @@ impl CountDownLatch {
         Self { lock: Lock::new(Arc::clone(context), context.name(name, &kind::LATCH)) }
     }
 
-    /// The latch's name, which is also its key on the server.
+    /// Returns the latch's name, which is also its key on the server.
     pub fn name(&self) -> &str {
         self.lock.name()
     }
 
-    /// Sets the latch to be counted down so often; at least once. False, and nothing is changed, if it is set already.
+    /// Sets the latch, so that it opens after `count` calls of [`count_down`](Self::count_down). Returns false and changes nothing if the
+    /// latch is set already.
     ///
     /// # Cancel safety
     ///
@@ -60,8 +63,8 @@ impl CountDownLatch {
         Ok(set == 1)
     }
 
-    /// Counts the latch down once. The last time it opens, and all who wait go on. Returns how often it is still to be counted
-    /// down; a latch that is open stays so.
+    /// Counts the latch down once. The last count opens the latch and wakes all waiters. Returns the remaining count. An open latch stays
+    /// open, with a remaining count of 0.
     ///
     /// # Cancel safety
     ///
@@ -75,7 +78,7 @@ impl CountDownLatch {
         Ok(left.unsigned_abs())
     }
 
-    /// How often it is still to be counted down; 0 if it is open.
+    /// Returns the remaining count, which is 0 if the latch is open.
     ///
     /// # Cancel safety
     ///
@@ -88,10 +91,10 @@ impl CountDownLatch {
         self.lock.ask(wire::count_of_latch(&self.lock.name), wire::read_count_of_latch).await
     }
 
-    /// Waits until the latch is open. A latch that was opened and set again meanwhile is another one: the wait is over, if it was
-    /// counted down by this library.
+    /// Waits until the latch is open. If the latch was opened and then set again, the wait is over nevertheless, provided that this
+    /// library counted the latch down.
     ///
-    /// Each asks the server once when it comes; then all of one process are let go by one answer.
+    /// Each waiter polls the server once when it arrives. Later a single reply wakes all waiters of one process.
     ///
     /// # Cancel safety
     ///
@@ -99,16 +102,15 @@ impl CountDownLatch {
     ///
     /// # Errors
     ///
-    /// [`Error::Server`] if the server cannot be asked for longer than the response timeout; [`Error::OtherData`],
-    /// [`Error::InvalidName`], [`Error::NoCommonSlot`]; [`Error::ShutDown`] once the manager is
-    /// [shut down](crate::LockManager::shutdown).
+    /// [`Error::Server`] if the server does not reply for longer than the response timeout. [`Error::OtherData`], [`Error::InvalidName`],
+    /// [`Error::NoCommonSlot`]. [`Error::ShutDown`] once the manager is [shut down](crate::LockManager::shutdown).
     pub async fn wait(&self) -> Result<(), Error> {
         let Ok(OpenLatch) = self.wait_within(Wait::FOREVER).await?;
         Ok(())
     }
 
-    /// Waits up to `wait`, counted from this call. False if the latch is not open then. The wait ends as that of
-    /// [`Lock::try_acquire_for`](crate::Lock::try_acquire_for) does.
+    /// Waits up to `wait`, counted from this call. Returns false if the latch is not open by then. The wait ends in the same way as that
+    /// of [`Lock::try_acquire_for`](crate::Lock::try_acquire_for).
     ///
     /// # Cancel safety
     ///
@@ -128,7 +130,7 @@ impl CountDownLatch {
         acquire(Ok(request), wait, None, identity).await
     }
 
-    /// Removes the latch: there is nothing left to wait for, and all who wait go on. Returns whether there was one.
+    /// Removes the latch. All waiters return, as if the latch had opened. Returns true if there was a latch.
     ///
     /// # Cancel safety
     ///

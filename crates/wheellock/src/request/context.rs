@@ -1,22 +1,22 @@
-//! What all locks of one manager share: the connection, the clock, this process' identity, and the tables of names and
-//! holds.
+//! The shared state of all locks of one manager.
 //!
-//! [`Context::transact`] makes every change of the table of holds that has effects.
+//! It contains the connection, the clock, this process' identity, and the tables of names and holds. [`Context::transact`] makes every
+//! change of the table of holds that has effects.
 //!
 //! # Order of locks
 //!
-//! A thread that has one of these mutexes takes only such as stand below it:
+//! A thread that has locked one of these mutexes may only lock mutexes below it:
 //!
-//! 1. what a majority's servers are, the members of its guard (`redlock`), and what was reported last (`report`);
+//! 1. the servers of a majority, the members of a majority's guard (`redlock`), and the last report (`report`);
 //! 2. the table of names;
 //! 3. a name's wait queue;
 //! 4. the table of holds;
-//! 5. the client's: cluster, then connection.
+//! 5. the client's mutexes: cluster, then connection.
 //!
-//! Under those of a majority's queues (`redlock::queue`) and of the places of requests (`places`) no other is taken.
+//! A thread that has locked a queue of a majority (`redlock::queue`) or the request slots (`places`) locks no other mutex.
 //!
-//! Nothing is written to a socket, woken or logged under any of them: a change collects what follows from it, and that is carried
-//! out after unlocking.
+//! No thread writes to a socket, wakes a task or logs while it has locked any of these mutexes. A change collects its effects, and they
+//! are carried out after unlocking.
 
 use std::borrow::Borrow;
 use std::collections::HashSet;
@@ -48,32 +48,32 @@ use crate::wire::holder::Label;
 pub(crate) struct Context {
     pub(crate) client: Client,
     pub(crate) clock: Clock,
-    /// Who we are on the wire: the part of every owner before the colon.
+    /// Identity of this manager on the wire: the part of every owner before the colon.
     pub(crate) uuid: Arc<str>,
-    /// The same as a number: permits have the ids that follow it.
+    /// The same identity as a number. The ids of permits count up from it.
     pub(crate) first_permit: u128,
     pub(crate) watchdog_lease: Lease,
-    /// For how long after a grant the lock may be handed over within this process.
+    /// Time after a grant for which the lock may be handed over within this process.
     pub(crate) hand_over: Duration,
-    /// No message tells of the releases of this process, and perhaps of no others'.
+    /// Releases of this process are not announced by messages. Perhaps other processes' releases are not, either.
     pub(crate) releases_are_silent: bool,
-    /// Which acknowledgements are waited for after each grant and renewal.
+    /// Acknowledgements that each grant and each renewal waits for.
     pub(crate) wanted: Option<Wanted>,
-    /// What it calls itself, for people.
+    /// Label of this manager, for people.
     label: Option<Label>,
-    /// The manager has been shut down, and its label with it.
+    /// The manager was shut down, and its label was deleted.
     label_has_ended: AtomicBool,
     next_owner: AtomicU64,
     /// Tasks that wait for some lock.
     pub(crate) waiting: Waiting,
     classifier: Option<Classifier>,
     names: Mutex<Names>,
-    /// Where requests are remembered that are no holds.
+    /// Slots of requests that take effect once and are not holds.
     pub(crate) places: Mutex<Places>,
     holds: Mutex<Holds>,
 }
 
-/// What a manager is told when it is built, beside its connection.
+/// Settings of a manager, apart from its connection.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) watchdog_lease: Lease,
@@ -84,8 +84,8 @@ pub(crate) struct Settings {
     pub(crate) classifier: Option<Classifier>,
 }
 
-/// Locks with the same name share one wait queue, so handles to the same name share one `Name`; those of another kind have one
-/// of their own, because their scripts and their channel are others.
+/// The names in use. Locks with the same name share one wait queue, so handles to the same name share one `Name`. Each kind has its own
+/// `Name`, because kinds differ in scripts and channels.
 #[derive(Default)]
 struct Names {
     known: Vec<(&'static Kind, HashSet<ByText>)>,
@@ -94,7 +94,7 @@ struct Names {
     purge_at: usize,
 }
 
-/// A name in a table, found by its text. The table's is the last reference to a name that is not in use.
+/// A name in a table, found by its text. If a name is not in use, the table has the last reference to it.
 struct ByText(Arc<Name>);
 
 impl Borrow<str> for ByText {
@@ -123,10 +123,10 @@ impl Names {
         names.get(text).map(|ByText(name)| Arc::clone(name))
     }
 
-    /// The name, which is of this family if it is new.
+    /// Returns the name. A new name gets this family.
     fn get(&mut self, text: &str, kind: &'static Kind, family: Family) -> Arc<Name> {
         if self.len() >= self.purge_at {
-            // Forgetting in bulk keeps the cost per name constant.
+            // Removing unused names in bulk keeps the cost per name constant.
             self.known
                 .iter_mut()
                 .for_each(|(_, names)| names.retain(|ByText(name)| Arc::strong_count(name) > 1));
@@ -203,8 +203,8 @@ impl Context {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the table of holds, and carries out what follows: queues the requests under the table's lock, so that no
-    /// renewal can come after them; then unlocks, writes, wakes and logs.
+    /// Changes the table of holds and carries out the effects. Queues the requests under the table's lock, so that no renewal is queued
+    /// after them. Then unlocks, writes, wakes and logs.
     pub(crate) fn transact<T>(&self, change: impl FnOnce(&mut Holds, BootInstant, &mut Effects) -> T) -> T {
         let mut effects = Effects::default();
         let mut holds = self.table();
@@ -227,15 +227,15 @@ impl Context {
         }
         if let Some(rest) = rest {
             self.log(&rest);
-            // No message tells of it, and of a lease that was handed over nobody here has heard.
+            // No message announces a lost hold. If the lock was handed over, no waiter of this process knows when its lease ends.
             let lost = rest.lost.iter().map(|(name, _)| name).filter(|name| name.is_waited_for());
             lost.for_each(|name| self.let_waiters_ask(name));
         }
         changed
     }
 
-    /// Queues the other requests that a change has led to, and of those that were postponed as many as there is room for. What it
-    /// returns writes when it is dropped.
+    /// Queues the other requests of a change. Then queues postponed requests while there is room. The returned flushes write when they
+    /// are dropped.
     #[cold]
     fn queue_more(&self, holds: &mut Holds, now: BootInstant, effects: &mut Effects) -> Vec<Flush<'_>> {
         let mut flushes = Vec::new();
@@ -253,7 +253,7 @@ impl Context {
 
     #[cold]
     fn log(&self, Rest { lost, failed_renewals, renewed_again, jumps, .. }: &Rest) {
-        // Why locks are lost is said before that they are.
+        // The failed renewals are logged first, because they are why locks are lost.
         if let Some((result, failing)) = failed_renewals {
             events::renewals_fail(&self.client.server_address(), result, *failing);
         }
@@ -268,7 +268,7 @@ impl Context {
         jumps.iter().for_each(|jump| events::server_clock_jumped(&server, *jump));
     }
 
-    /// Queues a request that brings the server's count to what is wanted, or postpones it if there is no room.
+    /// Queues a request that sets the server's count to the wanted count. Postpones the request if there is no room.
     fn queue_reconcile<'a>(
         &'a self,
         holds: &mut Holds,
@@ -297,33 +297,33 @@ impl Context {
         flush
     }
 
-    /// A caller that no message reaches was refused. If that goes on, it leaves a mark on the server, so that a process which hands the
-    /// lock over among its tasks leaves it free for a while.
+    /// Records that a caller without a subscription was refused. After repeated refusals a mark is sent to the server. A process that
+    /// hands the lock over among its tasks then leaves the lock free for a while.
     pub(crate) fn refused_unlistening(&self, name: &Name) {
         if name.kind().may_meet_hand_over() && name.is_mark_due(self.clock.now()) {
             drop(self.queue_unanswered(&kind::MARK, &wire::mark(name)));
         }
     }
 
-    /// Notifies the waiters for a lock that this process has released without a message, and does not want any more.
+    /// Notifies the waiters for a lock that this process released without a message and does not want any more.
     pub(crate) fn tell(&self, name: &Name) {
         drop(self.queue_unanswered(&kind::TELL, &wire::tell(name, self.client.publish_verb())));
     }
 
-    /// Queues a script whose reply is of no interest. It is sent in full: one that is not loaded would not be sent again.
+    /// Queues a script whose reply is ignored. The script is sent with its source, because a NOSCRIPT error would not be handled.
     fn queue_unanswered(&self, script: &Script, params: &[Arg<'_>]) -> Option<Flush<'_>> {
         let token = Token { about: About::Nothing, with_source: true };
         self.client.queue_eval(script, wire::KEYS, params, &Retry::in_full(), token.into())
     }
 
-    /// Returns the number of this process' other kinds of lock that share this one's key and channel, and are waited for.
+    /// Returns the number of this process' other kinds of lock with the same key and channel that have waiters.
     pub(crate) fn waited_for_beside(&self, name: &Name) -> u32 {
         let names = self.lock_names();
         let others = name.kind().others_of_its_channel().filter_map(|kind| names.find(name.text(), kind));
         others.map(|other| u32::from(other.is_waited_for())).sum()
     }
 
-    /// There is no room for a request, or nothing will be heard of it.
+    /// Handles a request for which there was no room, or to which no reply will come.
     #[cold]
     fn not_queued(&self, holds: &mut Holds, request: &Reconcile, is_sent: bool, effects: &mut Effects) {
         let now = self.clock.now();
@@ -344,12 +344,12 @@ impl Context {
         }
     }
 
-    /// What this manager calls itself, until it is shut down.
+    /// Returns the label of this manager, until the manager is shut down.
     pub(crate) fn label(&self) -> Option<&Label> {
         self.label.as_ref().filter(|_| !self.label_has_ended.load(Ordering::Acquire))
     }
 
-    /// From here on it has no label. Returns whether it had.
+    /// Ends the label. Returns true if there was a label until now.
     pub(crate) fn end_label(&self) -> bool {
         self.label.is_some() && !self.label_has_ended.swap(true, Ordering::AcqRel)
     }
@@ -358,7 +358,7 @@ impl Context {
         self.new_owners(1)
     }
 
-    /// Returns the first of so many consecutive numbers.
+    /// Returns the first of `count` consecutive numbers.
     pub(crate) fn new_owners(&self, count: u16) -> u64 {
         self.next_owner.fetch_add(count.into(), Ordering::Relaxed)
     }
@@ -367,7 +367,7 @@ impl Context {
         Owner { manager: Arc::clone(&self.uuid), number }
     }
 
-    /// What the owner with this number is called in the lock `name`.
+    /// Returns the text of this owner as a holder of the lock `name`.
     pub(crate) fn holder_text(&self, name: &Name, number: u64) -> OwnerText {
         match name.kind().holders {
             Holders::Permits => OwnerText::permit(self.first_permit, number),
@@ -377,15 +377,15 @@ impl Context {
         }
     }
 
-    /// A number that tells the server of a lock from others.
+    /// Returns a number that identifies the lock's server.
     pub(crate) fn node_of(&self, name: &Name) -> u32 {
         self.client.node_of(name.key().as_bytes())
     }
 
-    /// The lock of this kind that is named `text`.
+    /// Returns the lock of this kind with the name `text`.
     pub(crate) fn name(&self, text: &str, kind: &'static Kind) -> Arc<Name> {
         if !Name::may_be(text) {
-            // It will be refused, and is not worth remembering.
+            // Every request for this name will be rejected, so the name is not kept.
             return Arc::new(Name::new(text, kind, false));
         }
         let Some(classifier) = &self.classifier else {
@@ -400,8 +400,8 @@ impl Context {
         names.get(text, kind, family)
     }
 
-    /// Does something with the locks of other kinds that are the same on the server as this one, under the lock of the table of names: no
-    /// other one is made meanwhile.
+    /// Calls `with` on the other kinds' locks that are the same lock on the server. Holds the lock of the table of names, so that no
+    /// further lock of another kind is created meanwhile.
     pub(crate) fn with_others_of_its_hash<T>(&self, name: &Name, with: impl FnOnce(&[Arc<Name>]) -> T) -> T {
         let names = self.lock_names();
         let find = |kind| names.find(name.text(), kind);
@@ -413,9 +413,10 @@ impl Context {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was counted: of each family, with its label; first of what belongs to none, which is everything if nobody classifies.
+    /// Returns the metrics of each family with its label. The first entry counts the locks without a family, which are all locks if there
+    /// is no classifier.
     pub(crate) fn counted(&self) -> Vec<(Option<&'static str>, Metrics)> {
-        // Families are numbered before anything is counted in them.
+        // A family gets its number before its first event is counted, so the tallies are read first.
         let tallies = self.holds().tallies.clone();
         let names = self.lock_names();
         let labels = names.families.labels();
@@ -423,18 +424,18 @@ impl Context {
         std::iter::once(None).chain(labels.iter().copied().map(Some)).zip(snapshots).collect()
     }
 
-    /// Every name in use.
+    /// Returns all names in use.
     pub(crate) fn names(&self) -> Vec<Arc<Name>> {
         let names = self.lock_names();
         names.known.iter().flat_map(|(_, names)| names).map(|ByText(name)| Arc::clone(name)).collect()
     }
 
-    /// Something was heard that speaks against a hold of ours: the watchdog asks the server for it at once.
+    /// Makes the watchdog check the holds of this lock at once. A message casts doubt on a hold of this process.
     pub(crate) fn verify(&self, name: &Arc<Name>) {
         self.transact(|holds, now, _| holds.verify(name, now));
     }
 
-    /// The lock may be free though no message says so: the first of this process' waiters asks. Takes the wait queue's lock.
+    /// Makes the head poll, because the lock may be free without a message. Takes the wait queue's lock.
     pub(crate) fn let_waiters_ask(&self, name: &Name) {
         let head = name.wait_queue().as_mut().and_then(|waiters| waiters.poll_now());
         if let Some(head) = head {
@@ -442,13 +443,14 @@ impl Context {
         }
     }
 
-    /// A script was answered with what it never returns. The connection is not to be trusted any more.
+    /// Returns the error for a script that was answered with a reply it never returns. The connection is closed, because it cannot be
+    /// trusted any more.
     pub(crate) fn unexpected(&self, name: &Name, operation: String, reply: &Value) -> Error {
         self.distrust(name);
         Error::unexpected(operation, reply.type_name())
     }
 
-    /// Ends the connection on which a script of this lock was answered with what it never returns.
+    /// Closes the connection on which a script of this lock was answered with a reply it never returns.
     pub(crate) fn distrust(&self, name: &Name) {
         self.client.condemn(name.key().as_bytes(), "a script was answered with what it never returns");
     }
@@ -456,12 +458,12 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // What was to follow a request under way goes now: no table will be there to enter that one's answer.
+        // A request that waits for a pending request is sent now. Later there is no table for the pending request's reply.
         let watchdog = self.transact(|holds, _, effects| {
             effects.request_all(holds.last_requests());
             holds.watchdog.take()
         });
-        // The watchdog finds its manager gone and ends.
+        // The watchdog finds that its manager is gone, and ends.
         if let Some(watchdog) = watchdog {
             watchdog.wake();
         }

@@ -1,4 +1,6 @@
-//! What about a server puts locks at risk: asked once when connecting. Owns the questions and the judgement.
+//! Properties of a server that put locks at risk.
+//!
+//! This module checks and judges them once, when the manager connects.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +12,7 @@ use crate::base::durability::Durability;
 use crate::base::error::Error;
 use crate::kind;
 
-/// Something about the server that puts locks at risk, or keeps them from working well.
+/// A property of the server that puts locks at risk, or keeps them from working well.
 ///
 /// ```no_run
 /// use wheellock::Finding;
@@ -28,18 +30,17 @@ use crate::kind;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Finding {
-    /// When its memory is full, the server throws keys away, and locks are what most policies choose first: they all
-    /// have a TTL.
+    /// The server evicts keys when its memory is full. Most policies evict locks first, because every lock has a TTL.
     MayEvict {
         /// The server's `maxmemory-policy`.
         policy: String,
         /// The server's `maxmemory` in bytes.
         maxmemory: u64,
     },
-    /// The server keeps no append-only file: when it restarts it has forgotten who holds what, or who held it at the
-    /// last snapshot.
+    /// The server does not keep an append-only file. After a restart the server has lost the locks, or knows only those of its last
+    /// snapshot.
     ForgetsOnRestart,
-    /// The user may not do something that locks need.
+    /// The user may not run a command that locks need.
     MissingPermission {
         /// The command.
         command: String,
@@ -49,44 +50,44 @@ pub enum Finding {
         /// The command.
         command: String,
     },
-    /// The server runs no other command on a connection that has a subscription, as in RESP2, though RESP3 was agreed on. Some servers
-    /// that stand in for Redis in tests are like that: no caller can wait for a lock.
+    /// On a connection with a subscription the server runs no other command, as in RESP2, although RESP3 was agreed on. Some servers that
+    /// stand in for Redis in tests are like that. No caller can wait for a lock.
     SubscriptionBlocksCommands {
-        /// Outcome of the command.
+        /// The outcome of the command.
         reason: String,
     },
-    /// The URL has a password and no user, and the server's `default` user, which we are then, needs none: was the lone
-    /// part before the `@` meant as a user?
+    /// The URL has a password and no user, and the server did not check the password. The user was therefore `default`, which does not
+    /// need a password here. Perhaps the part before the `@` was meant as a user.
     UncheckedPassword,
     /// The server is older than the oldest version this library was tested with (6.0.16).
     UntestedVersion {
         /// The server's version.
         version: String,
     },
-    /// A server of a [`RedLockManager`](crate::RedLockManager) has replicas: if one is promoted and answers in its place, it may grant
-    /// again what the server had granted.
+    /// A server of a [`RedLockManager`](crate::RedLockManager) has replicas. A replica that is promoted in the server's place may grant a
+    /// lock that the server has already granted.
     HasReplicas {
         /// The server.
         server: Arc<str>,
-        /// How many are connected.
+        /// Number of connected replicas.
         replicas: u32,
     },
-    /// Fewer replicas are connected than [`Durability`](crate::Durability) asks for: until there are more, nothing is
-    /// granted.
+    /// Fewer replicas are connected than [`Durability`](crate::Durability) requires. Until enough replicas are connected, the server's
+    /// locks cannot be granted.
     TooFewReplicas {
-        /// Replicas that are connected; in a cluster to the primary that has the fewest.
+        /// Number of connected replicas. In a cluster this is the smallest number of any primary.
         connected: u32,
-        /// Replicas that have to acknowledge.
+        /// Number of replicas that have to acknowledge.
         wanted: u32,
     },
-    /// The system refused this process a thread for the timer. Deadlines and renewals are kept by tasks that look at the clock on
-    /// every turn, which costs processor time, until the system grants the thread.
+    /// The system did not allow this process a thread for the timer. Until it does, tasks keep deadlines and renewals by reading the
+    /// clock on every turn, which costs processor time.
     NoTimerThread,
-    /// Something could not be found out.
+    /// A property could not be determined.
     Unknown {
-        /// What was asked.
+        /// The property that was checked.
         question: &'static str,
-        /// Why there was no answer.
+        /// The reason why there is no result.
         reason: String,
     },
 }
@@ -143,7 +144,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Asks the server. Takes four round trips, and no longer than [`PATIENCE`].
+/// Sends the checks to the server. Takes four round trips, and no longer than [`PATIENCE`].
 pub(crate) async fn diagnose(client: &Client, durability: Durability) -> Vec<Finding> {
     let mut findings = Vec::new();
     let deadline = client.config().timer.now() + PATIENCE;
@@ -188,7 +189,7 @@ pub(crate) async fn diagnose(client: &Client, durability: Durability) -> Vec<Fin
     // In a cluster the two commands may go to two nodes.
     if client.nodes().len() == 1 && !findings.iter().any(is_forbidden) {
         findings.extend(probe_subscription(client, channel.as_bytes(), options).await);
-        // Nothing of the probe is left when the caller has its manager.
+        // The probe's subscription has ended before the caller has its manager.
         await_unsubscription(client, options).await;
     }
     if durability.replicas() > 0 {
@@ -197,7 +198,7 @@ pub(crate) async fn diagnose(client: &Client, durability: Durability) -> Vec<Fin
     findings
 }
 
-/// Looks whether a connection with a subscription runs other commands.
+/// Checks that a connection with a subscription runs other commands.
 async fn probe_subscription(client: &Client, channel: &[u8], options: CallOptions) -> Option<Finding> {
     let subscription = client.subscribe(channel);
     let probe = Command::new("EVAL").arg(PROBE).arg("0");
@@ -205,7 +206,7 @@ async fn probe_subscription(client: &Client, channel: &[u8], options: CallOption
         Ok(Value::Integer(1)) => return None,
         // fakeredis confirms a subscription by a reply, which the connection takes for that of the next command.
         Ok(_) => "another command's reply came".to_owned(),
-        // A slow server is another matter.
+        // A slow server is not a server that blocks commands.
         Err(error) if error.kind() == ErrorKind::Timeout => return None,
         Err(error) => error.to_string(),
     };
@@ -217,12 +218,12 @@ async fn await_unsubscription(client: &Client, options: CallOptions) {
     let _answer = client.call_with(&Command::new("EVAL").arg(PROBE).arg("0"), options).await;
 }
 
-/// Returns true if waiters of this process cannot rely on messages: no script of its user can send one.
+/// Returns true if no script of this user can send a message. Waiters of this process must then poll.
 pub(crate) fn releases_are_silent(findings: &[Finding]) -> bool {
     findings.iter().any(|finding| lacks(finding, |command| ["PUBLISH", "SPUBLISH"].contains(&command)))
 }
 
-/// Returns true if the finding is about a command that cannot be run, of those that are `meant`.
+/// Returns true if the finding is about a command that cannot run and that is `meant`.
 fn lacks(finding: &Finding, meant: impl Fn(&str) -> bool) -> bool {
     match finding {
         Finding::MissingPermission { command } | Finding::MissingCommand { command } => meant(command),
@@ -234,7 +235,7 @@ fn is_unknown_command(error: &wheellock_client::Error) -> bool {
     error.kind() == ErrorKind::Server && error.to_string().to_lowercase().contains("unknown command")
 }
 
-/// Says what does not work, or works more slowly, without this command.
+/// Returns the consequence of a missing command.
 fn consequence(command: &str) -> String {
     match command {
         "PUBLISH" | "SPUBLISH" => {
@@ -254,7 +255,7 @@ fn consequence(command: &str) -> String {
     }
 }
 
-/// Whether the servers can do what is wanted of them; asked once when connecting.
+/// Checks that the servers support the required durability. Runs once, when the manager connects.
 pub(crate) async fn check_durability(client: &Client, durability: Durability) -> Result<(), Error> {
     let unsupported = |reason: String| Error::UnsupportedDurability { durability, reason };
     let probe = match durability {
@@ -262,7 +263,7 @@ pub(crate) async fn check_durability(client: &Client, durability: Durability) ->
         Durability::Replicas(0) => {
             return Err(unsupported("at least one replica is needed to wait for one".to_owned()));
         }
-        // Nobody's acknowledgement, for a millisecond: only whether the server knows how.
+        // Waits for no replica, for a millisecond. The probe only shows that the server knows the command.
         Durability::Replicas(_) => Command::new("WAIT").arg(0_u64).arg(1_u64),
         Durability::Aof { .. } => Command::new("WAITAOF").arg(1_u64).arg(0_u64).arg(1_u64),
     };
@@ -277,7 +278,7 @@ pub(crate) async fn check_durability(client: &Client, durability: Durability) ->
     Ok(())
 }
 
-/// Whether every primary has as many replicas as have to acknowledge.
+/// Checks that every primary has as many replicas as have to acknowledge.
 async fn count_replicas(client: &Client, wanted: u32, options: CallOptions) -> Option<Finding> {
     let mut fewest = None;
     for node in client.nodes() {
@@ -315,7 +316,7 @@ fn judge_info(info: &str, findings: &mut Vec<Finding>) {
     if field("aof_enabled") == Some("0") {
         findings.push(Finding::ForgetsOnRestart);
     }
-    // Valkey goes on at 7.2 and gives its own version in another field (source: the INFO command's documentation).
+    // Valkey keeps reporting 7.2 here, and its own version in another field (source: the INFO command's documentation).
     let version = field("redis_version").unwrap_or_default();
     let numbers: Vec<u32> = version.split('.').map_while(|number| number.parse().ok()).collect();
     if !numbers.is_empty() && numbers.as_slice() < OLDEST_TESTED {
@@ -342,13 +343,13 @@ const INFO: &str = "whether the server keeps its locks";
 const PERMISSIONS: &str = "what the user may do";
 const REPLICAS: &str = "how many replicas are connected";
 const OLDEST_TESTED: &[u32] = &[6, 0, 16];
-/// No service's start should fail or hang for want of a diagnosis.
+/// Longest time for all checks. A diagnosis must not make a service's start fail or hang.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The smallest script.
 pub(crate) const PROBE: &str = "return 1";
 
-/// Tries what locks need; it has no keys.
+/// Returns the script that tries the commands that locks need. The script does not have keys.
 pub(crate) fn script() -> &'static str {
     include_str!("../scripts/diagnose.lua")
 }

@@ -1,4 +1,6 @@
-//! Proof of holding one hold of a lock. Owns the release, and the news of a loss.
+//! A guard, which proves one hold of a lock.
+//!
+//! It releases the hold, and reports a loss.
 
 use std::fmt;
 use std::future::Future;
@@ -18,10 +20,9 @@ use crate::table::holds::{Failed, Fulfilled, HoldIndex, Share, State, ViewIndex,
 use crate::wait::name::Name;
 use crate::wait::spans::{End, Held, HoldSpan};
 
-/// One hold of a lock. Dropping it releases the hold in the background; [`release`](Self::release) does so with
-/// confirmation.
+/// One hold of a lock. Dropping the guard releases the hold in the background. [`release`](Self::release) does so with confirmation.
 ///
-/// Dropping never blocks, spawns nothing and works while the runtime shuts down and after it; see
+/// Dropping a guard never blocks and spawns no task. It works while the runtime shuts down, and afterwards. See
 /// [`shutdown`](crate::LockManager::shutdown) for the end of a service. From the drop on, no renewal of the lease is sent.
 ///
 /// ```no_run
@@ -42,12 +43,12 @@ pub struct Guard {
     hold: HoldIndex,
     share: Share,
     released: bool,
-    /// The fencing token of its grant, if its kind of lock has them.
+    /// The fencing token of the grant, if this kind of lock has tokens.
     token: Option<NonZeroU64>,
     span: HoldSpan,
 }
 
-/// How a release ended.
+/// The result of a release.
 ///
 /// ```no_run
 /// use wheellock::Released;
@@ -61,11 +62,12 @@ pub struct Guard {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Released {
-    /// The hold was ours until now, and now it is given back. If a task of this process waited for the lock, it may have it already
-    /// ([hand-over](crate::LockManagerBuilder::hand_over)): then the server was not asked, and the hold was believed until now.
+    /// The hold was ours until now, and it is released. If a task of this process waited for the lock, the hold may have been [handed
+    /// over](crate::LockManagerBuilder::hand_over) to that task. In that case no request was sent to the server, and the hold was valid
+    /// by its lease.
     Released,
-    /// The lock had been lost before, as [`Guard::lost`] says: its lease ran out, it was freed or taken by force, or its manager was shut
-    /// down. Of other holders' locks nothing was changed.
+    /// The lock had been lost before, for the reason that [`Guard::lost`] returns. Its lease expired, it was released or taken by force,
+    /// or its manager was shut down. Other holders' locks are unchanged.
     AlreadyLost,
 }
 
@@ -89,65 +91,65 @@ impl Guard {
         self.token
     }
 
-    /// How many times it is held by this guard.
+    /// Returns how many times this guard holds the lock.
     pub(crate) fn count(&self) -> u32 {
         self.share.count
     }
 
-    /// Takes a smaller part of what this guard has, for another one.
+    /// Splits `count` off this guard's share, for a new guard.
     pub(crate) fn split(&mut self, count: u32) -> Self {
         self.share.count -= count;
         let share = Share { count, ..self.share };
         Self::new(Arc::clone(&self.context), Arc::clone(&self.name), self.hold, share)
     }
 
-    /// Leaves on the server what this guard has.
+    /// Leaves this guard's share on the server.
     pub(crate) fn forget(mut self) {
         self.released = true;
         self.span.end(|| End::Left);
         self.context.transact(|holds, now, _| holds.forget(self.hold, self.share, now));
     }
 
-    /// A question for it got no answer, and may still come.
+    /// Records that a request for this hold has no reply and may still be executed.
     pub(crate) fn may_come_late(&self) {
         self.context.transact(|holds, _, _| holds.may_come_late(self.hold));
     }
 
-    /// The id of the permit that it is.
+    /// Returns the id of this guard's permit.
     pub(crate) fn permit_id(&self) -> PermitId {
         let number = self.context.holds().get(self.hold).map_or(0, |hold| hold.owner);
         PermitId(self.context.first_permit.wrapping_add(u128::from(number)))
     }
 
-    /// The lock's name.
+    /// Returns the lock's name.
     pub fn name(&self) -> &str {
         self.name.text()
     }
 
-    /// Who holds. Present it to [`Lock::with_owner`](crate::Lock::with_owner) to take the lock once more. A hold whose owner was shown
-    /// is not [handed over](crate::LockManagerBuilder::hand_over).
+    /// Returns the owner of this hold. Pass the owner to [`Lock::with_owner`](crate::Lock::with_owner) to take the lock once more. A hold
+    /// whose owner was returned here is not [handed over](crate::LockManagerBuilder::hand_over).
     pub fn owner(&self) -> Owner {
         let number = self.context.transact(|holds, _, _| holds.present(self.hold));
         self.context.owner(number)
     }
 
-    /// Until when the lock may be believed held, as far as is known now. Moves when a renewal succeeds.
+    /// Returns until when the lock may be assumed held, as far as this process knows now. A successful renewal moves this instant.
     ///
-    /// Counted from before the request was sent, less 1 % and 2 ms: the server keeps the key for longer.
+    /// The time counts from before the request was sent, less 1 % and 2 ms. The server keeps the key for longer.
     pub fn valid_until(&self) -> BootInstant {
         let holds = self.context.holds();
         holds.get(self.hold).map_or_else(|| self.context.clock.now(), |hold| hold.valid_until)
     }
 
-    /// Whether the lock may be believed held right now.
+    /// Returns true if the lock may be assumed held right now.
     pub fn is_valid(&self) -> bool {
         let now = self.context.clock.now();
         let holds = self.context.holds();
         holds.get(self.hold).is_some_and(|hold| hold.state == State::Held && now < hold.valid_until)
     }
 
-    /// Resolves, with the reason, when the lock can no longer be believed held: no later than
-    /// [`valid_until`](Self::valid_until), as long as the runtime polls its tasks.
+    /// Waits until the lock may no longer be assumed held, and returns the reason. Returns no later than
+    /// [`valid_until`](Self::valid_until), provided that the runtime polls its tasks.
     ///
     /// # Cancel safety
     ///
@@ -156,8 +158,8 @@ impl Guard {
         Lost { guard: self, watcher: None }.await
     }
 
-    /// Runs `work` while the lock is held. If the lock is lost first, `work` is dropped where it stands. When `work` has
-    /// ended the server is asked once more, for a lock may have been freed by force without its holder being told.
+    /// Runs `work` while the lock is held. If the lock is lost first, `work` is dropped at its current await point. When `work` has
+    /// ended, the guard checks the lock with the server, because a lock may be released by force without a message to its holder.
     ///
     /// # Cancel safety
     ///
@@ -165,15 +167,16 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lock was lost before the server confirmed it, and so perhaps before `work` had ended. How far
-    /// `work` got is not known. If the server cannot be asked, the lease decides: a result under a valid lease is `Ok`.
+    /// [`Error::Lost`] if the lock was lost before the server confirmed it, and so perhaps before `work` had ended. The error does not
+    /// show how far `work` got. If the server does not reply, the lease decides: under a valid lease the result is `Ok`.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Error> {
         let output = self.run_unconfirmed(work).await?;
         self.confirm().await?;
         Ok(output)
     }
 
-    /// [`run`](Self::run) for work that can fail: one `Result` for both, as in [`Lock::try_run`](crate::Lock::try_run).
+    /// Does the same as [`run`](Self::run), for work that can fail. Returns one `Result` for both, as
+    /// [`Lock::try_run`](crate::Lock::try_run) does.
     ///
     /// # Cancel safety
     ///
@@ -181,19 +184,19 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// What `work` returns, and all of [`run`](Self::run).
+    /// The errors of `work`, and all errors of [`run`](Self::run).
     pub async fn try_run<T, E: From<Error>>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
         self.run(work).await?
     }
 
-    /// [`run`](Self::run) for a caller who hears from the server in another way.
+    /// Does the same as [`run`](Self::run), for a caller that confirms the lock in another way.
     pub(crate) async fn run_unconfirmed<F: Future>(&self, work: F) -> Result<F::Output, Error> {
         let lost = async { self.lost_error(self.lost().await) };
         unless_lost(work, lost, || self.check()).await
     }
 
-    /// Asks the server whether the lock is still held; false if it could not be asked, which proves nothing. An error only
-    /// if the lock is lost.
+    /// Checks with the server that the lock is still held. Returns false if the server did not reply, which proves nothing. Returns an
+    /// error only if the lock is lost.
     pub(crate) async fn confirm(&self) -> Result<bool, Error> {
         match self.ask_the_server(Want::Word).await {
             Err(lost @ Error::Lost { .. }) => Err(lost),
@@ -201,9 +204,9 @@ impl Guard {
         }
     }
 
-    /// Gives the hold back after work that ended under a valid lock. An error if the server no longer knew this owner: the
-    /// lock may have been lost before the work ended. A release that is not confirmed is repeated in the background and is
-    /// no error.
+    /// Releases the hold after work that ended under a valid lock. Returns an error if the server did not know this owner any more,
+    /// because the lock may have been lost before the work ended. An unconfirmed release is not an error, because it is repeated in the
+    /// background.
     pub(crate) async fn release_after_work(self) -> Result<(), Error> {
         let name = Arc::clone(&self.name);
         match self.give_back().await {
@@ -212,10 +215,10 @@ impl Guard {
         }
     }
 
-    /// Extends the lease to its full length, from now on, without waiting for the watchdog; with a fixed lease, which
-    /// has none, this is the only way to extend it. The lease is that of the longest hold of this owner.
+    /// Extends the lease to its full length from now on, without waiting for the watchdog. The watchdog does not renew a fixed lease, so
+    /// only this call extends it. The lease is that of the longest hold of this owner.
     ///
-    /// A renewal whose answer got lost is repeated.
+    /// A renewal whose reply was lost is repeated.
     ///
     /// # Cancel safety
     ///
@@ -223,18 +226,18 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lock is lost, or turns out to be; [`Error::Server`] if no answer came within the response
-    /// timeout; [`Error::NotReplicated`] if too few servers know of it. The lock may then be believed until
-    /// [`valid_until`](Self::valid_until) as before.
+    /// [`Error::Lost`] if the lock is lost, or turns out to be lost. [`Error::Server`] if there was no reply within the response timeout.
+    /// [`Error::NotReplicated`] if too few servers have acknowledged the renewal. In the last two cases the lock may be assumed held
+    /// until [`valid_until`](Self::valid_until), as before.
     pub async fn renew(&self) -> Result<(), Error> {
         self.ask_the_server(Want::Extension).await
     }
 
-    /// Has the watchdog ask the server now, and waits for what it says.
+    /// Makes the watchdog send a request now, and waits for the result.
     async fn ask_the_server(&self, want: Want) -> Result<(), Error> {
         let mut wish = Wish { guard: self, want, number: None };
         let fulfilled = std::future::poll_fn(|cx| wish.poll(cx.waker())).await;
-        // Whatever was said, a lock that is lost is lost.
+        // A lost lock is lost, whatever the server replied.
         self.check()?;
         match fulfilled {
             None | Some(Ok(None)) => Ok(()),
@@ -249,7 +252,7 @@ impl Guard {
         }
     }
 
-    /// [`lost`](Self::lost) for those who watch several guards; to be ended with [`unwatch`](Self::unwatch).
+    /// Does the same as [`lost`](Self::lost), for callers that watch several guards. Such a caller ends with [`unwatch`](Self::unwatch).
     pub(crate) fn poll_lost(&self, watcher: &mut Option<u64>, waker: &Waker) -> Poll<LostReason> {
         let reason = self.context.transact(|holds, now, _| holds.watch(self.hold, watcher, waker, now));
         reason.map_or(Poll::Pending, Poll::Ready)
@@ -259,12 +262,12 @@ impl Guard {
         self.context.transact(|holds, _, _| holds.unwatch(self.hold, watcher));
     }
 
-    /// Why the lock was lost, if that is known.
+    /// Returns why the lock was lost, if it was.
     pub(crate) fn reason(&self) -> Option<LostReason> {
         self.context.holds().lost(self.hold)
     }
 
-    /// An error if the lock is lost.
+    /// Returns an error if the lock is lost.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let lost = self.context.holds().lost(self.hold);
         let lost = lost.or_else(|| (!self.is_valid()).then_some(LostReason::Expired));
@@ -275,21 +278,23 @@ impl Guard {
         Error::Lost { lock: self.name.text().to_owned(), reason }
     }
 
-    /// Gives the hold back and waits for the server's word; or hands it over to a task of this process, without asking the server, if
-    /// one waits and that [may be](crate::LockManagerBuilder::hand_over).
+    /// Releases the hold and waits for the server's confirmation. If a task of this process waits for the lock, the hold may be [handed
+    /// over](crate::LockManagerBuilder::hand_over) to that task. In that case no request is sent to the server.
     ///
-    /// A release whose answer got lost is repeated, which is safe: it only ever takes this owner's hold.
+    /// A release whose reply was lost is repeated. That is safe, because it can only release this owner's hold.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future releases in the background, as dropping the guard does.
+    /// Dropping the future releases the hold in the background, as dropping the guard does.
     ///
     /// # Errors
     ///
-    /// [`Error::Server`] if no answer came within the response timeout. The release is then repeated in the background
-    /// until the lease has ended. The source's kind is [`Closed`](wheellock_client::ErrorKind::Closed) if the client was closed
-    /// before, and the lock then stays for its lease; or if its runtime has ended, and the release was sent all the same, but
-    /// no task can hear the answer.
+    /// [`Error::Server`] if there was no reply within the response timeout. The release is then repeated in the background until the
+    /// lease has expired.
+    ///
+    /// The source's kind is [`Closed`](wheellock_client::ErrorKind::Closed) in two cases. If the client was closed before, the lock stays
+    /// held until its lease expires. If the client's runtime has ended, the release was sent nevertheless, but no task can receive the
+    /// reply.
     pub async fn release(mut self) -> Result<Released, Error> {
         let Self { context, name, hold, share, .. } = &self;
         if hand_over::hand_over(context, name, *hold, *share) {
@@ -305,10 +310,10 @@ impl Guard {
         self.confirmed().await.map(Released::of)
     }
 
-    /// [`release`](Self::release) for a caller who wants the server's word in any case, and why the lock was lost if it was.
+    /// Does the same as [`release`](Self::release), but always with the server's confirmation. Returns the reason if the lock was lost.
     pub(crate) async fn give_back(mut self) -> Result<Result<(), LostReason>, Error> {
         if self.context.holds().stays_with_others(self.hold, self.share) {
-            // Nothing will be given back, so nothing would be heard.
+            // This release sends no request, so no reply would confirm it. A check does instead.
             if let Err(Error::Lost { reason, .. }) = self.ask_the_server(Want::Word).await {
                 return Ok(Err(reason));
             }
@@ -323,7 +328,7 @@ impl Guard {
     }
 
     async fn confirmed(&mut self) -> Result<Result<(), LostReason>, Error> {
-        // From its first poll on the release takes place, and this only looks.
+        // The release starts at its first poll. From then on, this future only observes it.
         self.released = true;
         let mut release = Release { guard: self, view: None };
         let end = std::future::poll_fn(|cx| release.poll(cx.waker())).await;
@@ -343,7 +348,7 @@ impl Guard {
         })
     }
 
-    /// Why the server's word did not come.
+    /// Returns the error for a release or renewal that the server did not confirm.
     fn failure(&self, operation: String, failed: Failed) -> Error {
         let (client, key) = (&self.context.client, self.name.key().as_bytes());
         match failed {
@@ -367,7 +372,7 @@ impl Held for Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         let (context, hold, released) = (&self.context, self.hold, self.released);
-        // After its release the place may be another hold's.
+        // After the release, another hold may have this index.
         let is_lost = || !released && context.holds().lost(hold).is_some();
         self.span.end(|| if is_lost() { End::Lost } else { End::Dropped });
         if !self.released {
@@ -385,7 +390,7 @@ impl fmt::Debug for Guard {
     }
 }
 
-/// What a caller sees of what it wants to hear from the server.
+/// A caller's view of its request to renew or check the hold.
 struct Wish<'a> {
     guard: &'a Guard,
     want: Want,
@@ -393,7 +398,7 @@ struct Wish<'a> {
 }
 
 impl Wish<'_> {
-    /// `None` if the hold is lost.
+    /// Returns `None` if the hold is lost.
     fn poll(&mut self, waker: &Waker) -> Poll<Option<Fulfilled>> {
         let Guard { context, hold, .. } = self.guard;
         let Some(number) = self.number else {
@@ -412,20 +417,20 @@ impl Drop for Wish<'_> {
     fn drop(&mut self) {
         if let Some(number) = self.number {
             let Guard { context, hold, .. } = self.guard;
-            // The waker is dropped after the table is unlocked.
+            // The table is unlocked before the waker is dropped.
             drop(context.transact(|holds, _, _| holds.forget_wish(*hold, number)));
         }
     }
 }
 
-/// What a caller sees of its release, which takes place whether or not anybody looks.
+/// A caller's view of its release. The release also completes without a caller.
 struct Release<'a> {
     guard: &'a Guard,
     view: Option<ViewIndex>,
 }
 
 impl Release<'_> {
-    /// Gives the guard's hold back at the first poll. Whether it was held until then, or why not.
+    /// Releases the guard's hold at the first poll. Returns whether the hold was valid until then, or the reason of its loss.
     fn poll(&mut self, waker: &Waker) -> Poll<Result<Result<(), LostReason>, Failed>> {
         let Guard { context, hold, share, .. } = self.guard;
         if let Some(view) = self.view {
@@ -443,7 +448,7 @@ impl Release<'_> {
             let lost = holds.lost(*hold);
             let until = now + context.client.config().response_timeout;
             let (view, request) = match lost {
-                // The server may know the hold for a moment longer, and would call it released.
+                // The server may know the hold for a moment longer, and would then confirm the release.
                 Some(_) => (None, holds.release(*hold, *share, now)),
                 None => holds.release_awaited(*hold, *share, (now, until), waker),
             };
@@ -451,7 +456,8 @@ impl Release<'_> {
             (view, lost)
         });
         self.view = view;
-        // If it has ended already, the waker was woken. What needs no word of the server's is lost, or others have joined it.
+        // If the release has ended already, the waker was woken. A release without a view needs no reply: the lock is lost, or other
+        // guards have joined the hold.
         if view.is_some() { Poll::Pending } else { Poll::Ready(Ok(lost.map_or(Ok(()), Err))) }
     }
 }
@@ -459,13 +465,13 @@ impl Release<'_> {
 impl Drop for Release<'_> {
     fn drop(&mut self) {
         if let Some(view) = self.view {
-            // The waker is dropped after the table is unlocked.
+            // The table is unlocked before the waker is dropped.
             drop(self.guard.context.transact(|holds, _, _| holds.leave(view)));
         }
     }
 }
 
-/// See [`Guard::lost`].
+/// The future of [`Guard::lost`].
 struct Lost<'a> {
     guard: &'a Guard,
     watcher: Option<u64>,

@@ -1,5 +1,7 @@
-//! What a guard has of a hold passes to a waiter of this process, or is given back; and what was handed over is looked after. Whether a
-//! hold may be handed over is for the table of holds to say, and to whom for the wait queue.
+//! Hand-over of a guard's hold within this process.
+//!
+//! A hold goes to a waiter or is released. Unclaimed hand-overs are checked. This module does not decide whether a hold may be handed
+//! over (the table of holds does) or which waiter gets it (the wait queue does).
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -9,25 +11,26 @@ use crate::table::holds::{GiveBack, HoldIndex, Share};
 use crate::wait::name::Name;
 use crate::wait::turns::Contenders;
 
-/// A guard goes, and nobody waits for what becomes of its share: a waiter of this process has it, or the server is told.
+/// Ends a guard for which no task waits. Hands its hold over to a waiter of this process, or releases its share.
 pub(crate) fn end(context: &Context, name: &Arc<Name>, hold: HoldIndex, share: Share) {
     if !hand_over(context, name, hold, share) {
         context.transact(|holds, now, effects| effects.request_all(holds.release(hold, share, now)));
     }
 }
 
-/// A guard goes. If it is the last one of its hold, and the first of this process' waiters can have that as it is, it does, and is
-/// woken: then nothing is left to do. Otherwise the guard's share is to be given back.
+/// Hands a guard's hold over to the head, and wakes the head. Does so only if this is the hold's last guard and the head can accept the
+/// hold as it is. If it returns false, the caller must release the guard's share.
 pub(crate) fn hand_over(context: &Context, name: &Arc<Name>, hold: HoldIndex, share: Share) -> bool {
     name.is_waited_for() && name.kind().may_be_handed_over() && hand_over_to_head(context, name, hold, share)
 }
 
-/// A guard goes whose hold others of this process have joined: it stays with them. If there are none, nothing happens.
+/// Leaves a guard's hold to the other guards that have joined it. Returns false and changes nothing if there are none.
 pub(crate) fn leave_to_others(context: &Context, name: &Name, hold: HoldIndex, share: Share) -> bool {
     name.kind().may_be_joined() && context.transact(|holds, now, _| holds.leave_to_others(hold, share, now))
 }
 
-/// A guard's share is to be given back in any case. The head of the queue has to look by itself, if it was not told so before.
+/// Prepares the queue for a release of the guard's share in any case. Wakes the head to poll by itself if it is not subscribed, or was
+/// not woken when it became head.
 pub(crate) fn tell_head(context: &Context, name: &Arc<Name>) {
     if name.is_waited_for() && name.kind().may_be_handed_over() {
         let now = context.client.config().timer.now();
@@ -45,7 +48,7 @@ fn hand_over_to_head(context: &Context, name: &Arc<Name>, hold: HoldIndex, share
         let time = waiters.time(budget, at);
         context.transact(|holds, now, _| holds.hand_over(hold, share, time, now))
     } else {
-        // No waiter takes it as it is.
+        // No waiter accepts the hold as it is.
         Err(GiveBack::Unfit)
     };
     let (waker, is_first) = match handed {
@@ -64,8 +67,8 @@ fn look_soon(context: &Context, name: &Arc<Name>) {
     context.transact(|holds, now, _| holds.look_after(Arc::clone(name), now));
 }
 
-/// A lock was handed over a little while ago. A waiter that has not taken it in all that time does not get it, and the head of the
-/// queue is told that it is one, for nobody else would look when the lease ends.
+/// Checks the hand-overs of a lock after a while. Takes a hold back from a waiter that has not accepted it in time. Notifies the head
+/// that it is the head, because otherwise no task polls when the lease ends.
 pub(crate) fn look_after(context: &Context, name: &Arc<Name>) {
     let now = context.client.config().timer.now();
     let mut queue = name.wait_queue();
@@ -81,7 +84,7 @@ pub(crate) fn look_after(context: &Context, name: &Arc<Name>) {
     }
 }
 
-/// Enters which other contenders a release by this process has found.
+/// Records the other contenders that a release by this process found.
 pub(crate) fn released(context: &Context, name: &Name, contenders: Contenders) {
     let now = context.client.config().timer.now();
     let contenders = contenders.and_beside(context.waited_for_beside(name));
@@ -89,5 +92,5 @@ pub(crate) fn released(context: &Context, name: &Name, contenders: Contenders) {
     head.into_iter().for_each(Waker::wake);
 }
 
-/// The share that is handed over: the lock is held once, and the watchdog keeps it.
+/// The share that is handed over: one count, and a lease that the watchdog renews.
 pub(crate) const HANDED: Share = Share { count: 1, renew: true };

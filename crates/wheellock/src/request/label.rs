@@ -1,5 +1,7 @@
-//! The label of a manager: what it calls itself for people who ask who holds a lock. Owns when it is written, kept and deleted, and how
-//! the labels of holders are found.
+//! The label of a manager, for people.
+//!
+//! The label appears in lists of a lock's holders. This module writes, keeps and deletes a manager's label, and finds the labels of
+//! holders.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -11,8 +13,8 @@ use crate::request::context::Context;
 use crate::wire;
 use crate::wire::holder::Holder;
 
-/// Writes the label again and again, until the manager is gone or shut down. Nothing depends on it, so a failure is one attempt
-/// less: the next one comes soon enough.
+/// Writes the label at intervals, until the manager is dropped or shut down. No lock depends on the label, so a failed write is only
+/// repeated at the next interval.
 pub(crate) async fn keep(manager: Weak<Context>, timer: Timer, mut is_written: bool) {
     loop {
         if !std::mem::take(&mut is_written) {
@@ -25,7 +27,8 @@ pub(crate) async fn keep(manager: Weak<Context>, timer: Timer, mut is_written: b
     }
 }
 
-/// Writes the label, if there is one. Returns whether that makes sense once more: a user who may not, may not later.
+/// Writes the label, if there is one. Returns true if the label is to be written again later. A user without permission will not get it
+/// later.
 pub(crate) async fn write(context: &Context) -> bool {
     let Some(label) = context.label() else { return false };
     let key = wire::label_key(&context.uuid);
@@ -36,7 +39,7 @@ pub(crate) async fn write(context: &Context) -> bool {
     }
 }
 
-/// Deletes the label: the manager ends. Without an answer it ends by itself.
+/// Deletes the label, because the manager ends. Without a reply the label expires.
 pub(crate) async fn delete(context: &Context, within_time: Duration) {
     if !context.end_label() {
         return;
@@ -46,7 +49,7 @@ pub(crate) async fn delete(context: &Context, within_time: Duration) {
     let _ends_by_itself = context.client.call_with(&command, within(context, within_time)).await;
 }
 
-/// Finds what the processes of these holders call themselves: one round trip, whatever servers the labels are on.
+/// Finds the labels of these holders' processes, in one round trip for all servers.
 pub(crate) async fn find(context: &Context, holders: &mut [Holder]) {
     let mut processes: Vec<String> = holders.iter().filter_map(Holder::process).map(str::to_owned).collect();
     processes.sort_unstable();
@@ -76,8 +79,9 @@ fn within(context: &Context, time: Duration) -> CallOptions {
     CallOptions::by(now.checked_add(time).unwrap_or(now + LEASE))
 }
 
-/// How long a label outlives its manager's death. It is not shorter where leases are: it is read when something hangs.
+/// Lease of a label, and so its life after the manager's death. It does not shrink with shorter leases, because people read it when a
+/// service hangs.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Nobody waits longer for what is only to be shown.
+/// Timeout of requests for labels. Labels are only for display, so no caller waits longer.
 const PATIENCE: Duration = Duration::from_secs(1);

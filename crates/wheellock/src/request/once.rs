@@ -1,4 +1,6 @@
-//! Requests that change something and are no holds: each takes effect once, however often it is sent. Owns their scripts.
+//! Requests that take effect once and are not holds.
+//!
+//! Each takes effect once, however often it is sent.
 
 use std::sync::LazyLock;
 use std::task::Waker;
@@ -96,8 +98,8 @@ pub(crate) static DELETE_LATCH: LazyLock<Script> = LazyLock::new(|| {
     Script::new(text, 1, 6)
 });
 
-/// Runs a script that answers from memory what it has been asked before, and again if its answer got lost, until the response
-/// timeout. Returns the number that it answers.
+/// Runs a script that replies to a repeated request with the first reply. Repeats the request until the response timeout if the reply was
+/// lost. Returns the number in the reply.
 pub(crate) async fn once(
     context: &Context,
     name: &Name,
@@ -109,7 +111,7 @@ pub(crate) async fn once(
     once_at((place.number, place.serial), context, name, script, verb, more).await
 }
 
-/// The same at a place that its caller keeps, as the request of this number there.
+/// Does the same as [`once`], in a slot that the caller keeps. `serial` is the number of the request in that slot.
 pub(crate) async fn once_at(
     (place, serial): (u64, u64),
     context: &Context,
@@ -119,7 +121,7 @@ pub(crate) async fn once_at(
     more: Option<Arg<'_>>,
 ) -> Result<i64, Error> {
     let at = OwnerText::new(&context.uuid, place, "");
-    // No repetition comes later than that, wherever it was held up.
+    // No repetition arrives after this time, wherever it was delayed.
     let memory = 2 * context.client.config().response_timeout + MEMORY;
     let ask = |learnt: &Retry, start, waker: &Waker| {
         let publish = context.client.publish_verb();
@@ -132,6 +134,5 @@ pub(crate) async fn once_at(
     reply.as_i64().ok_or_else(|| context.unexpected(name, operation(), &reply))
 }
 
-/// For how long a request is remembered beyond the time in which it may be repeated: longer than anything that was sent stays
-/// unread by a server.
+/// Time for which a request is remembered after its last possible repetition. It is longer than any request stays unread by a server.
 const MEMORY: Duration = Duration::from_secs(60);

@@ -1,5 +1,6 @@
-//! One idempotent request of a caller: repeated while that can help, and then, if that is wanted, acknowledged by other servers. Owns the
-//! judgement which failures a repetition may heal; the loop is the client's.
+//! One idempotent request, with its repetitions and acknowledgements.
+//!
+//! This module decides which failures a repetition can cure. The loop itself is the client's.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,50 +17,50 @@ use crate::base::error::{Outcome, has_changed_nothing, refuses_writes};
 use crate::request::context::Context;
 use crate::wait::name::Name;
 
-/// The end of a call that was repeated while that could help.
+/// The result of a request, after its repetitions.
 pub(crate) struct Retried {
     pub(crate) result: Result<Value, wheellock_client::Error>,
-    /// Just before the request was sent that was answered.
+    /// Instant just before the answered request was sent.
     pub(crate) sent: BootInstant,
-    /// The connection on which it was answered.
+    /// Connection of the reply.
     pub(crate) connection: Option<ConnectionId>,
-    /// An earlier or the last request may have been executed without an answer.
+    /// A request without a reply may have been executed: an earlier request or the last one.
     pub(crate) ambiguous: bool,
 }
 
-/// For how long a request is repeated while the server refuses writes for want of replicas or memory.
+/// How long a request is repeated while the server rejects writes, for lack of replicas or memory.
 #[derive(Clone, Copy, Default)]
 pub(crate) enum RefusedWrite {
-    /// The first refusal ends the request: its caller does not wait.
+    /// The first rejection ends the request, because the caller does not wait.
     Ends,
     /// The request is repeated as after any other failure.
     #[default]
     IsRepeated,
-    /// The request is repeated until its caller's wait ends at this instant, or without end. The server answers, so this is a wait
-    /// as behind a holder, and each attempt has the response timeout.
+    /// The request is repeated until the caller's wait ends at this instant, or without end. The server replies, so this is a wait as for
+    /// a lock's holder. Each attempt has the response timeout.
     IsWaitedOut(Option<Instant>),
 }
 
-/// Repeats a script also if it may have been run: to run it once more changes nothing.
+/// Repeats a script even if it may have been executed, because a second execution changes nothing.
 pub(crate) struct IfIdempotent<'a> {
     context: &'a Context,
-    /// As the caller wants; the response timeout from the start if there is none.
+    /// The caller's deadline. If there is none, the response timeout counts from the start.
     deadline: Option<Instant>,
-    /// Just before the latest attempt.
+    /// Instant just before the latest attempt.
     sent: BootInstant,
     /// An attempt was made.
     is_started: bool,
     ambiguous: bool,
     refused_write: RefusedWrite,
-    /// A refused write is being waited out.
+    /// The request is waiting until the server accepts writes.
     is_waited_out: bool,
 }
 
-/// A wait without an end, as a timer can have it.
+/// A wait without end, as long as a timer allows.
 const WITHOUT_END: Duration = Duration::from_secs(24 * 3600);
 
 impl IfIdempotent<'_> {
-    /// Returns how long to wait after a refused write, if it is to be repeated.
+    /// Returns the pause after a rejected write, if the write is to be repeated.
     fn pause_after_refused_write(
         &mut self,
         retry: &mut Retry,
@@ -68,7 +69,7 @@ impl IfIdempotent<'_> {
         match self.refused_write {
             RefusedWrite::Ends => return None,
             RefusedWrite::IsWaitedOut(end) if refuses_writes(error) => {
-                // The pause is no silence of the server, however long this process takes to wake from it.
+                // The pause does not count as silence of the server, however late this process wakes up from it.
                 self.deadline = Some(end.unwrap_or_else(|| self.timer().now() + WITHOUT_END));
                 self.is_waited_out = true;
             }
@@ -78,9 +79,9 @@ impl IfIdempotent<'_> {
     }
 }
 
-/// Runs an idempotent script, and again when the connection broke or the server was not ready, until `deadline` or the
-/// response timeout, whichever is earlier; not a moment less, so that the clock tells which of the two has ended it. `ask`
-/// starts one run, as its earlier ones have taught.
+/// Runs an idempotent script. Repeats it if the connection broke or the server was not ready. Ends at `deadline` or after the response
+/// timeout, whichever is earlier, and not before. So the caller can tell by the clock which of the two ended the request. `ask` starts
+/// one attempt with the state that earlier attempts have left in `Retry`.
 pub(crate) fn retry<'a, F>(
     context: &'a Context,
     ask: F,
@@ -92,7 +93,7 @@ where
     retry_since(context.clock.now(), context, ask, deadline, RefusedWrite::default())
 }
 
-/// As [`retry`], by a caller that has just looked at the clock.
+/// Does the same as [`retry`], for a caller that has just read the clock.
 pub(crate) fn retry_since<'a, F>(
     now: BootInstant,
     context: &'a Context,
@@ -164,21 +165,21 @@ impl Repeat for IfIdempotent<'_> {
     }
 }
 
-/// How long to wait before the same request has a chance; `None` if it has none. It is idempotent, so an attempt
-/// whose outcome is not known may be repeated too.
+/// Returns the pause before the same request can succeed, or `None` if it cannot. The request is idempotent, so an attempt with an
+/// unknown outcome may be repeated, too.
 fn pause_before_repeating(retry: &mut Retry, error: &wheellock_client::Error) -> Option<Duration> {
     retry.after(error).or_else(|| match error.kind() {
-        // The next connection is waited for in the queue.
+        // The request waits in the queue for the next connection.
         ErrorKind::ConnectionLost | ErrorKind::Protocol => Some(Duration::ZERO),
         _ => retry.after_answer(error),
     })
 }
 
-/// As [`retry`], and then waits until what the script wrote is kept as wanted. Nothing is waited for unless `wrote` says of
-/// the reply that it did write.
+/// Does the same as [`retry`], and then waits until the script's writes are acknowledged as `wanted`. Waits only if `wrote` returns true
+/// for the reply.
 ///
-/// What was written on a connection that ends before it was waited for is written again on the next one, which the next wait
-/// covers; the script is idempotent.
+/// If the connection ends before the acknowledgements, the script runs again on the next connection, and the next wait covers its writes.
+/// The script is idempotent.
 pub(crate) async fn retry_acknowledged<'a, F>(
     context: &'a Context,
     wanted: Wanted,
@@ -203,7 +204,7 @@ where
             return (retried, None);
         }
         written = true;
-        // Whatever was answered has a connection.
+        // Every reply has a connection.
         let Some(connection) = retried.connection else { return (retried, wanted.shortfall(None)) };
         match wait(context, wanted, connection, deadline).await {
             Ok(reply) => return (retried, wanted.shortfall(Some(&reply))),
@@ -239,15 +240,15 @@ async fn wait(
     .await
 }
 
-/// Waits until no request of the same owner is under way and `pass` lets through, but not for longer than a call may
-/// take: what is under way may itself be waiting for a connection. Returns by when the call that follows has to end.
+/// Waits until no other request of the owner is pending and `pass` is ready. Waits for at most the time of a call, because the pending
+/// request may itself be waiting for a connection. Returns the deadline of the call that follows.
 pub(crate) fn wait_for_owner<T>(
     context: &Context,
     name: &Name,
     deadline: Option<Instant>,
     mut pass: impl FnMut(&Waker) -> Poll<T>,
 ) -> impl Future<Output = Result<(T, Option<Instant>), wheellock_client::Error>> {
-    // Boxed, because a caller hardly ever waits here and every waiter's future has room for it.
+    // Boxed, because callers rarely wait here and every waiter's future has room for it.
     let mut sleep: Option<Pin<Box<Sleep>>> = None;
     std::future::poll_fn(move |cx| {
         if let Poll::Ready(passed) = pass(cx.waker()) {

@@ -8,7 +8,7 @@ fn kinds() -> [&'static Kind; 2] {
     [&REENTRANT, Box::leak(Box::new(other))]
 }
 
-/// B3: a name that is refused is not remembered, however often it is asked for.
+/// B3: a rejected name is not kept, however often it is used.
 #[tokio::test]
 async fn refused_names_are_not_remembered() {
     let locks = crate::LockManager::builder("redis://127.0.0.1:1").lazy().unwrap();

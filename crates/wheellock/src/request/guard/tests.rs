@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::testing::Double;
 
-/// A shutdown between the end of the work and its release is why the lock was lost; nobody else had it.
+/// A shutdown between the end of the work and its release is the reason for the loss. The lock had no other holder.
 #[tokio::test(start_paused = true)]
 async fn work_that_a_shutdown_overtakes_is_told_so() {
     let double = Double::new();

@@ -1,6 +1,6 @@
 //! Mutants of the lock layer: small changes that tests must detect.
 //!
-//! This module has the list of changed files and the table of survivors. [`rust`] and [`lua`] create the mutants; [`judge`] runs the tests
+//! This module has the list of changed files and the table of survivors. [`mod@rust`] and [`lua`] create the mutants; [`judge`] runs the tests
 //! for Rust mutants. A survivor without a line in the table fails the command. A line without a survivor is reported.
 
 mod judge;

@@ -3,11 +3,11 @@
 use wheellock_resp::{Decoder, Frame, Limits, bytes::BytesMut};
 
 use super::discovery::{Discovery, parse_master, parse_promoted};
+use super::nodes;
 use super::slot_map::SlotMap;
-use super::{nodes, redirect};
 use crate::base::address::Address;
 use crate::base::endpoint::address;
-use crate::base::redirect::{Redirect, Redirection};
+use crate::base::redirect::{self, Redirect, Redirection};
 use crate::base::slots::SLOTS;
 
 /// Parses the text of `CLUSTER NODES`.

@@ -1,5 +1,6 @@
-//! What a server does to the queues of fair locks, read from MONITOR: who came, and who was served. Knows the names of the keys, and
-//! shares no code with the library.
+//! The server's queues of fair locks, read from MONITOR.
+//!
+//! Records which waiters joined and which waiters were served. Knows the names of the keys, and shares no code with the library.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use crate::cli::Cli;
 use crate::history::{Recorder, What};
 use crate::monitor::Observed;
 
-/// Reads on after the server's death as soon as it lives again.
+/// A reader of MONITOR. After the server's death it continues when the server is back.
 pub(super) struct Books {
     socket: PathBuf,
     stop: Arc<AtomicBool>,
@@ -35,7 +36,7 @@ impl Books {
 impl Drop for Books {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Everything up to here is read; if there is no server, reading fails.
+        // Waits until the thread has read everything up to this command. Without a server, reading fails.
         let _dead = Cli::connect_unix(&self.socket).and_then(|mut cli| cli.query(&["ECHO", LAST]));
         let _panicked = self.thread.take().map(JoinHandle::join);
     }

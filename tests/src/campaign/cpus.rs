@@ -1,5 +1,7 @@
-//! Notices when one CPU stands still. A worker's own watch speaks for the thread that runs its tasks; the library's timer has a thread of
-//! its own, and on a virtual machine either may be on a CPU that the host has taken away while the other goes on.
+//! Detection of a CPU that stands still.
+//!
+//! A worker's own stall detector covers only the thread that runs its tasks. The library's timer has a separate thread. On a virtual
+//! machine, the host may take away the CPU of either thread while the other continues.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,16 +12,18 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use super::worker::{BEAT, STALL};
 use crate::history::{Recorder, What, now};
 
-/// One thread on each CPU, which wants it every few milliseconds.
+/// A thread on each CPU, which runs every few milliseconds.
 pub(super) struct Cpus {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Cpus {
+    /// Starts the threads.
+    ///
     /// # Errors
     ///
-    /// The system does not say which CPUs there are.
+    /// The system does not report its CPUs.
     pub(super) fn watch(recorder: &Arc<Recorder>) -> std::io::Result<Self> {
         let all = sched_getaffinity(None)?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -28,7 +32,7 @@ impl Cpus {
             .map(|cpu| {
                 let (recorder, stop) = (Arc::clone(recorder), Arc::clone(&stop));
                 std::thread::spawn(move || {
-                    // If the system refuses, this thread watches whatever CPU it is on.
+                    // If the system refuses, the thread watches the CPU that it happens to run on.
                     let _refused = sched_setaffinity(None, &only(cpu));
                     watch(&recorder, &stop);
                 })

@@ -1,4 +1,4 @@
-//! A history in numbers. Owns what is counted and how it is shown.
+//! The statistics of a history, and their display.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,22 +10,22 @@ use crate::history::{
     most_inside, operations, queued_grants, takeovers, writers_waits,
 };
 
-/// What was counted in a campaign.
+/// The counts of a campaign.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
     /// Attempts to acquire.
     pub operations: u64,
-    /// Guards handed out,
+    /// Grants,
     pub grants: u64,
-    /// and of these the ones that Redisson had.
+    /// and the part of them that Redisson got.
     pub grants_of_others: u64,
-    /// What should not have happened and no fault excuses, by checker.
+    /// Violations without a fault as their excuse, by checker.
     pub violations: BTreeMap<Checker, u64>,
     /// Double grants where the server had lost its data.
     pub excused: u64,
     /// Releases that found the lock lost.
     pub already_lost: u64,
-    /// Futures of acquires that were dropped.
+    /// Dropped futures of acquires.
     pub cancelled: u64,
     /// Processes killed.
     pub kills: u64,
@@ -33,17 +33,17 @@ pub struct Figures {
     pub stops: u64,
     /// Jumps of the server's clock, as the workers saw them.
     pub clock_jumps: u64,
-    /// Holds that passed from task to task without a word to the server.
+    /// Holds that passed between tasks without a request to the server.
     pub hand_overs: u64,
-    /// Grants by process, of those that wanted any.
+    /// Grants by process, for processes that wanted a lock.
     pub grants_by_process: BTreeMap<u32, u64>,
-    /// Keys left behind.
+    /// Keys that remain at the end.
     pub keys_left: u64,
-    /// Writes with a token, and of these the ones that came too late and were refused.
+    /// Writes with a token, and the late writes among them that were refused.
     pub writes: (u64, u64),
-    /// Grants of fair locks to those who had stood in the server's queue.
+    /// Grants of fair locks to waiters from the server's queue.
     pub queued_grants: usize,
-    /// Of a pool: the permits that were had at once, and those that killed processes took along.
+    /// For a pool: the highest number of permits held at once, and the number of permits that killed processes held.
     pub pool: (u64, u64),
     lost: BTreeMap<Reason, u64>,
     errors: BTreeMap<Outcome, u64>,
@@ -52,21 +52,21 @@ pub struct Figures {
     recovery: Times,
     handoff: Times,
     takeover: Times,
-    /// Of locks that are shared: how long a hold was on average, writers waited, and waited for readers alone.
+    /// For shared locks: the average time of a hold, the waits of writers, and their waits for readers only.
     mean_hold: u64,
     writers: Times,
     for_readers: Times,
 }
 
 impl Figures {
-    /// Counts.
+    /// Counts the events of a history.
     #[must_use]
     pub fn of(history: &History, verdicts: &[Verdict]) -> Self {
         let mut figures = Self::default();
         for verdict in verdicts {
             match verdict.excuse {
                 None => *figures.violations.entry(verdict.checker).or_default() += 1,
-                // What the witness saw was the same, and has been counted.
+                // The witness saw the same double grant, which is counted already.
                 Some(_) => figures.excused += u64::from(verdict.checker == Checker::Exclusion),
             }
         }
@@ -124,7 +124,7 @@ impl Figures {
         }
     }
 
-    /// Locks lost for this reason.
+    /// Returns the number of locks lost for this reason.
     #[must_use]
     pub fn lost(&self, reason: Reason) -> u64 {
         self.lost.get(&reason).copied().unwrap_or_default()
@@ -138,7 +138,7 @@ impl Figures {
         (self.stops == 0).then(|| "no process was stopped".to_owned())
     }
 
-    /// As one JSON object; times in microseconds.
+    /// Returns the figures as a JSON object, with times in microseconds.
     #[must_use]
     pub fn json(&self) -> Value {
         let named = |counts: Vec<(String, u64)>| -> Value { counts.into_iter().collect() };
@@ -219,13 +219,13 @@ impl fmt::Display for Figures {
     }
 }
 
-/// From the end of each fault to the first grant after it.
+/// Returns the times from the end of each fault to the first grant after it.
 fn recoveries(history: &History) -> Vec<u64> {
     let mut open: Vec<u64> = Vec::new();
     let mut times = Vec::new();
     for event in &history.events {
         match &event.what {
-            // What the server forgets keeps nobody from anything.
+            // Lost data on the server does not delay any grant.
             What::Ends { fault } if !matches!(fault, Fault::Flushed | Fault::Forgot) => open.push(event.at),
             What::Granted { .. } => times.extend(open.drain(..).map(|ended| event.at - ended)),
             _ => {}

@@ -1,4 +1,6 @@
-//! The worker processes, from their parent's side: started, told what to do, stopped, killed by pid.
+//! The worker processes, from their parent's side.
+//!
+//! Starts them, sends them requests, stops them, and kills them by pid.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -13,36 +15,36 @@ use crate::history::now;
 use crate::interop;
 use crate::worker::monotonic;
 
-/// One worker process; dropping it kills the process.
+/// A worker process. Dropping it kills the process.
 #[derive(Debug)]
 pub(super) struct Worker {
-    /// Its number in the history.
+    /// The worker's number in the history.
     pub(super) number: u32,
-    /// How it behaves.
+    /// The worker's behaviour.
     pub(super) style: Style,
     child: Child,
     requests: Option<ChildStdin>,
     answers: mpsc::Receiver<String>,
 }
 
-/// How a worker behaves.
+/// The behaviour of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
-    /// A bit of everything, held for some milliseconds and sometimes for a few leases.
+    /// Every operation. Holds last some milliseconds, and sometimes a few leases.
     Mixed,
-    /// Long holds only.
+    /// Only long holds.
     Holding,
-    /// Waits most of the time.
+    /// Mostly waiting.
     Waiting,
-    /// Holds that are all about as long, and short.
+    /// Short holds of about equal length.
     Even,
-    /// Every task wants the same lock, all the time and for a moment, under owners that nobody else knows.
+    /// All tasks always want the same lock for a moment, under owners that other tasks do not know.
     Hot,
-    /// Every task contends for that lock, now and then, and for a moment: by polling.
+    /// All tasks want the hot lock now and then for a moment, by polling.
     Polling,
-    /// The same by listening.
+    /// All tasks want the hot lock now and then for a moment, by subscribing.
     Visiting,
-    /// It is Redisson, in a JVM.
+    /// Redisson, in a JVM.
     Redisson,
 }
 
@@ -66,13 +68,13 @@ impl Style {
         all.into_iter().find(|style| style.name() == name)
     }
 
-    /// Returns true if all its tasks want one lock.
+    /// Returns true if all tasks want the same lock.
     pub(super) fn wants_one(self) -> bool {
         matches!(self, Self::Hot | Self::Polling | Self::Visiting)
     }
 }
 
-/// Which locks a campaign is about.
+/// The kind of locks that a campaign uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Locks {
     Plain,
@@ -80,11 +82,11 @@ pub(super) enum Locks {
     Simple,
     Fenced,
     Fair,
-    /// One pool of permits with leases.
+    /// A pool of permits with leases.
     Permits,
-    /// One pool of permits that are counted.
+    /// A pool of counted permits, without leases.
     Semaphore,
-    /// Of a hundred holds so many are shared.
+    /// Read-write locks. The number is the percentage of shared holds.
     ReadWrite(u64),
 }
 
@@ -116,7 +118,7 @@ impl Locks {
     }
 }
 
-/// What a worker is told when it starts.
+/// The arguments of a worker.
 #[derive(Clone, Debug)]
 pub(super) struct Orders {
     pub(super) url: String,
@@ -171,12 +173,12 @@ impl Orders {
 }
 
 impl Worker {
-    /// Starts `program`; or, if that is its style, a JVM.
+    /// Starts `program`, or a JVM if the style demands it.
     pub(super) fn start(program: fn() -> Command, orders: &Orders) -> Result<Self> {
         let mut program = if orders.style == Style::Redisson { interop::campaigner()? } else { program() };
         program.args(orders.to_arguments());
         if orders.style == Style::Redisson {
-            // Histories are on a clock that Java does not read.
+            // Java cannot read the clock of histories.
             let ahead = u128::from(now()).saturating_sub(monotonic().as_nanos());
             program.arg(ahead.to_string());
         }
@@ -200,12 +202,12 @@ impl Worker {
 
     pub(super) fn tell(&mut self, request: &str) {
         if let Some(requests) = &mut self.requests {
-            // A dead worker is found out by its silence.
+            // A dead worker sends no answer, and the caller notices that.
             let _dead = writeln!(requests, "{request}");
         }
     }
 
-    /// Waits for an answer; false if it does not come by `deadline`.
+    /// Waits for an answer. Returns false if the answer does not arrive by `deadline`.
     pub(super) fn answers(&self, expected: &str, deadline: Instant) -> bool {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -219,7 +221,7 @@ impl Worker {
 
     pub(super) fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        // The pid is ours until we wait for it. A worker that is gone is found out by its silence.
+        // The pid stays ours until we wait for the process. If the worker is gone, the caller notices that no answer arrives.
         let _gone = pid.map(|pid| kill_process(pid, signal));
     }
 

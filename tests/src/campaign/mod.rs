@@ -1,7 +1,9 @@
-//! Campaigns: worker processes use locks in every way while one kind of fault strikes again and again; then everything
-//! is healed, what is left is counted, and the checkers judge what every process has recorded.
+//! Campaigns: worker processes that use locks under faults.
 //!
-//! All chance comes from one seed. This module owns the course of a campaign; `plans` knows what strikes in each.
+//! A campaign strikes with one kind of fault again and again. Then it ends all faults and counts the remaining keys and connections. At
+//! last the checkers judge the record of every process.
+//!
+//! A single seed determines all random choices. This module runs a campaign; `plans` defines its faults.
 
 mod books;
 mod cpus;
@@ -29,51 +31,51 @@ use crate::history::{Checker, History, OTHERS, Verdict, check};
 use plans::Plan;
 use stage::Stage;
 
-/// What to run.
+/// The settings of a campaign.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The campaign's name; [`names`] lists them.
     pub name: String,
-    /// How long faults strike.
+    /// The time during which faults strike.
     pub duration: Duration,
-    /// Decides everything that is left to chance.
+    /// The seed of all random choices.
     pub seed: u64,
     /// Worker processes.
     pub processes: u32,
-    /// Tasks of each.
+    /// Tasks of each process.
     pub tasks: u32,
 }
 
 impl Options {
-    /// A campaign with as many workers as it has by default.
+    /// Makes the options of a campaign with the default number of workers.
     #[must_use]
     pub fn new(name: &str, duration: Duration, seed: u64) -> Self {
         Self { name: name.to_owned(), duration, seed, processes: 4, tasks: 8 }
     }
 }
 
-/// What came of a campaign.
+/// The result of a campaign.
 #[derive(Debug)]
 pub struct Report {
-    /// What was counted.
+    /// The counts of the campaign.
     pub figures: Figures,
-    /// What should not have happened, excused or not.
+    /// All violations, with or without an excuse.
     pub verdicts: Vec<Verdict>,
-    /// What the campaign was to show and did not show, if so.
+    /// The event that the campaign had to show and did not show, if any.
     pub missed: Option<String>,
-    /// Where the history is kept.
+    /// The folder of the history.
     pub directory: PathBuf,
     history: History,
 }
 
 impl Report {
-    /// Whether what must be zero is zero, and what must be seen was seen.
+    /// Returns true if all required events occurred and no violation lacks an excuse.
     #[must_use]
     pub fn passed(&self) -> bool {
         self.missed.is_none() && self.verdicts.iter().all(|verdict| verdict.excuse.is_some())
     }
 
-    /// The figures, and the first few verdicts without an excuse with the events that prove them.
+    /// Returns the figures, and the first few verdicts without an excuse, with the events that prove them.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = self.figures.to_string();
@@ -90,16 +92,16 @@ impl Report {
     }
 }
 
-/// Every campaign: its name and what it does.
+/// Returns the name and the description of every campaign.
 pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
     plans::ALL.iter().map(|plan| (plan.name, plan.what))
 }
 
-/// Runs one campaign. `worker` starts a process whose `main` calls [`serve`] with the arguments appended here.
+/// Runs a campaign. `worker` starts a process whose `main` calls [`serve`] with the arguments appended here.
 ///
 /// # Errors
 ///
-/// No such campaign, no server, a worker that cannot be started.
+/// The campaign does not exist, there is no server, or a worker cannot be started.
 pub fn run(options: &Options, worker: fn() -> Command) -> Result<Report> {
     let plan = plan(&options.name)?;
     let directory =
@@ -118,11 +120,11 @@ pub fn run(options: &Options, worker: fn() -> Command) -> Result<Report> {
     judge(&directory, Some(plan))
 }
 
-/// Runs the checkers on a history that was kept.
+/// Runs the checkers on a stored history.
 ///
 /// # Errors
 ///
-/// No history there, or one that cannot be read.
+/// There is no history, or it cannot be read.
 pub fn recheck(directory: &Path) -> Result<Report> {
     judge(directory, None)
 }
@@ -152,17 +154,18 @@ fn judge(directory: &Path, plan: Option<&Plan>) -> Result<Report> {
     Ok(Report { figures, verdicts, missed, directory: directory.to_owned(), history })
 }
 
-/// How others answer and give back is not ours to judge; that nobody has what another has is.
+/// Returns true if our library answers for the verdict. Redisson's answers and releases are not judged, but no lock may ever have two
+/// holders.
 fn is_ours(history: &History, verdict: &Verdict) -> bool {
     let of_others = |place: &usize| history.events[*place].process > OTHERS;
     match verdict.checker {
         Checker::Exclusion | Checker::Witness | Checker::Leaks => true,
-        // Who waited stands last.
+        // The last event is the waiter's.
         Checker::WakeUps => !verdict.events.last().is_some_and(of_others),
         _ => !verdict.events.iter().any(of_others),
     }
 }
 
-/// Enough to begin with; all of them are in the history.
+/// Enough for a first look; the history contains all verdicts.
 const SHOWN: usize = 10;
 const SHOWN_EVENTS: usize = 40;

@@ -1,4 +1,6 @@
-//! What strikes in each campaign. One row here and one function is a campaign.
+//! The faults of each campaign.
+//!
+//! A campaign is one row and one function of this module.
 
 use std::time::Duration;
 
@@ -10,26 +12,26 @@ use super::stage::Stage;
 use crate::fault::{Direction, Fault as Wire, Gate};
 use crate::history::{Fault, Reason};
 
-/// One campaign.
+/// A campaign.
 pub(super) struct Plan {
     pub(super) name: &'static str,
-    /// What it does, and what must hold.
+    /// The description of the campaign's faults and of its promises.
     pub(super) what: &'static str,
     /// The server's settings.
     pub(super) server: &'static [(&'static str, &'static str)],
-    /// Whether the server has replicas, and Sentinels that make one of them the primary in its place.
+    /// True if the server has replicas, and Sentinels that promote one of them when the server fails.
     pub(super) watched: bool,
-    /// Whether the workers connect through a fault proxy.
+    /// True if the workers connect through a fault proxy.
     pub(super) proxy: bool,
-    /// Whether the server's clock and disk are ours to lie about.
+    /// True if the campaign can fake the server's clock and disk.
     pub(super) shim: bool,
     /// The watchdog's lease.
     pub(super) lease: Duration,
     pub(super) style: fn(u32, u32) -> Style,
     pub(super) locks: Locks,
-    /// Strikes once; called again and again.
+    /// Strikes once; the stage calls it repeatedly.
     pub(super) round: fn(&mut Stage) -> Result<()>,
-    /// What the figures must show for the campaign to have been worth running; says what is missing.
+    /// Returns the required event that the figures do not show, if any. Without that event, the campaign has tested too little.
     pub(super) shows: fn(&Figures) -> Option<String>,
 }
 
@@ -205,7 +207,7 @@ pub(super) const ALL: &[Plan] = &[
         server: EVERYSEC_ONE_FILE,
         shim: true,
         lease: Duration::from_millis(1000),
-        // What is lost must be held at that moment, and have been granted within the last second.
+        // A loss needs a lock that is held at the moment of the power cut, and that was granted within the last second.
         style: |_, _| Style::Holding,
         round: |stage| cut_power(stage, true),
         shows: |figures| {
@@ -318,7 +320,7 @@ pub(super) const ALL: &[Plan] = &[
     Plan {
         name: "fenced",
         what: "holders of fenced locks are killed and stopped, and the server is killed and forgets everything: tokens rise, and no stale write is accepted",
-        // Longer than the server takes to come back beside other tests: what has expired by then shows nothing.
+        // Longer than the server takes to restart beside other tests. A hold that expires before the restart shows no loss.
         lease: Duration::from_millis(1000),
         style: |place, _| if place == 0 { Style::Holding } else { Style::Mixed },
         locks: Locks::Fenced,
@@ -499,7 +501,7 @@ pub(super) const ALL: &[Plan] = &[
     },
 ];
 
-/// One who dies in a queue is in the way for seconds, and what happens in these is excused.
+/// A waiter that dies in a queue blocks it for seconds, and violations in these seconds are excused.
 fn kill_workers_rarely(stage: &mut Stage) -> Result<()> {
     let least = if stage.round == 1 { 300 } else { 3000 };
     stage.rest_between(least, 2 * least);
@@ -520,7 +522,7 @@ fn handed_over(figures: &Figures) -> Option<String> {
     (figures.hand_overs == 0).then(|| "nothing was handed over".to_owned())
 }
 
-/// A contender for a hot lock has a turn every second, if it can be seen or leaves a mark.
+/// Names a process without enough turns. A contender for a hot lock has a turn every second, if it is subscribed or leaves a mark.
 fn starved(figures: &Figures) -> Option<String> {
     let least = figures.grants_by_process.iter().min_by_key(|(_, grants)| **grants);
     least
@@ -544,7 +546,7 @@ fn strike_a_pool(stage: &mut Stage) -> Result<()> {
 }
 
 fn kill_workers(stage: &mut Stage) -> Result<()> {
-    // Far enough apart to see what becomes of each one's locks; the first one early, for short campaigns.
+    // Far enough apart to see the fate of each victim's locks. The first kill is early, for short campaigns.
     let least = if stage.round == 1 { 300 } else { 1500 };
     stage.rest_between(least, least + 600);
     let victim = stage.any_worker();
@@ -560,7 +562,7 @@ fn grants(figures: &Figures) -> Option<String> {
 }
 
 fn kill_every_2_seconds(stage: &mut Stage, forgets: bool) -> Result<()> {
-    // The first one early, so that a short campaign has one.
+    // The first kill is early, so that a short campaign has one.
     let pause = if stage.round == 1 { Duration::from_millis(700) } else { Duration::from_millis(1900) };
     stage.rest(pause);
     if !forgets {
@@ -571,7 +573,7 @@ fn kill_every_2_seconds(stage: &mut Stage, forgets: bool) -> Result<()> {
 
 fn fail_over(stage: &mut Stage) -> Result<()> {
     stage.rest_between(300, 1200);
-    // By turns, whatever else strikes between them.
+    // Alternates, whatever other faults strike in between.
     let stops = stage.round.is_multiple_of(2);
     stage.fail_over(stops)
 }
@@ -664,7 +666,7 @@ fn evict(stage: &mut Stage) -> Result<()> {
     stage.begins(Fault::Evicting, "");
     for _ in 0..10 {
         let _dead = stage.command(&["CONFIG", "SET", "maxmemory", "1"]);
-        // Refused, but not before the server has evicted what it could: every lock.
+        // The server rejects the command, but first evicts as many keys as it can, and so every lock.
         let _refused = stage.command(&["SET", "filler", "x"]);
         stage.rest(Duration::from_millis(2));
     }
@@ -687,7 +689,7 @@ fn drop_silently(stage: &mut Stage) -> Result<()> {
     let Some(proxy) = &stage.proxy else { return Ok(()) };
     stage.begins(Fault::Silent, &format!("{millis} ms"));
     if stage.round.is_multiple_of(2) {
-        // Everything arrives after all, as after a retransmission.
+        // All bytes arrive late, as after a retransmission.
         for direction in [Direction::ToServer, Direction::ToClient] {
             proxy.strike(direction, Wire::Stall);
         }
@@ -699,7 +701,7 @@ fn drop_silently(stage: &mut Stage) -> Result<()> {
         }
         proxy.gate(Gate::Silent);
         stage.rest(Duration::from_millis(millis));
-        // A stream that has lost bytes must not go on.
+        // The stream has lost bytes, so it must not continue.
         for direction in [Direction::ToServer, Direction::ToClient] {
             proxy.strike(direction, Wire::Rst);
         }

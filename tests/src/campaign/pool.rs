@@ -1,4 +1,6 @@
-//! Pools of permits in a campaign: who visits them, in a worker process, and what is counted of them on the server, in the campaign's.
+//! Pools of permits in a campaign.
+//!
+//! A worker process visits pools. The campaign's own process counts their permits on the server.
 
 use std::cell::Cell as Flag;
 use std::collections::HashSet;
@@ -18,19 +20,19 @@ use crate::fault::Random;
 use crate::history::{DEAD_TOOK, Kind, OTHERS, Recorder, Slots, Way, What, now};
 use crate::{RedisServer, poll_until, told};
 
-/// A task that goes in and out.
+/// A task that acquires and releases permits.
 pub(super) struct Visitor<'a> {
     worker: &'a Worker,
     task: u32,
     slots: Slots,
 }
 
-/// One visit.
+/// A visit.
 struct Visit<'a> {
     visitor: &'a Visitor<'a>,
     number: u64,
     permits: u32,
-    /// Until when the guard was last seen to be valid, and when it was last recorded to claim so.
+    /// The latest expiry that the guard has reported, and the time of its last record.
     seen: Flag<(u64, u64)>,
 }
 
@@ -47,7 +49,7 @@ impl Held {
         }
     }
 
-    /// What is counted has no end.
+    /// Returns true if the permits are valid. Counted permits do not expire.
     fn is_valid(&self) -> bool {
         self.permit().is_none_or(|permit| permit.is_valid())
     }
@@ -147,7 +149,7 @@ impl Visit<'_> {
         None
     }
 
-    /// In and out through the witness, looking at the guard all the time.
+    /// Enters and leaves through the witness, and checks the guard continuously.
     async fn stay(&self, held: &Held, random: &mut Random) {
         let places = self.enter(held).await;
         let work = async {
@@ -188,7 +190,7 @@ impl Visit<'_> {
                     self.record(What::Overlap { other: 0 });
                     return Vec::new();
                 }
-                // Another process has the gate for some microseconds.
+                // Another process holds the gate for some microseconds.
                 Way::NotNow => sleep(Duration::from_millis(1)).await,
             }
         }
@@ -254,21 +256,21 @@ impl Visit<'_> {
     }
 }
 
-/// Leaves word of what the permits of this process are remembered by.
+/// Writes down the manager's id, under which the server records the permits of this process.
 pub(super) fn introduce(worker: &Worker) -> io::Result<()> {
     fs::write(worker.orders.directory().join(format!("{}.id", worker.orders.process)), worker.manager.id())
 }
 
-/// What of the counted permits the dead have taken along, as the server remembers it.
+/// The counted permits of dead processes, as the server has recorded them.
 #[derive(Default)]
 pub(super) struct Books {
-    /// Redisson's permits are remembered by nobody.
+    /// True if Redisson takes part. The server has no record of Redisson's permits.
     beside_redisson: bool,
     dead: Vec<String>,
-    /// What killed JVMs certainly had, and was not given back yet.
+    /// Permits that killed JVMs certainly held, and that the pool has not got back yet.
     had_by_others: u64,
     refilled: u64,
-    /// How often permits had gone and come when that was last looked at.
+    /// The number of acquires and releases at the last check.
     moves: Option<u64>,
 }
 
@@ -277,7 +279,7 @@ impl Books {
         Self { beside_redisson, ..Self::default() }
     }
 
-    /// Gives the pool its permits.
+    /// Adds the permits to the pool.
     pub(super) fn open(&self, server: &RedisServer, recorder: &Recorder) -> Result<()> {
         recorder.now(0, 0, NAME, What::Pool { permits: PERMITS as u64 });
         let reply = server.connect()?.query(&["SET", NAME, &PERMITS.to_string()])?;
@@ -285,7 +287,7 @@ impl Books {
         Ok(())
     }
 
-    /// Somebody has died. One that died before it said who it was has taken nothing.
+    /// Records the death of a process. A process that died before it wrote down its id holds no permit.
     pub(super) fn bury(&mut self, directory: &Path, process: u32) {
         if process > OTHERS {
             self.had_by_others += had(directory, process);
@@ -293,7 +295,7 @@ impl Books {
         self.dead.extend(fs::read_to_string(directory.join(format!("{process}.id"))));
     }
 
-    /// Gives the pool back what the dead had, if that is more than `bearable`: as an operator would.
+    /// Returns the permits of dead processes to the pool if they are more than `bearable`, as an operator would.
     pub(super) fn refill(&mut self, server: &RedisServer, bearable: usize) -> Result<()> {
         if self.dead.is_empty() && self.had_by_others == 0 {
             return Ok(());
@@ -306,8 +308,8 @@ impl Books {
         Ok(())
     }
 
-    /// Gives the pool all its permits back if none has gone or come since this was last asked, for longer than any visit lasts: then
-    /// only the dead have them. Of what a JVM had no more is known than what it had written down.
+    /// Fills the pool again if no permit was acquired or released since the last check. The time between two checks is longer than any
+    /// visit, so only dead processes hold permits then. For a JVM, only the permits in its record are known.
     pub(super) fn refill_if_nobody_moves(&mut self, server: &RedisServer) -> Result<()> {
         let mut cli = server.connect()?;
         let stats = cli.query(&["INFO", "commandstats"])?.to_string();
@@ -327,7 +329,7 @@ impl Books {
         Ok(())
     }
 
-    /// Counts what is missing in the end.
+    /// Counts the permits that are missing at the end.
     pub(super) fn balance(&self, cli: &mut Cli, recorder: &Recorder) {
         let dead = self.sum(cli, None);
         let everybodys = sum_of(cli, &[""], None);
@@ -338,7 +340,7 @@ impl Books {
         };
         probe("permits of the living", everybodys - dead, 0);
         let taken_along = if self.beside_redisson {
-            // What is missing besides, Redisson's dead had: those who judge know how much that can be.
+            // Redisson's dead processes held the other missing permits. The checkers know the possible number.
             let taken_along = u64::try_from(missing).unwrap_or_default();
             probe("permits too many", u64::try_from(-missing).unwrap_or_default(), 0);
             probe("permits of the dead that are free", dead.saturating_sub(taken_along), 0);
@@ -357,7 +359,7 @@ impl Books {
     }
 }
 
-/// How many permits a JVM certainly had when it was killed, by what it wrote down.
+/// Returns the number of permits that a JVM certainly held when it was killed, according to its record.
 fn had(directory: &Path, process: u32) -> u64 {
     let history = fs::read_to_string(directory.join(format!("{process}.history"))).unwrap_or_default();
     let mut had = HashSet::new();
@@ -372,7 +374,8 @@ fn had(directory: &Path, process: u32) -> u64 {
     had.len() as u64
 }
 
-/// What is remembered of these managers; all of them, if one is empty. With a refill, that and so many more go back to the pool.
+/// Returns the sum of these managers' records, or of all records if a name is empty. With `refill`, returns that sum and `refill` further
+/// permits to the pool.
 fn sum_of(cli: &mut Cli, managers: &[&str], refill: Option<u64>) -> u64 {
     let refill = refill.map(|more| more.to_string()).unwrap_or_default();
     let mut command = vec!["EVAL", SUM, "1", NAME, &refill];
@@ -380,8 +383,8 @@ fn sum_of(cli: &mut Cli, managers: &[&str], refill: Option<u64>) -> u64 {
     integer(&cli.query(&command)).unsigned_abs()
 }
 
-/// All permits must be free in the end, those included whose leases have ended: when the last lease is over that the server has
-/// given. It may have read a question late that a process sent before it died, and a busy one does not ask on time either.
+/// Checks at the end that all permits are free, including permits with an expired lease. Waits until the last lease has expired. The server
+/// may have executed a request late, after the death of its sender; and a busy server does not check leases in time.
 pub(super) fn all_are_free(cli: &mut Cli, lease: Duration, recorder: &Recorder) {
     let free = |cli: &mut Cli| integer(&cli.query(&["EVAL", FREE, "1", NAME]));
     let all = PERMITS as i64;
@@ -395,7 +398,8 @@ pub(super) fn all_are_free(cli: &mut Cli, lease: Duration, recorder: &Recorder) 
     probe("permits too many", free - all);
 }
 
-/// The keys that should not be there in the end: not the pool, what the dead had, nor the memory of requests, which ends by itself.
+/// Counts the keys that must not remain at the end. The pool, the records of dead processes and the request slots may remain; the slots
+/// expire.
 pub(super) fn keys(cli: &mut Cli) -> u64 {
     let Ok(Reply::Array(keys)) = cli.query(&["KEYS", "*"]) else { return u64::MAX };
     let names = keys.iter().map(ToString::to_string);
@@ -408,16 +412,16 @@ fn integer(reply: &io::Result<Reply>) -> i64 {
         Ok(other) => other.to_string().parse().ok(),
         Err(_) => None,
     };
-    // No pool has as many: the balance shows it.
+    // An impossible number, so that the balance fails.
     number.unwrap_or(i64::MIN / 2)
 }
 
 const NAME: &str = "pool";
 pub(super) const PERMITS: usize = 10;
-/// Later than any history ends, and far from overflowing.
+/// Later than the end of any history, and far from an overflow.
 const FOR_EVER: u64 = u64::MAX / 2;
 
-/// Sums what is remembered of managers; told to refill, puts that and so many more back into the pool.
+/// Returns the sum of managers' records. With a refill, returns that sum and the given number of further permits to the pool.
 const SUM: &str = "
     local refills = ARGV[1] ~= ''
     local sum = tonumber(ARGV[1]) or 0
@@ -432,7 +436,7 @@ const SUM: &str = "
     end
     return sum";
 
-/// Counts as Redisson's availablePermits does.
+/// Counts like Redisson's availablePermits.
 const FREE: &str = "
     local time = redis.call('time')
     local now = time[1] * 1000 + math.floor(time[2] / 1000)

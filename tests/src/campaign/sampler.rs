@@ -1,5 +1,6 @@
-//! Who holds what, as the server itself says it, over a connection that shares no code with the library. Notices when the server is slow
-//! to answer.
+//! The holders of locks, as the server itself reports them.
+//!
+//! Reads them over a connection that shares no code with the library. Notices when the server replies slowly.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,13 +11,13 @@ use std::time::Duration;
 use crate::cli::{Cli, Reply};
 use crate::history::{Fault, Recorder, What, now};
 
-/// Asks the server all the time.
+/// A thread that polls the server continuously.
 pub(super) struct Sampler {
     asked: Arc<Asked>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Which server is asked, and until when.
+/// The polled server, and the request to stop.
 struct Asked {
     socket: Mutex<PathBuf>,
     stop: AtomicBool,
@@ -28,7 +29,7 @@ impl Sampler {
         let asks = Arc::clone(&asked);
         let thread = std::thread::spawn(move || {
             while !asks.stop.load(Ordering::Relaxed) {
-                // Whatever goes wrong: the next attempt has a connection of its own.
+                // After any error, the next attempt opens a new connection.
                 let _broken = asks.sample(&recorder);
                 std::thread::sleep(SAMPLE_INTERVAL);
             }
@@ -36,7 +37,7 @@ impl Sampler {
         Self { asked, thread: Some(thread) }
     }
 
-    /// Another server is to be asked. What the one before still answers is not written down: it holds no lock any more.
+    /// Polls another server from now on. Discards later replies of the previous server, because that server does not hold locks any more.
     pub(super) fn turn_to(&self, socket: PathBuf) {
         *self.asked.socket.lock().unwrap_or_else(PoisonError::into_inner) = socket;
     }
@@ -47,7 +48,7 @@ impl Asked {
         self.socket.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Asks one server until it fails, or another one is to be asked.
+    /// Polls a server until an error occurs, or until the sampler turns to another server.
     fn sample(&self, recorder: &Recorder) -> std::io::Result<()> {
         let socket = self.socket();
         let mut cli = Cli::connect_unix(&socket)?;
@@ -78,7 +79,7 @@ fn sample_once(cli: &mut Cli, recorder: &Recorder, is_asked: impl Fn() -> bool) 
         };
         for holder in holders.iter().filter(|holder| !matches!(holder, Reply::Nil)) {
             let holder = holder.to_string();
-            // A writer's field says so; one field says how the lock is held, and not by whom.
+            // A writer's field has a suffix. The field `mode` names the lock's mode and not a holder.
             let owner = holder.strip_suffix(":write").unwrap_or(&holder).to_owned();
             if owner != "mode" && is_asked() {
                 recorder.now(0, 0, &key, What::Holder { owner });
@@ -112,7 +113,7 @@ mod tests {
     use super::*;
     use crate::{RedisServer, poll_until};
 
-    /// A primary that was stopped and replaced does what it was asked meanwhile, before it hears what it is now.
+    /// A stopped primary executes pending requests after its replacement, before it learns its new role.
     #[test]
     fn what_a_server_answers_that_was_replaced_is_not_written_down() {
         let new = RedisServer::start();

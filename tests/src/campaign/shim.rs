@@ -1,5 +1,6 @@
-//! A small library that is preloaded into a test's own server: it moves the server's clock, and tells what was synced to
-//! disk. Owns its two files; what the lies are for is the plans' business.
+//! A preloaded library that fakes a test server's clock.
+//!
+//! It also records which bytes were synced to disk. Owns the library's two files. The plans decide about their use.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -17,16 +18,16 @@ pub struct Shim {
     library: PathBuf,
     clock: PathBuf,
     synced: PathBuf,
-    /// Open, for whoever removes the directory once the server has its files open, too.
+    /// Kept open, because the caller may remove the directory once the server has opened its files.
     offset: File,
 }
 
 impl Shim {
-    /// Compiles the library with `cc`, which whoever builds Rust programs has.
+    /// Compiles the library with `cc`. Every machine that builds Rust programs has it.
     ///
     /// # Errors
     ///
-    /// No compiler, or the files cannot be written.
+    /// There is no compiler, or the files cannot be written.
     pub fn compile(directory: &Path) -> Result<Self> {
         let library = directory.join("shim.so");
         let source = directory.join("shim.c");
@@ -42,7 +43,7 @@ impl Shim {
         Ok(Self { library, clock, synced, offset })
     }
 
-    /// A server with the library preloaded, whose clock goes right so far. Nothing of it stays on the disk.
+    /// Starts a server with the preloaded library. The server's clock is still right. No file of the library stays on the disk.
     ///
     /// # Errors
     ///
@@ -65,28 +66,28 @@ impl Shim {
         Ok((server, shim))
     }
 
-    /// What the server's environment must say.
+    /// Returns the variables for the server's environment.
     #[must_use]
     pub fn environment(&self) -> [(&'static str, &Path); 3] {
         [("LD_PRELOAD", &self.library), ("WHEELLOCK_CLOCK", &self.clock), ("WHEELLOCK_SYNCED", &self.synced)]
     }
 
-    /// Sets the server's clock apart from the true time by so many microseconds, at once.
+    /// Sets the server's clock `micros` microseconds ahead of the true time, at once.
     ///
     /// # Errors
     ///
-    /// Those of the file.
+    /// Errors of the file.
     pub fn set_clock(&self, micros: i64) -> Result<()> {
-        // Never truncated: the server has it mapped.
+        // Never truncated, because the server has mapped the file.
         Ok(self.offset.write_all_at(&micros.to_le_bytes(), 0)?)
     }
 
-    /// Does to the append-only file of a dead server in `directory` what a power cut would: what was not synced is gone.
-    /// Returns how many bytes that were.
+    /// Truncates the append-only file of a dead server in `directory` as a power cut would: unsynced bytes are lost. Returns the number of
+    /// lost bytes.
     ///
     /// # Errors
     ///
-    /// Those of the files.
+    /// Errors of the files.
     pub fn cut_power(&self, directory: &Path) -> Result<u64> {
         let told = fs::read(&self.synced)?;
         let number = |place: usize| {

@@ -1,5 +1,6 @@
-//! Where a campaign takes place: the server, what stands before it, the workers, and the campaign's own part of the
-//! history. Owns what every plan does the same way.
+//! The stage of a campaign: server, proxy, workers and history.
+//!
+//! Implements all actions that several plans share.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,10 +26,10 @@ use crate::history::{Fault, OTHERS, Recorder, What};
 use crate::topology::{SentinelSet, Settings};
 use crate::{RedisServer, poll_until};
 
-/// What the workers lock on.
+/// The servers that keep the workers' locks.
 enum Servers {
     One(RedisServer),
-    /// A primary with replicas, and Sentinels; with the primary's place.
+    /// A primary with replicas and Sentinels, and the index of the primary.
     Watched(SentinelSet, usize),
 }
 
@@ -40,7 +41,7 @@ impl Servers {
         }
     }
 
-    /// The one that serves.
+    /// Returns the serving server.
     fn serving(&self) -> &RedisServer {
         match self {
             Self::One(server) => server,
@@ -56,7 +57,7 @@ impl Servers {
     }
 }
 
-/// Everything a plan needs to strike.
+/// The tools of a plan.
 pub(super) struct Stage {
     servers: Servers,
     pub(super) proxy: Option<Proxy>,
@@ -65,9 +66,9 @@ pub(super) struct Stage {
     pub(super) lease: Duration,
     pub(super) workers: Vec<Worker>,
     kind: Locks,
-    /// When a worker was killed last.
+    /// The time of the last kill of a worker.
     killed: Option<Instant>,
-    /// Counts the rounds of the plan.
+    /// The number of the plan's round.
     pub(super) round: u32,
     clock_was_set: bool,
     pool: pool::Books,
@@ -103,7 +104,7 @@ impl Stage {
                 builder = builder.arg(name, value);
             }
             if beside_redisson {
-                // It knows no unix sockets.
+                // Redisson does not support unix sockets.
                 builder = builder.tcp();
             }
             for (name, value) in shim.iter().flat_map(Shim::environment) {
@@ -153,12 +154,12 @@ impl Stage {
         for place in 0..options.processes {
             stage.start_worker((plan.style)(place, options.processes))?;
         }
-        // The workers are there; Redisson's may have been built first, and are at work.
+        // The workers are running. Redisson's worker may have been built first, and has had its first grant.
         stage.until = Instant::now() + options.duration;
         Ok(stage)
     }
 
-    /// Starts one more worker process, with a number of its own.
+    /// Starts a further worker process with a new number.
     pub(super) fn start_worker(&mut self, style: Style) -> Result<()> {
         self.started += 1;
         let others = if style == Style::Redisson { OTHERS } else { 0 };
@@ -176,7 +177,7 @@ impl Stage {
         };
         let worker = Worker::start(self.worker, &orders)?;
         if style == Style::Redisson {
-            // A JVM takes its time until it is of use. One that were killed before that would show nothing.
+            // A JVM takes long until its first grant. Killing it earlier would not show anything.
             let deadline = Instant::now() + AT_WORK_WITHIN;
             while !worker.answers("at work", deadline.min(Instant::now() + LONG_AFTER_ANY_VISIT)) {
                 ensure!(Instant::now() < deadline, "Redisson was granted nothing within {AT_WORK_WITHIN:?}");
@@ -193,19 +194,19 @@ impl Stage {
         u64::from((self.options.processes * self.options.tasks / 4).max(2))
     }
 
-    /// Whether faults are still to strike.
+    /// Returns true while faults have to strike.
     pub(super) fn goes_on(&mut self) -> bool {
         self.round += 1;
         Instant::now() < self.until
     }
 
-    /// Lets time pass, but not beyond the campaign's end.
+    /// Sleeps for `duration`, but not beyond the campaign's end.
     pub(super) fn rest(&self, duration: Duration) {
         let left = self.until.saturating_duration_since(Instant::now());
         std::thread::sleep(duration.min(left));
     }
 
-    /// Lets a random time pass.
+    /// Sleeps for a random time.
     pub(super) fn rest_between(&mut self, least: u64, most: u64) {
         let millis = least + self.random.below(most - least);
         self.rest(Duration::from_millis(millis));
@@ -219,15 +220,15 @@ impl Stage {
         self.recorder.now(0, 0, "", What::Ends { fault });
     }
 
-    /// A fault that is over as soon as it has struck.
+    /// Strikes with a fault that ends at once.
     pub(super) fn strikes(&self, fault: Fault, detail: &str, strike: impl FnOnce()) {
         self.begins(fault, detail);
         strike();
         self.ends(fault);
     }
 
-    /// Waits until the server has no fsync under way. With `everysec` it answers meanwhile and keeps what it would write to itself, for up to
-    /// two seconds, so that it would be lost with the process (source: Redis, `flushAppendOnlyFile`; seen where a disk was busy).
+    /// Waits until the server does not run an fsync. With `everysec`, the server replies during an fsync and delays its writes for up to
+    /// two seconds. These writes would be lost with the process (source: Redis, `flushAppendOnlyFile`; seen where a disk was busy).
     pub(super) fn wait_for_the_disk(&self) -> Result<()> {
         let is_done =
             || self.servers.serving().cli(&["INFO", "persistence"]).contains("aof_pending_bio_fsync:0");
@@ -235,7 +236,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Kills the server, does something to what it left behind, and starts it again.
+    /// Kills the server, runs `meanwhile` on its files, and starts the server again.
     pub(super) fn kill_server(
         &mut self,
         forgets: bool,
@@ -255,8 +256,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Takes the primary away, by killing it or by stopping it, until the Sentinels have made another one, and lets it come again. What
-    /// the replicas have not heard of is lost; and until it has heard what it is now, one that was stopped goes on as a primary.
+    /// Kills or stops the primary until the Sentinels have promoted a replica, and then revives it. Writes that did not reach the replicas
+    /// are lost. A stopped primary acts as a primary until it learns its new role.
     pub(super) fn fail_over(&mut self, stops: bool) -> Result<()> {
         self.begins(Fault::Forgot, "failover");
         self.begins(Fault::Replaced, "");
@@ -280,12 +281,12 @@ impl Stage {
         Ok(())
     }
 
-    /// Where the server keeps its files.
+    /// Returns the folder of the server's files.
     pub(super) fn directory(&self) -> &Path {
         self.servers.serving().directory()
     }
 
-    /// Takes the lock `name` away from whoever holds it.
+    /// Releases the lock `name` by force.
     pub(super) fn release_by_force(&self, name: &str) -> Result<()> {
         self.with_manager(async |manager| {
             self.begins(Fault::Forgot, "released by force");
@@ -295,12 +296,12 @@ impl Stage {
         })
     }
 
-    /// Sends the server one command. It may be dead or deaf at the moment.
+    /// Sends a command to the server, which may be dead or unreachable at the moment.
     pub(super) fn command(&self, args: &[&str]) -> Option<Reply> {
         self.servers.serving().connect().and_then(|mut cli| cli.query(args)).ok()
     }
 
-    /// Sets the server's clock apart from the true time by so many microseconds.
+    /// Sets the server's clock `micros` microseconds ahead of the true time.
     pub(super) fn set_clock(&mut self, micros: i64, detail: &str) -> Result<()> {
         self.clock_was_set = true;
         self.begins(Fault::Clock, detail);
@@ -312,7 +313,7 @@ impl Stage {
     /// Stops a worker for a while.
     pub(super) fn stop_worker(&self, place: usize, duration: Duration) {
         let Some(worker) = self.workers.get(place) else { return };
-        // Before the signal, so that no stop is thought shorter than it was.
+        // Recorded before the signal, so that the recorded stop is not shorter than the real one.
         self.recorder.about(worker.number, What::Stopped);
         worker.signal(Signal::STOP);
         std::thread::sleep(duration);
@@ -320,11 +321,11 @@ impl Stage {
         self.recorder.about(worker.number, What::Continued);
     }
 
-    /// Kills a worker and starts another in its place.
+    /// Kills a worker and starts another worker in its place.
     pub(super) fn replace_worker(&mut self, place: usize) -> Result<()> {
         self.pool.refill(self.servers.serving(), 0)?;
         let mut worker = self.workers.remove(place);
-        // Before the signal: what it believed after this, it may not have believed.
+        // Recorded before the signal. A claim after this event does not count, because the worker may not have made it.
         self.recorder.about(worker.number, What::Killed);
         worker.kill();
         if self.kind == Locks::Semaphore {
@@ -334,7 +335,7 @@ impl Stage {
         self.start_worker(worker.style)
     }
 
-    /// The place of a random worker.
+    /// Returns the index of a random worker.
     pub(super) fn any_worker(&mut self) -> usize {
         usize::try_from(self.random.below(self.workers.len() as u64)).unwrap_or_default()
     }
@@ -351,10 +352,10 @@ impl Stage {
             let _dead = self.command(&["CONFIG", "SET", name, value]);
         }
         if self.clock_was_set {
-            // Ahead of all it has ever been: set back, it would keep keys alive that nobody gives back any more.
+            // Ahead of every earlier time. A clock that is set back would keep orphaned keys alive.
             self.set_clock(7_200_000_000, "two hours ahead")?;
         }
-        // Those who still wait need some.
+        // The remaining waiters need some permits.
         self.pool.refill(self.servers.serving(), pool::PERMITS - 3)?;
         self.recorder.now(0, 0, "", What::Healed);
         for worker in &mut self.workers {
@@ -363,11 +364,11 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until everything has ended and counts what is left.
+    /// Waits until all workers have ended, and counts the remaining keys.
     pub(super) fn finish(&mut self) -> Result<()> {
         let deadline = Instant::now() + 4 * self.lease + DRAINED_WITHIN;
         for worker in &self.workers {
-            // Whoever does not answer has not finished, and the history shows it.
+            // A worker that does not answer has not finished, and the history shows it.
             let _silent = worker.answers("drained", deadline);
         }
         drop(self.sampler.take());
@@ -387,7 +388,7 @@ impl Stage {
             let stay: u64 = stay.sum();
             number(&cli.query(&["DBSIZE"])).saturating_sub(stay)
         };
-        // What a writer that was killed while it waited has left ends by itself.
+        // A writer that was killed in its wait leaves a mark, which expires.
         let mark = self.killed.filter(|_| matches!(self.kind, Locks::ReadWrite(_)));
         let mark = mark.map_or(Duration::ZERO, |killed| MARK.saturating_sub(killed.elapsed()));
         let _seen_below =
@@ -406,9 +407,9 @@ impl Stage {
         for worker in &self.workers {
             let _silent = worker.answers("probed", deadline);
         }
-        // How long Redisson listens is not ours to judge.
+        // Redisson's own subscription times are not judged.
         self.workers.retain(|worker| worker.style != Style::Redisson);
-        // A subscription lingers for 2 s after its last waiter.
+        // The library keeps a subscription for 2 s after its last waiter.
         let channels = |cli: &mut Cli| match cli.query(&["PUBSUB", "CHANNELS"]) {
             Ok(Reply::Array(channels)) => {
                 let of_workers = |channel: &&Reply| !channel.to_string().starts_with("__sentinel__:");
@@ -423,12 +424,12 @@ impl Stage {
         Ok(())
     }
 
-    /// Takes every fair lock once: whoever has died in a queue stays in it until somebody comes.
+    /// Takes every fair lock once. A dead waiter stays in the queue until another waiter polls.
     fn pass_the_dead(&self) -> Result<()> {
         self.with_manager(async |manager| {
             for number in 0..self.locks() {
                 let lock = manager.fair_lock(&format!("lock:{number}"));
-                // What is left otherwise is counted.
+                // Other leftovers are counted below.
                 if let Some(guard) = lock.try_acquire_for(DEAD_HEAD).await? {
                     guard.release().await?;
                 }
@@ -437,7 +438,7 @@ impl Stage {
         })
     }
 
-    /// Runs `work` with a manager that is none of the workers'.
+    /// Runs `work` with a separate manager, not a worker's.
     fn with_manager(&self, work: impl AsyncFnOnce(&LockManager) -> Result<()>) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
@@ -453,8 +454,7 @@ impl Stage {
     }
 }
 
-/// Keys that are not left by mistake: the counter of a fenced lock's tokens stays for good, and what Redisson's unlocks leave ends by
-/// itself.
+/// Keys that may remain. The counter of a fenced lock's tokens stays forever, and the latches of Redisson's unlocks expire.
 const STAY: [&str; 2] = ["redisson_lock_token:*", "redisson_unlock_latch:*"];
 
 fn number(reply: &std::io::Result<Reply>) -> u64 {
@@ -464,9 +464,8 @@ fn number(reply: &std::io::Result<Reply>) -> u64 {
     }
 }
 
-/// Where histories are written, and the witness lives, while the campaign runs: in memory if that is possible, because
-/// what is watched must not wait for the disk. However the campaign ends, the histories go to the directory in which they
-/// are kept.
+/// The folder of histories and of the witness while the campaign runs. It is in memory if possible, because the disk must not delay the
+/// observed processes. At every end of the campaign, the histories move to their final directory.
 struct Scratch {
     path: PathBuf,
     kept: PathBuf,
@@ -504,18 +503,18 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The connections' response timeout: short, so that many calls end by it.
+/// The connections' response timeout. It is short, so that it ends many calls.
 const PATIENCE: Duration = Duration::from_millis(1000);
-/// By when a release has reached a waiter while nothing is wrong: about a millisecond on an idle machine, and this is a
-/// busy one with many more threads than cores. Shorter than most leases, whose end would wake the waiter, too.
+/// The time within which a release reaches a waiter when no fault is active. It takes about a millisecond on an idle machine; here the
+/// threads outnumber the cores. The time is shorter than most leases, because the end of a lease would wake the waiter, too.
 const WAKE: Duration = Duration::from_millis(200);
-/// How long readers stand behind a writer that died while it waited.
+/// The time that readers wait behind a writer that died in its wait.
 const MARK: Duration = Duration::from_secs(6);
-/// For how long one who died in the queue of a fair lock may be in the way: 5 s, and 2 s until the next one asks.
+/// The time that a dead waiter may block the queue of a fair lock: 5 s, and 2 s until the next waiter polls.
 const DEAD_HEAD: Duration = Duration::from_secs(8);
-/// A disk that takes longer is not fit to keep locks.
+/// A slower disk is not fit to keep locks.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(10);
 const DRAINED_WITHIN: Duration = Duration::from_secs(10);
 const AT_WORK_WITHIN: Duration = Duration::from_secs(60);
-/// Nobody stays in a pool for as long, on a busy machine either.
+/// Longer than any visit to a pool, even on a busy machine.
 const LONG_AFTER_ANY_VISIT: Duration = Duration::from_secs(10);

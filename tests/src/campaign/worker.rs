@@ -1,7 +1,9 @@
-//! A campaign's worker process: tasks that use locks in every way and record what they see.
+//! A campaign's worker process.
 //!
-//! One thread, so that one detector of stalls speaks for all tasks, as a runtime that does not run its tasks is the one
-//! excuse for late news.
+//! Its tasks use locks in every way and record their observations.
+//!
+//! The process has a single thread, so a single stall detector covers all tasks. A stalled runtime is the only excuse for a late notice of
+//! a loss.
 
 use std::cell::Cell as Flag;
 use std::io;
@@ -22,11 +24,11 @@ use crate::fault::Random;
 use crate::history::{Cell, Entry, Kind, Recorder, What, Witness, now};
 use crate::told;
 
-/// The worker's `main`.
+/// Runs the worker's `main`.
 ///
 /// # Errors
 ///
-/// Bad arguments, or a history that cannot be written.
+/// Bad arguments, or an error while writing the history.
 pub fn serve(arguments: &[String]) -> Result<()> {
     let orders = Orders::parse(arguments)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -51,11 +53,11 @@ async fn work(orders: Orders) -> Result<()> {
     let tasks: Vec<_> = (1..=worker.orders.tasks)
         .map(|task| tokio::task::spawn_local(Rc::clone(&worker).task(task)))
         .collect();
-    // One request for each stage: to begin no more, then to count what is left.
+    // The parent sends a request for each stage: first to begin no more operations, then to count the leftovers.
     let _drain = requests.recv().await;
     worker.stop.set(true);
     for task in tasks {
-        // A task that panicked: this process never says it has finished, and its campaign fails.
+        // If a task has panicked, this process never records `Finished`, and the campaign fails.
         task.await?;
     }
     worker.recorder.now(0, 0, "", What::Finished);
@@ -67,7 +69,7 @@ async fn work(orders: Orders) -> Result<()> {
     Ok(())
 }
 
-/// The server may be dead at this moment; that is the campaign's daily bread.
+/// Connects until it succeeds. The server may be dead at the moment, as the campaign intends.
 async fn connect(orders: &Orders) -> LockManager {
     loop {
         let builder = LockManager::builder(&orders.url).watchdog_lease(orders.lease);
@@ -88,18 +90,18 @@ pub(super) struct Worker {
     pub(super) next_op: Flag<u64>,
 }
 
-/// One operation under way.
+/// A pending operation.
 struct Op<'a> {
     worker: &'a Worker,
     task: u32,
     number: u64,
     lock: &'a Wanted,
     cell: Cell,
-    /// An operation of the same owner under way inside this one, and what is to be recorded if it is dropped.
+    /// A pending operation of the same owner inside this one, and the event to record if it is dropped.
     inner: Flag<Option<(u64, What)>>,
 }
 
-/// A lock that may be asked for.
+/// A lock that a worker may acquire.
 #[derive(Clone)]
 struct Wanted {
     lock: AnyLock,
@@ -112,7 +114,7 @@ enum AnyLock {
     Fenced(FencedLock),
 }
 
-/// One hold of it.
+/// A hold of the lock.
 enum Held {
     Plain(Guard),
     Fenced(FencedGuard),
@@ -183,13 +185,13 @@ impl Deref for Held {
     }
 }
 
-/// How an attempt is made.
+/// The way of an attempt.
 struct Manner {
     kind: Kind,
     lease: Duration,
     renewed: bool,
     wait: Option<Duration>,
-    /// The future is dropped after this long.
+    /// The time after which the future is dropped.
     give_up: Option<Duration>,
     owner: String,
 }
@@ -248,7 +250,7 @@ impl Worker {
             80..90 => manner.kind = Kind::Run,
             _ => manner.give_up = Some(Duration::from_micros(random.below(60_000))),
         }
-        // The watchdog leaves fixed leases alone, and `run` is about the watchdog.
+        // The watchdog does not renew fixed leases, and `run` is meant to test the watchdog.
         if manner.kind != Kind::Run && random.below(100) < if is_hot { 1 } else { 20 } {
             manner.renewed = false;
             manner.lease = [lease / 2, lease, 2 * lease][below(random, 3)];
@@ -308,7 +310,7 @@ impl Worker {
         })
     }
 
-    /// Records when this thread did not run its tasks.
+    /// Records the times when this thread did not run its tasks.
     async fn watch_for_stalls(self: Rc<Self>) {
         let mut before = now();
         loop {
@@ -321,7 +323,7 @@ impl Worker {
         }
     }
 
-    /// Counts what is left when everything has ended.
+    /// Counts the leftovers when all operations have ended.
     async fn probe(&self) {
         let count = || {
             let (stats, metrics) = (self.manager.client().stats(), self.manager.metrics());
@@ -366,7 +368,7 @@ impl Op<'_> {
 
     fn granted(&self, guard: &Guard, token: Option<u64>) {
         let valid_until = self.valid_until(guard);
-        // An owner that is looked at is not handed over.
+        // Asking a guard for its owner prevents the hand-over of its hold.
         let owner = match self.worker.orders.style {
             Style::Hot => format!("{}:{}", self.worker.orders.process, self.number),
             _ => guard.owner().to_string(),
@@ -413,7 +415,7 @@ impl Op<'_> {
         match done {
             Ok(()) => {}
             Err(Error::Lost { reason, .. }) if granted.get() => {
-                // The guard is gone already; what it last said stands in the history.
+                // The guard is already dropped. The history contains its last claim.
                 self.record(What::Lost { reason: told::reason(reason), valid_until: now() });
                 self.record(What::Dropped);
             }
@@ -440,11 +442,11 @@ impl Op<'_> {
                     let (recorder, name) = (&self.worker.recorder, self.lock.name());
                     recorder.at(at, self.task, self.number, name, What::Claimed { until: self.valid_until(guard) });
                 }
-                // What the same owner was doing meanwhile is dropped where it stands, right after this.
+                // The next step drops the pending operation of the same owner.
                 if let Some((number, what)) = self.inner.take() {
                     self.worker.recorder.now(self.task, number, self.lock.name(), what);
                 }
-                // A token is for those who write although they should not.
+                // A token has to stop writes of a process that has lost the lock.
                 if let Some(token) = guard.token() {
                     self.offer(token);
                 }
@@ -453,7 +455,7 @@ impl Op<'_> {
         }
     }
 
-    /// In and out through the witness, looking at the guard all the time.
+    /// Enters and leaves through the witness, and checks the guard continuously.
     async fn hold(&self, guard: &Guard, token: Option<u64>, random: &mut Random) {
         let until = self.valid_until(guard);
         let mut look = Look { op: self, guard, token, entry: None, until, claimed: 0, other: None };
@@ -465,7 +467,7 @@ impl Op<'_> {
         }
         while look.is_fine() {
             let left = Duration::from_nanos(end.saturating_sub(now()));
-            // Those still in line after the last fault are not to wait for the longest holds of all.
+            // After the last fault, the waiters must not wait for the longest holds.
             if left.is_zero() || self.worker.stop.get() {
                 break;
             }
@@ -474,7 +476,7 @@ impl Op<'_> {
         look.write_and_leave();
     }
 
-    /// Takes the lock once more by the same owner, and gives that back.
+    /// Acquires the lock again with the same owner, and releases that second hold.
     async fn hold_again(&self, guard: &Guard) {
         let again = self.lock.with_owner(guard.owner());
         let Ok(op) = self.worker.begin(self.task, &again) else { return };
@@ -495,7 +497,7 @@ impl Op<'_> {
         self.inner.set(None);
     }
 
-    /// Gives back a write hold, and reads on.
+    /// Releases a write hold, and keeps a read hold.
     async fn read_on(&self, writes: Held, random: &mut Random) {
         let lock = Wanted { lock: self.worker.reads(self.lock.name()), shared: true };
         let lock = lock.with_owner(writes.owner());
@@ -516,7 +518,7 @@ impl Op<'_> {
         }
     }
 
-    /// Offers the resource a write.
+    /// Sends a write to the resource.
     fn offer(&self, token: u64) {
         let write = self.cell.write(token).expect("a cell can be written");
         if let Some(write) = write {
@@ -563,7 +565,7 @@ impl Op<'_> {
             (Style::Hot, 0..20) => Duration::ZERO,
             (Style::Hot, _) => Duration::from_micros(random.below(500)),
             (Style::Polling | Style::Visiting, _) => Duration::from_micros(random.below(2_000)),
-            // Redisson's worker is another program.
+            // Redisson's worker is a different program.
             (Style::Even | Style::Redisson, _) => Duration::from_micros(10_000 + random.below(20_000)),
             (Style::Holding, _) | (Style::Mixed, 0..3) => leases(random),
             (Style::Mixed, _) => Duration::from_micros(random.below(15_000)),
@@ -575,7 +577,7 @@ impl Op<'_> {
     }
 }
 
-/// One hold, watched.
+/// An observed hold.
 struct Look<'a> {
     op: &'a Op<'a>,
     guard: &'a Guard,
@@ -583,16 +585,16 @@ struct Look<'a> {
     token: Option<u64>,
     entry: Option<Entry>,
     until: u64,
-    /// When the guard was last recorded as claiming the lock.
+    /// The time of the guard's last recorded claim.
     claimed: u64,
-    /// The last one seen to have entered meanwhile.
+    /// The last holder that was seen to enter meanwhile.
     other: Option<u64>,
 }
 
 impl Look<'_> {
     async fn enter(&mut self) {
-        // Another process may have the cell's file for some microseconds; a stopped one for long, and then nobody is
-        // witnessed.
+        // Another process may lock the cell's file for some microseconds. A stopped process locks it for long; then the witness does not
+        // record this hold.
         for _ in 0..ENTRY_ATTEMPTS {
             let entered = self.op.cell.enter_as(self.op.lock.shared, || self.guard.is_valid());
             self.entry = entered.expect("a cell can be written");
@@ -603,7 +605,7 @@ impl Look<'_> {
         }
     }
 
-    /// Looks at the witness first and at the guard after that: see the witness for why.
+    /// Checks the witness first and the guard second; the witness explains the order.
     fn is_fine(&mut self) -> bool {
         let other =
             self.entry.and_then(|entry| self.op.cell.entered_since(entry).expect("a cell can be read"));
@@ -620,8 +622,8 @@ impl Look<'_> {
             return false;
         }
         let until = before.max(after);
-        // Not every look, or there would be little else in the history; but every one that comes after a gap, and every
-        // one that should not be.
+        // Records not every check, because such records would fill the history. It records each check after a gap, and each check that must
+        // not succeed.
         if at > until || at - self.claimed > CLAIM_INTERVAL {
             let (recorder, name) = (&self.op.worker.recorder, self.op.lock.name());
             recorder.at(at, self.op.task, self.op.number, name, What::Claimed { until });
@@ -659,7 +661,7 @@ fn u32_below(random: &mut Random, bound: u64) -> u32 {
     u32::try_from(random.below(bound)).unwrap_or_default()
 }
 
-/// Lines of stdin; the process ends when the parent closes it, whatever it is doing then.
+/// Sends the lines of stdin. Ends the process when the parent closes stdin, even in the middle of other work.
 fn requests_from_stdin() -> mpsc::UnboundedReceiver<String> {
     let (sender, receiver) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
@@ -674,7 +676,7 @@ fn requests_from_stdin() -> mpsc::UnboundedReceiver<String> {
 }
 
 pub(super) const BEAT: Duration = Duration::from_millis(2);
-/// Below the time by which news of a loss is early, for the shortest lease in use.
+/// Shorter than the lead of a loss notice, for the shortest lease in use.
 pub(super) const STALL: u64 = 8_000_000;
 pub(super) const SLICE: Duration = Duration::from_millis(4);
 pub(super) const CLAIM_INTERVAL: u64 = 30_000_000;

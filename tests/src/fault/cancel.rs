@@ -1,18 +1,18 @@
-//! Dropping a future at a chosen point.
+//! A future that drops another future at a chosen point.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Polls a future until it is ready or has been pending so many times, then gives up and drops it.
+/// Future that polls an inner future until it is ready, or drops it after a number of `Pending`s.
 #[derive(Debug)]
 pub struct CancelAt<F> {
     inner: Option<Pin<Box<F>>>,
     pendings_left: usize,
 }
 
-/// Drops `future` at its `pendings`-th `Pending` (0: before the first poll) and resolves to `None`; `Some` if it was
-/// ready before.
+/// Drops `future` at its `pendings`-th `Pending` (0: before the first poll) and resolves to `None`. Resolves to `Some` if `future` was
+/// ready earlier.
 pub fn cancel_at<F: Future>(pendings: usize, future: F) -> CancelAt<F> {
     CancelAt { inner: Some(Box::pin(future)), pendings_left: pendings }
 }
@@ -34,7 +34,7 @@ impl<F: Future> Future for CancelAt<F> {
             }
         }
         if this.pendings_left == 0 {
-            // Dropped here and now, not when this wrapper is.
+            // Drops the inner future at once, not together with this wrapper.
             this.inner = None;
             return Poll::Ready(None);
         }

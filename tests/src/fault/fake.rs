@@ -1,4 +1,4 @@
-//! A server that says exactly what a test wants, byte by byte.
+//! A server that sends the bytes of a test's script.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -11,9 +11,9 @@ use std::time::Duration;
 use super::scanner::Scanner;
 use crate::port::Port;
 
-/// A scripted server on a loopback port: the script runs once per connection, each on a thread of its own.
+/// A scripted server on a loopback port. The script runs once per connection, each time on a separate thread.
 ///
-/// When the script returns, the connection is closed. Dropping the server ends every script.
+/// When the script returns, the server closes the connection. Dropping the server ends every script.
 pub struct FakeServer {
     addr: SocketAddr,
     _port: Port,
@@ -28,7 +28,7 @@ struct Shared {
 }
 
 impl FakeServer {
-    /// Starts a server. The script is given the connection's number, counted from 0, and the connection.
+    /// Starts a server. The script gets the connection's number, counted from 0, and the connection.
     ///
     /// # Panics
     ///
@@ -61,7 +61,7 @@ impl FakeServer {
                     let script = Arc::clone(&script);
                     sessions.push(std::thread::spawn(move || {
                         let mut session = Session::new(stream);
-                        // A script ends with an error when the client closes the connection first.
+                        // The script fails when the client closes the connection first.
                         let _ended = script(number, &mut session);
                         let _closed = session.stream.shutdown(Shutdown::Both);
                     }));
@@ -75,7 +75,7 @@ impl FakeServer {
         Self { addr, _port: port, shared, acceptor: Some(acceptor) }
     }
 
-    /// A server that passes the handshake on every connection and then runs the script.
+    /// Starts a server that completes the handshake on every connection and then runs the script.
     ///
     /// # Panics
     ///
@@ -90,7 +90,7 @@ impl FakeServer {
         })
     }
 
-    /// Where it listens.
+    /// Returns the server's address.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
@@ -102,7 +102,7 @@ impl FakeServer {
         format!("redis://{}", self.addr)
     }
 
-    /// How many connections it has accepted.
+    /// Returns the number of accepted connections.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
@@ -112,7 +112,7 @@ impl FakeServer {
 impl Drop for FakeServer {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::SeqCst);
-        // The acceptor looks at the flag after each connection; this is one.
+        // The acceptor checks the flag after each connection, so this connection wakes it.
         let _woken = TcpStream::connect(self.addr);
         for stream in self.shared.streams.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             let _closed = stream.shutdown(Shutdown::Both);
@@ -129,7 +129,7 @@ impl fmt::Debug for FakeServer {
     }
 }
 
-/// One connection as its script sees it.
+/// A connection of a script.
 #[derive(Debug)]
 pub struct Session {
     stream: TcpStream,
@@ -149,7 +149,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// The client closed the connection, or it sent something that is no command.
+    /// The client closed the connection, or it sent bytes that are not a command.
     pub fn command(&mut self) -> io::Result<Vec<Vec<u8>>> {
         loop {
             let (taken, frame) = self.scanner.advance(&self.input[self.scanned..]);
@@ -167,7 +167,7 @@ impl Session {
         }
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     ///
     /// # Errors
     ///
@@ -176,7 +176,7 @@ impl Session {
         self.stream.write_all(bytes.as_ref())
     }
 
-    /// Answers the next command as a well-behaved server would; returns it.
+    /// Replies to the next command as a well-behaved server would, and returns the command.
     ///
     /// # Errors
     ///
@@ -187,7 +187,7 @@ impl Session {
         Ok(command)
     }
 
-    /// Answers `command` as a well-behaved server would.
+    /// Replies to `command` as a well-behaved server would.
     ///
     /// # Errors
     ///
@@ -196,11 +196,11 @@ impl Session {
         self.send(well_behaved(command))
     }
 
-    /// Whether the client sends anything more within `patience`.
+    /// Returns true if the client sends more bytes within `patience`.
     ///
     /// # Errors
     ///
-    /// Those of setting a timeout.
+    /// Errors of setting a timeout.
     pub fn has_input_within(&mut self, patience: Duration) -> io::Result<bool> {
         if !self.input.is_empty() {
             return Ok(true);
@@ -211,7 +211,7 @@ impl Session {
         Ok(matches!(peeked, Ok(1..)))
     }
 
-    /// Answers everything up to the PING that ends a handshake.
+    /// Replies to all commands up to the PING that ends a handshake.
     ///
     /// # Errors
     ///
@@ -220,7 +220,7 @@ impl Session {
         self.handshake_and(b"")
     }
 
-    /// The same, with more bytes in the write of the last reply.
+    /// Does the same as [`handshake`](Self::handshake), and appends `more` to the write of the last reply.
     ///
     /// # Errors
     ///
@@ -240,7 +240,7 @@ impl Session {
         }
     }
 
-    /// Answers commands until the client leaves.
+    /// Replies to commands until the client leaves.
     ///
     /// # Errors
     ///
@@ -251,7 +251,7 @@ impl Session {
         }
     }
 
-    /// Swallows everything until the client leaves.
+    /// Discards all input until the client leaves.
     ///
     /// # Errors
     ///
@@ -262,7 +262,7 @@ impl Session {
         Ok(())
     }
 
-    /// Swallows everything until the client leaves, in good order or not; returns how many bytes came, and one more.
+    /// Discards all input until the client closes or resets the connection. Returns the number of bytes, plus one.
     pub fn read_to_end(&mut self) -> u64 {
         let mut chunk = [0; 16 << 10];
         let mut came = 1;
@@ -272,11 +272,11 @@ impl Session {
         came
     }
 
-    /// Waits, at most `patience`, whether the client closes the connection; what it sends meanwhile is swallowed.
+    /// Returns true if the client closes the connection within `patience`. Discards the input meanwhile.
     ///
     /// # Errors
     ///
-    /// Those of setting a timeout.
+    /// Errors of setting a timeout.
     pub fn is_closed_within(&mut self, patience: Duration) -> io::Result<bool> {
         self.stream.set_read_timeout(Some(patience))?;
         match self.stay_silent() {
@@ -292,13 +292,13 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of `setsockopt(2)`.
+    /// Errors of `setsockopt(2)`.
     pub fn reset_at_end(&self) -> io::Result<()> {
         socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO))
     }
 }
 
-/// The reply to HELLO 3 of a primary that serves alone.
+/// The reply to HELLO 3 of a standalone primary.
 pub(super) const HELLO: &[u8] = b"%7\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n7.2.4\r\n\
     $5\r\nproto\r\n:3\r\n$2\r\nid\r\n:7\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n\
     $7\r\nmodules\r\n*0\r\n";
@@ -321,7 +321,7 @@ fn well_behaved(command: &[Vec<u8>]) -> Vec<u8> {
     }
 }
 
-/// The bulk strings of one array; `None` if it is anything else.
+/// Returns the bulk strings of an array, or `None` for any other frame.
 fn arguments(frame: &[u8]) -> Option<Vec<Vec<u8>>> {
     let line = |bytes: &[u8], kind: u8| -> Option<(usize, usize)> {
         let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;

@@ -1,9 +1,10 @@
-//! Faults on purpose: a proxy that breaks the stream between a client and a real server, a scripted server that
-//! answers with any bytes, a way to drop a future in the middle, and seeded randomness to choose among them.
+//! Deliberate faults for tests.
 //!
-//! Refuses to know the project's own codec: frames are found by a scanner of its own, so that one mistake
-//! cannot hide on both sides. Every fault source runs on threads of its own; a stalled runtime under test
-//! cannot stall it.
+//! Provides a proxy that breaks the stream between a client and a real server, and a scripted server that replies with any bytes. Also
+//! provides a future that drops another future midway, and seeded randomness to choose faults.
+//!
+//! Does not use the project's own codec. A separate scanner finds the frames, so that the same mistake cannot hide on both sides. Every
+//! fault source runs on its own threads, so a stalled runtime under test cannot stall it.
 
 mod cancel;
 mod fake;
@@ -23,7 +24,7 @@ use anyhow::Result;
 
 use crate::port::Port;
 
-/// A listener, and its port, which is its own also while nobody listens there.
+/// Returns a listener and its port. The port stays reserved while the listener is closed.
 fn listen() -> Result<(Port, TcpListener)> {
     let port = Port::reserve()?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number()))?;
@@ -37,7 +38,7 @@ mod tests {
     use super::*;
     use crate::RedisServer;
 
-    /// Clients would reach whoever listened there meanwhile, and the proxy could not come back.
+    /// Otherwise clients would reach another listener meanwhile, and the proxy could not bind the port again.
     #[test]
     fn a_port_stays_its_proxys_while_it_refuses() {
         let proxy = Proxy::before(&RedisServer::start());

@@ -1,6 +1,8 @@
-//! A proxy between a client and a server that breaks their stream in chosen ways at chosen places.
+//! A proxy that breaks the stream between client and server.
 //!
-//! One thread polls all its sockets; nothing in it blocks, so a stalled connection holds up no other.
+//! Faults and their places are the test's choice.
+//!
+//! A single thread polls all sockets and never blocks, so a stalled connection does not delay another connection.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,12 +23,12 @@ use super::scanner::{Scanned, Scanner};
 use crate::port::Port;
 use crate::server::RedisServer;
 
-/// A fault proxy on a loopback port. Dropping it closes everything.
+/// A fault proxy on a loopback port. Dropping it closes all connections.
 ///
-/// Every method that changes something returns after the change is in force.
+/// Every method that changes a setting returns after the change is in force.
 pub struct Proxy {
     addr: SocketAddr,
-    /// Clients that come while nobody listens must not find anybody else.
+    /// The reserved port, so that clients do not reach another program while the proxy does not listen.
     _port: Port,
     orders: mpsc::Sender<(Order, mpsc::Sender<()>)>,
     wake: UnixStream,
@@ -34,7 +36,7 @@ pub struct Proxy {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Where a proxy forwards to.
+/// The server behind a proxy.
 #[derive(Clone, Debug)]
 pub enum Upstream {
     /// A TCP address.
@@ -43,7 +45,7 @@ pub enum Upstream {
     Unix(PathBuf),
 }
 
-/// Which way bytes flow.
+/// The direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the client to the server.
@@ -52,15 +54,15 @@ pub enum Direction {
     ToClient,
 }
 
-/// Where in a direction's stream a fault strikes. Counts begin at 0 when the rule comes into force, or with the
-/// connection if that is later.
+/// The place in a direction's stream where a fault strikes. Counts begin at 0 when the rule comes into force, or with the connection if
+/// that is later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum At {
-    /// After so many bytes have passed.
+    /// After this many bytes.
     Byte(u64),
     /// At the n-th complete frame.
     Frame(u64),
-    /// At the n-th frame that is no push.
+    /// At the n-th frame other than a push.
     Reply(u64),
     /// At the n-th push.
     Push(u64),
@@ -68,38 +70,38 @@ pub enum At {
     Command(&'static str, u64),
 }
 
-/// What happens there.
+/// A fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// From here on every chunk is late by the first duration and by up to the second one more, chosen at random.
+    /// From here on, the proxy delays every chunk by the first duration, plus a random time up to the second duration.
     Delay(Duration, Duration),
-    /// From here on at most so many bytes leave at a time, the pause apart.
+    /// From here on, the proxy sends at most this many bytes at a time, with this pause between them.
     Slice(usize, Duration),
-    /// From here on nothing is read or forwarded, so that the sender's socket buffers fill.
+    /// From here on, the proxy does not read or forward bytes, so that the sender's socket buffers fill.
     Stall,
-    /// From here on everything is read and thrown away, in this direction, and nobody is told of an end.
+    /// From here on, the proxy reads and discards all bytes of this direction, and does not forward an end.
     Blackhole,
-    /// From here on pushes that are messages of a channel are left out; confirmations pass.
+    /// From here on, the proxy drops pushes with messages of a channel. Confirmations pass.
     Deafen,
-    /// What has passed is delivered, then this direction ends (FIN); the other one follows when the peer closes.
+    /// The proxy delivers earlier bytes, then ends this direction (FIN). The other direction ends when the peer closes.
     Fin,
-    /// What has passed is delivered, then the connection is reset.
+    /// The proxy delivers earlier bytes, then resets the connection.
     Rst,
-    /// The next byte is changed with this mask (exclusive or).
+    /// The proxy changes the next byte with this mask (exclusive or).
     Corrupt(u8),
-    /// These bytes are inserted; in front of the frame, if the place is one.
+    /// The proxy inserts these bytes. At a frame, it inserts them before the frame.
     Inject(Vec<u8>),
-    /// The frame is left out.
+    /// The proxy drops the frame.
     Swallow,
-    /// The frame is sent twice.
+    /// The proxy sends the frame twice.
     Duplicate,
-    /// The frame is replaced.
+    /// The proxy replaces the frame.
     Replace(Vec<u8>),
-    /// The frame changes places with the one that follows.
+    /// The proxy swaps the frame with the following frame.
     Reorder,
 }
 
-/// A fault, where it strikes, and on which connections. It strikes once per connection.
+/// A fault, its place and its connections. It strikes once per connection.
 #[derive(Clone, Debug)]
 pub struct Rule {
     direction: Direction,
@@ -109,31 +111,31 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// A rule for every connection, open or still to come.
+    /// Makes a rule for all present and future connections.
     #[must_use]
     pub fn new(direction: Direction, at: At, fault: Fault) -> Self {
         Self { direction, at, fault, connection: None }
     }
 
-    /// The same rule for only one connection; the first ever accepted is number 0.
+    /// Limits the rule to a single connection. The first connection that the proxy accepted has number 0.
     #[must_use]
     pub fn only_on(self, connection: u64) -> Self {
         Self { connection: Some(connection), ..self }
     }
 }
 
-/// What happens to new connections.
+/// The treatment of new connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// They are forwarded.
+    /// The proxy forwards them.
     Open,
-    /// They are refused: nothing listens.
+    /// The proxy refuses them, because it does not listen.
     Refuse,
-    /// They are accepted and then nothing happens.
+    /// The proxy accepts them and then stays silent.
     Silent,
 }
 
-/// What a proxy has seen so far.
+/// The counts of a proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Connections accepted.
@@ -153,7 +155,7 @@ pub struct Counts {
 }
 
 impl Proxy {
-    /// Starts a proxy in front of `upstream`; `seed` decides what is left to chance.
+    /// Starts a proxy before `upstream`; `seed` determines the random choices.
     ///
     /// # Panics
     ///
@@ -184,13 +186,13 @@ impl Proxy {
         Self { addr, _port: port, orders, wake, shared, thread: Some(thread) }
     }
 
-    /// A proxy in front of a real server's unix socket.
+    /// Starts a proxy before a real server's unix socket.
     #[must_use]
     pub fn before(server: &RedisServer) -> Self {
         Self::start(Upstream::Unix(server.socket_path()), 1)
     }
 
-    /// Where clients connect.
+    /// Returns the address for clients.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
@@ -207,18 +209,17 @@ impl Proxy {
         self.order(Order::Rule(rule));
     }
 
-    /// Strikes every open connection now.
+    /// Strikes every open connection at once.
     pub fn strike(&self, direction: Direction, fault: Fault) {
         self.order(Order::Strike(direction, fault));
     }
 
-    /// Removes all rules and ends everything that lasts (stall, blackhole, delay, slicing) on every connection. What
-    /// was thrown away stays lost.
+    /// Removes all rules and ends all lasting faults (stall, blackhole, delay, slicing) on every connection. Discarded bytes stay lost.
     pub fn heal(&self) {
         self.order(Order::Heal);
     }
 
-    /// Decides what happens to connections from now on.
+    /// Sets the treatment of connections from now on.
     pub fn gate(&self, gate: Gate) {
         self.order(Order::Gate(gate));
     }
@@ -228,7 +229,7 @@ impl Proxy {
         self.order(Order::Upstream(upstream));
     }
 
-    /// What it has seen so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let load = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
@@ -244,7 +245,7 @@ impl Proxy {
         }
     }
 
-    /// What was done and when, since the proxy started; printed as well when a test fails.
+    /// Returns all actions with their times since the start of the proxy. A failing test also prints them.
     #[must_use]
     pub fn history(&self) -> Vec<String> {
         self.shared.history.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -313,7 +314,7 @@ impl Shared {
     }
 }
 
-/// Enough to see how a test went wrong; a run of millions of faults must not fill memory.
+/// Long enough to see why a test failed. A run with millions of faults must not fill memory.
 const HISTORY_LENGTH: usize = 1000;
 
 /// The proxy's thread.
@@ -356,7 +357,7 @@ impl Engine {
         }
     }
 
-    /// Waits until something can be done; true if a connection may be waiting to be accepted.
+    /// Waits for work. Returns true if a connection may be ready to accept.
     fn wait(&self) -> bool {
         let mut polled = vec![PollFd::new(&self.woken, PollFlags::IN)];
         if let Some(listener) = &self.listener {
@@ -419,7 +420,7 @@ impl Engine {
             self.accepted += 1;
             self.shared.accepted.fetch_add(1, Ordering::SeqCst);
             let silent = self.gate == Gate::Silent;
-            // Without a server behind it the client's connection closes at once.
+            // Without a server, the client's connection closes at once.
             let Ok(server) = (if silent { Ok(None) } else { Socket::connect(&self.upstream).map(Some) })
             else {
                 continue;
@@ -447,7 +448,7 @@ impl Engine {
 struct Connection {
     number: u64,
     client: Socket,
-    /// None: accepted, and left in silence.
+    /// `None` for an accepted connection that stays silent.
     server: Option<Socket>,
     to_server: Pump,
     to_client: Pump,
@@ -491,7 +492,7 @@ impl Connection {
 
     fn turn(&mut self, now: Instant, shared: &Shared, random: &mut Random) {
         let Self { number, client, server: Some(server), to_server, to_client, ended } = self else {
-            // In silence: only notices when the client leaves.
+            // A silent connection only notices when the client leaves.
             let mut scrap = [0; 4096];
             self.ended = matches!(self.client.read(&mut scrap), Ok(0))
                 || matches!(self.client.read(&mut scrap), Err(error) if error.kind() != io::ErrorKind::WouldBlock);
@@ -511,14 +512,14 @@ impl Connection {
     }
 }
 
-/// One direction of one connection.
+/// A direction of a connection.
 struct Pump {
     direction: Direction,
     armed: Vec<(At, Fault)>,
     scanner: Scanner,
-    /// The frame under way, held back while a rule may want to change it.
+    /// The incomplete frame, kept back while a rule may change it.
     held: Vec<u8>,
-    /// A frame that lets its successor pass.
+    /// A frame that lets its successor pass first.
     overtaken: Option<Vec<u8>>,
     pending: VecDeque<(Instant, Vec<u8>)>,
     late: Option<(Duration, Duration)>,
@@ -528,11 +529,11 @@ struct Pump {
     blackhole: bool,
     deaf: bool,
     end: Option<End>,
-    /// The sender has closed.
+    /// True after the sender has closed.
     eof: bool,
-    /// Our end has been passed on.
+    /// True after the proxy has forwarded the end.
     finished: bool,
-    /// A socket failed.
+    /// True after a socket failed.
     broken: bool,
 }
 
@@ -582,7 +583,7 @@ impl Pump {
         !self.eof && !self.stalled && self.end != Some(End::Rst) && backlog < MAX_BACKLOG
     }
 
-    /// When something can be sent next, an end included.
+    /// Returns the time at which bytes or an end can be sent next.
     fn next_due(&self) -> Option<Instant> {
         if self.stalled {
             return None;
@@ -609,7 +610,7 @@ impl Pump {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => {
-                    // The peer reset; the other side learns of it the same way.
+                    // The peer sent a reset, and the other side gets a reset, too.
                     self.eof = true;
                     self.end = Some(if self.blackhole { End::Fin } else { End::Rst });
                 }
@@ -654,7 +655,7 @@ impl Pump {
         }
     }
 
-    /// Fires what was waiting for this byte.
+    /// Strikes with all faults that are due at this byte.
     fn strike_bytes(&mut self, connection: u64, shared: &Shared, random: &mut Random) {
         while let Some(place) = self.armed.iter().position(|(at, _)| *at == At::Byte(0)) {
             let (_, fault) = self.armed.remove(place);
@@ -665,7 +666,7 @@ impl Pump {
         }
     }
 
-    /// A frame is complete. One that was `held` from its beginning can still be changed.
+    /// Handles a complete frame. A frame that was `held` from its beginning can still be changed.
     fn on_frame(
         &mut self,
         connection: u64,
@@ -737,7 +738,7 @@ impl Pump {
         self.emit(frame, random);
     }
 
-    /// Sends bytes on their way, unless the way has ended.
+    /// Queues bytes for sending, unless the direction has ended.
     fn emit(&mut self, bytes: Vec<u8>, random: &mut Random) {
         if bytes.is_empty() || self.blackhole || self.end.is_some() {
             return;
@@ -745,7 +746,7 @@ impl Pump {
         let late = self.late.map_or(Duration::ZERO, |(base, jitter)| {
             base + Duration::from_nanos(random.below(u64::try_from(jitter.as_nanos()).unwrap_or(u64::MAX)))
         });
-        // Never out of order, however the delays fall.
+        // Random delays must not change the order of the bytes.
         let last = self.pending.back().map(|(due, _)| *due);
         let mut due = (Instant::now() + late).max(last.unwrap_or_else(Instant::now));
         match self.slice {
@@ -782,13 +783,13 @@ impl Pump {
                 let _gone = to.shutdown();
             }
             self.finished = self.eof;
-            // Once told, the peer need not be told again.
+            // The peer gets an end only once.
             self.end.get_or_insert(End::Fin);
         }
     }
 }
 
-/// Beyond this the proxy stops reading, as a slow network would.
+/// Above this backlog the proxy stops reading, as a slow network would.
 const MAX_BACKLOG: usize = 1 << 20;
 
 enum Socket {
@@ -834,7 +835,7 @@ impl Socket {
         }
     }
 
-    /// Makes the coming close a reset.
+    /// Makes the next close a reset.
     fn linger_zero(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO)),

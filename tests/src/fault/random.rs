@@ -1,6 +1,6 @@
-//! Randomness that a seed repeats.
+//! Random numbers that a seed reproduces.
 
-/// A small generator (`SplitMix64`) for choosing faults: the same seed gives the same choices.
+/// A small generator (`SplitMix64`) for choosing faults. The same seed gives the same choices.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -11,7 +11,7 @@ impl Random {
         Self(seed)
     }
 
-    /// The next number, uniform over all of `u64`.
+    /// Returns the next number, uniform over all of `u64`.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -20,12 +20,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`; 0 if `bound` is 0.
+    /// Returns a number below `bound`, or 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { self.number() % bound }
     }
 
-    /// So many random bytes.
+    /// Returns `length` random bytes.
     pub fn bytes(&mut self, length: usize) -> Vec<u8> {
         (0..length).map(|_| self.number().to_le_bytes()[0]).collect()
     }

@@ -1,18 +1,20 @@
-//! Where RESP frames begin and end. Written apart from the project's codec on purpose; checks nothing else.
+//! A scanner for the bounds of RESP frames.
+//!
+//! Deliberately independent of the project's codec; does not check anything else.
 
-/// Follows a stream of RESP2/RESP3 bytes from frame to frame.
+/// A scanner that follows a stream of RESP2/RESP3 bytes from frame to frame.
 ///
-/// Bytes that are no RESP make it give up: from then on it finds no more frames.
+/// Invalid RESP makes the scanner give up: it does not find further frames.
 #[derive(Clone, Debug, Default)]
 pub struct Scanner {
     /// Open aggregates, outermost first.
     open: Vec<Open>,
     line: Vec<u8>,
-    /// Bytes of a bulk payload (and its CRLF) still to come.
+    /// Missing bytes of a bulk payload, including its CRLF.
     payload: u64,
-    /// First byte of the frame under way.
+    /// The first byte of the incomplete frame.
     kind: Option<u8>,
-    /// The payload of the frame's first bulk string: of a command, its name.
+    /// The payload of the frame's first bulk string. For a command, it is the name.
     name: Vec<u8>,
     names: u32,
     lost: bool,
@@ -20,23 +22,23 @@ pub struct Scanner {
 
 #[derive(Clone, Debug)]
 struct Open {
-    /// Values still missing.
+    /// The number of missing values.
     left: u64,
-    /// An attribute announces the value that follows it and is none itself.
+    /// True for an attribute, which precedes a value and does not count as a value itself.
     attribute: bool,
 }
 
-/// One complete frame.
+/// A complete frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scanned {
-    /// Its first byte: `+`, `-`, `:`, `$`, `*`, `%`, `>`, ...
+    /// The frame's first byte: `+`, `-`, `:`, `$`, `*`, `%`, `>`, ...
     pub kind: u8,
-    /// Its first bulk string, cut at 64 bytes: the name, if it is a command.
+    /// The frame's first bulk string, cut at 64 bytes. For a command, it is the name.
     pub name: Vec<u8>,
 }
 
 impl Scanner {
-    /// Takes bytes up to the end of the present frame; returns how many, and the frame if it is complete.
+    /// Takes bytes up to the end of the current frame. Returns the number of bytes, and the frame if it is complete.
     pub fn advance(&mut self, bytes: &[u8]) -> (usize, Option<Scanned>) {
         let mut taken = 0;
         while let Some(&byte) = bytes.get(taken) {
@@ -47,7 +49,7 @@ impl Scanner {
                 let rest = &bytes[taken..];
                 let length = usize::try_from(self.payload).unwrap_or(usize::MAX).min(rest.len());
                 if self.names == 1 {
-                    // The two bytes of the CRLF are no part of the name.
+                    // The two bytes of the CRLF do not belong to the name.
                     let text = usize::try_from(self.payload.saturating_sub(2)).unwrap_or(0).min(length);
                     let room = NAME_LENGTH.saturating_sub(self.name.len());
                     self.name.extend_from_slice(&rest[..text.min(room)]);
@@ -73,13 +75,13 @@ impl Scanner {
         (taken, None)
     }
 
-    /// Whether the next byte begins a frame.
+    /// Returns true if the next byte begins a frame.
     #[must_use]
     pub fn at_boundary(&self) -> bool {
         self.kind.is_none() && self.line.is_empty()
     }
 
-    /// Takes one line; true if it ends the frame.
+    /// Takes a line. Returns true if it ends the frame.
     fn on_line(&mut self, line: &[u8]) -> bool {
         let Some((&kind, rest)) = line.strip_suffix(b"\r\n").and_then(<[u8]>::split_first) else {
             self.lost = true;
@@ -124,7 +126,7 @@ impl Scanner {
         false
     }
 
-    /// One value is complete; true if with it the frame is.
+    /// Completes a value. Returns true if it also completes the frame.
     fn close_value(&mut self) -> bool {
         while let Some(innermost) = self.open.last_mut() {
             innermost.left -= 1;
@@ -147,7 +149,7 @@ impl Scanner {
 }
 
 const NAME_LENGTH: usize = 64;
-/// Far above the 64 KiB that servers and clients keep to.
+/// Far above the limit of 64 KiB in servers and clients.
 const LINE_LENGTH: usize = 1 << 20;
 
 #[cfg(test)]

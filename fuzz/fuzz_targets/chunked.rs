@@ -1,6 +1,8 @@
-//! Any chunking: frames, error kind and offset equal to one-shot decoding, memory bounded.
+//! A stream in pieces of any size.
 //!
-//! The input is a byte that says how many bytes of cut sizes follow, those, and the stream. Sizes are used over and over.
+//! Frames, error kind and offset must be the same as in one-shot decoding. Memory must be bounded.
+//!
+//! The first byte of the input is the number of sizes. The sizes follow, and then the stream. Each size is used again and again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

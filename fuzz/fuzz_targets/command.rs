@@ -1,4 +1,6 @@
-//! The command encoder and the EVALSHA template against an independent scanner, which must recover the exact arguments.
+//! The command encoder and the EVALSHA template.
+//!
+//! An independent scanner must recover the exact arguments.
 #![no_main]
 
 use bytes::BytesMut;
@@ -13,7 +15,7 @@ fuzz_target!(|data: &[u8]| {
     let texts: Vec<Vec<u8>> = owned.iter().map(Owned::text).collect();
     let name: String = input.arbitrary().unwrap_or_default();
 
-    // What is in the buffer already stays.
+    // The encoder must keep the bytes that the buffer already has.
     let mut out = BytesMut::from(&b"before"[..]);
     let command = Command::new(&name).args(&args);
     command.encode(&mut out);
@@ -70,7 +72,7 @@ fn arguments(input: &mut Unstructured<'_>) -> Result<Vec<Owned>> {
             Ok(match input.int_in_range(0..=7)? {
                 0 => Owned::Int(input.arbitrary()?),
                 1 => Owned::Uint(input.arbitrary()?),
-                // Numbers of every length, which arbitrary ones are not.
+                // Numbers of every length. Arbitrary numbers would hardly ever be short.
                 2 => Owned::Int(input.arbitrary::<i64>()? >> input.int_in_range(0..=63)?),
                 3 => Owned::Bytes(vec![b'x'; input.int_in_range(0..=2000)?]),
                 _ => Owned::Bytes(input.arbitrary()?),
@@ -79,7 +81,7 @@ fn arguments(input: &mut Unstructured<'_>) -> Result<Vec<Owned>> {
         .collect()
 }
 
-/// Reads `*n` and n times `$len`, with nothing of the codec: std alone.
+/// Reads `*n` and n times `$len` with std alone, without any code of the codec.
 fn scan(bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut left = bytes;
     let count = header(&mut left, '*');

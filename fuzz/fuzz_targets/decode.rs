@@ -1,4 +1,6 @@
-//! One-shot decoding: no panic, bounded memory, offsets inside the input, and what was decoded encodes to itself.
+//! One-shot decoding of any bytes.
+//!
+//! Decoding must not panic. Memory must be bounded, and offsets must be inside the input. Decoded values must encode to themselves.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -15,7 +17,7 @@ fuzz_target!(|data: &[u8]| {
                 assert!(!error.to_string().is_empty());
             }
         }
-        // Again what it says, and again the bytes: an encoding is a fixed point.
+        // The decoded and encoded bytes must decode to the same values and encode to the same bytes.
         let bytes = encoded(&outcome.frames);
         let again = feed(Limits::default(), [&bytes[..]]);
         assert_eq!(again.end, Ok((bytes.len() as u64, false)), "{}", bytes.escape_ascii());

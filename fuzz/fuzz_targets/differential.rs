@@ -1,5 +1,7 @@
-//! Two independent parsers beside ours, `redis-protocol` (RESP3) and the `redis` crate's: where all can read the bytes they
-//! must read the same value, of the same length on the wire; where only some can, it must be for a reason on the list.
+//! The decoder against `redis-protocol` (RESP3) and the `redis` crate.
+//!
+//! If all parsers can read the bytes, they must read the same value, of the same length on the wire. If only some parsers can, the reason
+//! must be on the list.
 //!
 //! Known differences, all deliberate:
 //!
@@ -32,7 +34,7 @@ use redis_protocol::resp3::types::{DecodedFrame, OwnedFrame, VerbatimStringForma
 use wheellock_resp::{Decoder, ErrorKind, Frame, Limits, Push, Value};
 
 fuzz_target!(|data: &[u8]| {
-    // The peers recurse and reserve by what a header says.
+    // The other parsers recurse, and reserve memory as headers demand.
     if data.len() > 4096 {
         return;
     }
@@ -59,11 +61,11 @@ fn decode(bytes: &[u8]) -> Ours {
 fn against_redis_protocol(bytes: &[u8], ours: &Ours) {
     use redis_protocol::resp3::decode::streaming::decode as theirs;
 
-    // Streamed and RESP2 nulls are the same to it, anywhere in the frame.
+    // `redis-protocol` does not distinguish streamed nulls from RESP2 nulls, anywhere in the frame.
     if contains(bytes, b"-1\r\n") || contains(bytes, b"?\r\n") || contains(bytes, b"+-") {
         return;
     }
-    // Attributes are read where one value has one; see the list.
+    // Attributes are skipped here, because the parsers differ (see the list).
     if bytes.contains(&b'|') {
         return;
     }
@@ -98,7 +100,7 @@ fn against_redis_protocol(bytes: &[u8], ours: &Ours) {
     }
 }
 
-/// Whether the value is one that redis-protocol can hold.
+/// Returns true if redis-protocol can represent the value.
 fn protocol_reads(frame: &Frame) -> bool {
     fn reads(value: &Value) -> bool {
         let hashable = |value: &Value| !matches!(value, Value::Array(_) | Value::Set(_) | Value::Map(_));
@@ -148,7 +150,7 @@ fn same_as_protocol(value: &Value, other: &OwnedFrame) -> bool {
             format == other && **text == data[..]
         }
         (Value::Array(items), OwnedFrame::Array { data, .. }) => same_as_protocol_list(items, data),
-        // Duplicates are gone and the order is any.
+        // Duplicates were dropped, and the order is arbitrary.
         (Value::Set(items), OwnedFrame::Set { data, .. }) => {
             data.len() <= items.len()
                 && items.iter().all(|item| data.iter().any(|other| same_as_protocol(item, other)))
@@ -171,7 +173,7 @@ fn against_redis(bytes: &[u8], ours: &Ours) {
             assert!(same_as_redis_frame(frame, &other), "{frame:?} but redis {other:?}");
         }
         (Ok(Some((frame, _))), Err(error)) => {
-            // Attributes may hold what it cannot read, and nest.
+            // Attributes may contain values that the redis crate cannot read, and may be nested.
             let reads = redis_reads(frame) && !bytes.contains(&b'|');
             assert!(!reads, "{frame:?} but redis: {error}");
         }
@@ -196,7 +198,7 @@ fn against_redis(bytes: &[u8], ours: &Ours) {
     }
 }
 
-/// Whether the value is one that the redis crate can hold.
+/// Returns true if the redis crate can represent the value.
 fn redis_reads(frame: &Frame) -> bool {
     fn reads(value: &Value) -> bool {
         match value {
@@ -250,7 +252,7 @@ fn same_as_redis(value: &Value, other: &redis::Value) -> bool {
             let text = String::from_utf8_lossy(a);
             let mut pieces = text.splitn(2, ' ');
             let code = pieces.next().unwrap_or_default();
-            // It renames `ERR`.
+            // The redis crate renames `ERR`.
             (code == b.code() || code == "ERR") && pieces.next() == b.details()
         }
         (Value::Verbatim { format, text }, redis::Value::VerbatimString { format: other, text: b }) => {

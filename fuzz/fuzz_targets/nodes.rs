@@ -1,4 +1,6 @@
-//! The text of `CLUSTER NODES`: no panic, and what is read is bounded by what was sent.
+//! The text of `CLUSTER NODES`.
+//!
+//! Parsing must not panic. The size of the result must be bounded by the size of the text.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

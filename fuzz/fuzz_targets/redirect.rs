@@ -1,4 +1,6 @@
-//! MOVED and ASK: no panic, and what is read says the same when it is written again.
+//! The errors MOVED and ASK.
+//!
+//! Parsing must not panic. A parsed redirection that is written again must have the same meaning.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

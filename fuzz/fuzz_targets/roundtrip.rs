@@ -1,4 +1,6 @@
-//! Arbitrary values, encoded and decoded: equality, and the same bytes again.
+//! Arbitrary values, encoded and decoded.
+//!
+//! The result must be equal, and must encode to the same bytes.
 #![no_main]
 
 use bytes::BytesMut;
@@ -68,7 +70,7 @@ fn values(input: &mut Unstructured<'_>, depth: usize) -> Result<Vec<Value>> {
     (0..count).map(|_| value(input, depth + 1)).collect()
 }
 
-/// Short ones byte by byte; now and then one that is long enough to be copied or sliced.
+/// Returns a short blob byte by byte, and sometimes a blob that is long enough to be copied or sliced.
 fn blob(input: &mut Unstructured<'_>) -> Result<Blob> {
     let mut bytes: Vec<u8> = input.arbitrary()?;
     if input.ratio(1_u8, 16_u8)? {

@@ -1,4 +1,6 @@
-//! What sentinels answer: no panic, and the address they lead to is one that was said.
+//! Replies of Sentinels.
+//!
+//! Handling them must not panic. The resulting address must be one of the addresses in the replies.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

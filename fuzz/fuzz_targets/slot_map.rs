@@ -1,4 +1,6 @@
-//! What a cluster's nodes say, one after the other: the map of slots stays consistent.
+//! Consecutive replies of a cluster's nodes.
+//!
+//! The slot map must stay consistent.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,6 @@
-//! The client's URLs: no panic, what is shown parses to the same again, and a password is never shown.
+//! The client's URLs.
+//!
+//! Parsing must not panic. A displayed URL must parse to the same settings. No password must be displayed.
 #![no_main]
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -25,7 +27,7 @@ fn shown_is_the_same(url: &str) {
     assert_eq!(again.to_string(), shown);
 }
 
-/// A URL from its parts, which must come out again, but for the passwords, which must not.
+/// Checks a URL that is built from its parts. Every part but the passwords must come out again, and no password may.
 fn built(input: &mut Unstructured<'_>) -> Result<()> {
     let scheme = *input.choose(&["redis", "valkey", "REDIS"])?;
     let topology = *input.choose(&["", "+sentinel", "-sentinel", "+cluster", "-CLUSTER"])?;
@@ -78,7 +80,7 @@ fn built(input: &mut Unstructured<'_>) -> Result<()> {
     };
     assert_eq!(Parts::of(&config), expected);
 
-    // What is shown does not depend on what the passwords are, and neither does an error about something else.
+    // The displayed URL must not depend on the passwords. Neither must an error about another part.
     let other = |secret: &str| if secret.is_empty() { "" } else { "other" };
     let others = parsed(url(other(&password), other(&sentinel_password), ports[0]));
     assert_eq!(format!("{config} {config:?}"), format!("{others} {others:?}"));
@@ -89,13 +91,13 @@ fn built(input: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What a URL says, in a form that can be compared.
+/// The content of a URL, in a form that can be compared.
 #[derive(Debug, PartialEq)]
 struct Parts {
     kind: &'static str,
     addresses: Vec<Address>,
     service: String,
-    /// Of the servers and of the Sentinels; empty if there is none.
+    /// Users of the servers and of the Sentinels. An empty text means that there is no user.
     users: [String; 2],
     is_secret: [bool; 2],
     database: u32,
@@ -129,7 +131,7 @@ impl Parts {
     }
 }
 
-/// Everything percent-encoded: the one form nobody can misread.
+/// Percent-encodes every byte. This form is never ambiguous.
 fn encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }

@@ -1,4 +1,6 @@
-//! The timing wheel against a sorted map: the same operations, the same firing sequence.
+//! The timing wheel against a sorted map.
+//!
+//! The same operations must fire the same timers in the same order.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

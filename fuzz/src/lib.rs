@@ -1,30 +1,32 @@
-//! What the fuzz targets share: streams fed in pieces, what came out, and how much memory that may take.
+//! Common helpers of the fuzz targets.
+//!
+//! They feed streams in pieces, collect the outcome, and bound its memory.
 
 use bytes::BytesMut;
 use wheellock_resp::{Decoder, Error, Frame, Limits};
 
-/// Small enough for short inputs to run into every limit.
+/// Limits that are so small that short inputs reach each of them.
 pub const TIGHT: Limits = Limits { depth: 4, bulk: 48, elements: 24, line: 32, frame: 80 };
 
-/// Below what has room in a value, where the shortest of values are looked at, too.
+/// Limits below the capacity of an inline value, so that even the shortest values are checked.
 pub const TIGHTEST: Limits = Limits { depth: 2, bulk: 4, elements: 8, line: 3, frame: 4 };
 
-/// Everything a decoder made of a stream.
+/// The complete outcome of decoding a stream.
 #[derive(Debug)]
 pub struct Outcome {
     pub frames: Vec<Frame>,
-    /// The error, or the bytes taken and whether they end inside a frame.
+    /// The error, or the number of consumed bytes and whether they end inside a frame.
     pub end: Result<(u64, bool), Error>,
 }
 
 impl PartialEq for Outcome {
-    /// By the bytes the frames encode to, so that not-a-number equals itself.
+    /// Compares the bytes that the frames encode to, so that NaN equals NaN.
     fn eq(&self, other: &Self) -> bool {
         self.end == other.end && encoded(&self.frames) == encoded(&other.frames)
     }
 }
 
-/// Feeds the pieces one after the other.
+/// Feeds the pieces in order.
 pub fn feed<'a>(limits: Limits, pieces: impl IntoIterator<Item = &'a [u8]>) -> Outcome {
     let mut decoder = Decoder::new(limits);
     let mut buf = BytesMut::new();
@@ -56,11 +58,11 @@ pub fn encoded(frames: &[Frame]) -> BytesMut {
     out
 }
 
-/// Runs `work` on an input of `len` bytes and asserts how much memory it held at most.
+/// Runs `work` on an input of `len` bytes, and asserts an upper bound of the memory that it held.
 ///
-/// The densest input is three bytes for a value of 32, in a vector with a quarter to spare: 13 times. The counter sees a
-/// growing vector as two, the old beside the new, which makes it 24; a buffer of up to twice the input, and a vector of
-/// frames (48 for three bytes at worst, the same growth but doubled) come on top.
+/// The densest input has three bytes for a value of 32, in a vector with a quarter to spare. That is 13 times the input. The counter sees
+/// a growing vector as two, the old beside the new, which makes it 24. A buffer of up to twice the input comes on top. So does a vector
+/// of frames, which are 48 bytes for three at worst and grow in the same way, but doubled.
 pub fn bounded<T>(len: usize, work: impl FnOnce() -> T) -> T {
     let mut result = None;
     let allocated = allocation_counter::measure(|| result = Some(work()));

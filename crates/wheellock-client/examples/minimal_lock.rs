@@ -1,8 +1,14 @@
-//! A lock in a hundred lines on the bare connection: take, wait for the release message, renew, release.
+//! A lock in a hundred lines on the bare connection.
 //!
-//! It shows how much the connection gives, and what it leaves to the lock layer: this one does not notice a lost lease,
-//! does not repeat what got lost, lets every waiter ask after every message, leaks the lock if a future is dropped
-//! between the grant and the guard, and knows no reentrancy. `wheellock` does all that; use it.
+//! The example takes a lock, waits for the release message, renews the lease and releases the lock. It shows how much of a lock the
+//! connection provides. The rest is left to the lock layer:
+//! - The example does not notice a lost lease.
+//! - It does not repeat a lost request.
+//! - Every waiter polls after every message.
+//! - A future that is dropped between the grant and the guard leaks the lock.
+//! - There is no reentrancy.
+//!
+//! `wheellock` does all that, so use `wheellock`.
 //!
 //! ```text
 //! REDIS_URL=redis://127.0.0.1:6379 cargo run -p wheellock-client --example minimal_lock
@@ -28,7 +34,7 @@ struct MinimalLock {
 
 impl MinimalLock {
     fn new(client: &Client, name: &str, owner: &str) -> Self {
-        // Every script checks the owner, so none of them can touch somebody else's hold.
+        // Every script checks the owner, so a script cannot change another owner's hold.
         let acquire = "if redis.call('set', KEYS[1], ARGV[1], 'nx', 'px', ARGV[2]) then return nil end
             return redis.call('pttl', KEYS[1])";
         let renew =
@@ -49,14 +55,14 @@ impl MinimalLock {
     async fn acquire(&self) -> Result<(), Error> {
         let lease = i64::try_from(LEASE.as_millis()).unwrap_or(i64::MAX);
         let params = [self.name.as_str().into(), self.owner.as_str().into(), lease.into()];
-        // Subscribed before the first question: what is asked afterwards cannot miss the answer's change.
+        // Subscribed before the first poll. A release after the poll is then certain to be announced here.
         let mut released = self.client.subscribe(self.channel.as_bytes());
         loop {
             let millis = match self.client.eval(&self.acquire, &params).await? {
                 Value::Null => return Ok(()),
                 held => held.as_i64().and_then(|millis| u64::try_from(millis).ok()).unwrap_or(1000),
             };
-            // Woken by the message, or by the end of the holder's lease if it died.
+            // Waits for the message, or for the end of the lease if the holder has died.
             let timer = self.client.config().timer.clone();
             let _either = timer.timeout(Duration::from_millis(millis + 1), released.changed()).await;
         }

@@ -1,4 +1,6 @@
-//! Three processes, of which one leads. It is killed, and another one leads; that one resigns, and the last one does.
+//! Three processes that elect a leader.
+//!
+//! The first leader is killed, and a second process leads. The second leader resigns, and the last process leads.
 //!
 //! ```text
 //! REDIS_URL=redis://127.0.0.1:6379 cargo run -p wheellock --example leader
@@ -13,7 +15,7 @@ use wheellock::{Leader, LockManager, Observer};
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
-    // Short, so that there is not much to wait for.
+    // A short lease, so that the example does not wait long after the kill.
     let locks = LockManager::builder(&url).watchdog_lease(Duration::from_secs(1)).connect().await?;
     match std::env::args().nth(1) {
         Some(name) => candidate(&locks, &name).await,
@@ -21,18 +23,19 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 }
 
-/// One of the three: leads when it is elected, until its stdin ends.
+/// Campaigns as one of the three processes. Leads after its election, until its stdin ends.
 async fn candidate(locks: &LockManager, name: &str) -> Result<(), Box<dyn std::error::Error>> {
     let election = locks.election(name).with_announcement(&std::process::id().to_string());
     let leadership = election.campaign().await?;
     let told_to_go = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
-    // Whatever a leader does: it is dropped where it stands if the leadership is lost, and what it changes checks the token.
+    // The work of a leader. It is dropped at its current await point if the leadership is lost. A real leader passes the token with every
+    // change.
     leadership.run(told_to_go).await???;
     leadership.resign().await?;
     Ok(())
 }
 
-/// The process that starts the others, and sees who leads.
+/// Starts the three processes, and observes which of them leads.
 async fn watch(locks: &LockManager) -> Result<(), Box<dyn std::error::Error>> {
     let name = format!("leader-example-{}", std::process::id());
     let mut candidates = Vec::new();
@@ -64,7 +67,7 @@ async fn watch(locks: &LockManager) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The first leader with a greater token, as soon as it has said who it is.
+/// Returns the first leader with a greater token, once the leader has announced its identity.
 async fn next_leader(observer: &mut Observer, token: u64) -> Result<Leader, wheellock::Error> {
     loop {
         if let Some(leader) = observer.changed().await?

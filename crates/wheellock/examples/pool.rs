@@ -1,4 +1,6 @@
-//! At most three of ten workers are inside at once; who dies inside gives its place back.
+//! At most three of ten workers inside at once.
+//!
+//! A worker that dies inside does not keep its permit.
 //!
 //! ```text
 //! REDIS_URL=redis://127.0.0.1:6379 cargo run -p wheellock --example pool
@@ -38,7 +40,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("ten have been inside, at most {} at once", most.load(Ordering::Relaxed));
     assert!(most.load(Ordering::Relaxed) <= 3);
 
-    // As if its process had died: nobody renews this one.
+    // A permit of a dead process: no watchdog renews its lease.
     let dead = pool.with_lease(Duration::from_millis(200)).acquire().await?;
     std::mem::forget(dead);
     let three = [pool.acquire().await?, pool.acquire().await?, pool.acquire().await?];

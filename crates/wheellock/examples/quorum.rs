@@ -5,7 +5,7 @@
 //!     cargo run -p wheellock --example quorum
 //! ```
 //!
-//! With one server only (`REDIS_URL`) the majority is that one.
+//! With one server only (`REDIS_URL`), that server is the majority.
 
 use wheellock::{Error, MemberState, RedLockManager, multi_lock};
 
@@ -30,12 +30,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             println!("worked under it: {answer}");
             println!("{:?}", guard.release().await?);
         }
-        // Not a busy lock: nobody can know.
+        // The lock may be free or held. Without a majority, no process can know.
         Err(error @ Error::NoQuorum { .. }) => println!("as without locks: {error}"),
         Err(error) => return Err(error.into()),
     }
 
-    // Both accounts or none, whoever else takes them in whatever order.
+    // Takes both accounts or none. Other callers may take them in any order without a deadlock.
     let locks = servers.managers().next().ok_or("at least one server")?;
     let accounts = [locks.lock(&format!("{name}:from")), locks.lock(&format!("{name}:to"))];
     let transfer = multi_lock(accounts)?;

@@ -1,4 +1,6 @@
-//! Many read at once, one writes alone, and goes on reading what it has written.
+//! Several readers at once, or one writer alone.
+//!
+//! The writer then reads its own changes, while other readers join.
 //!
 //! ```text
 //! REDIS_URL=redis://127.0.0.1:6379 cargo run -p wheellock --example readers_and_writer
@@ -16,7 +18,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert!(prices.write().try_acquire().await?.is_none());
     println!("two read at once, and nobody writes");
 
-    // It would wait for itself, so it is told at once.
+    // The writer would wait for its own read lock, so the call fails at once.
     let upgrade = prices.write().with_owner(one.owner()).acquire().await;
     assert!(matches!(upgrade, Err(Error::Upgrade { .. })));
     one.release().await?;

@@ -1,4 +1,6 @@
-//! Taking a lock one already holds: on purpose, by presenting the owner.
+//! A lock that its owner takes a second time, on purpose.
+//!
+//! The owner is passed to the second call.
 //!
 //! ```text
 //! REDIS_URL=redis://127.0.0.1:6379 cargo run -p wheellock --example reentrancy
@@ -6,7 +8,7 @@
 
 use wheellock::{Guard, Lock, LockManager, Owner};
 
-/// Needs the lock, and may be called with or without it: whoever calls passes the owner.
+/// Needs the lock, whether or not its caller holds it. The caller passes its owner.
 async fn rebook(account: &Lock, owner: Owner) -> Result<Guard, wheellock::Error> {
     account.with_owner(owner).acquire().await
 }

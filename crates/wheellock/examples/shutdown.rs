@@ -1,4 +1,6 @@
-//! The end of a service: workers at work, workers waiting, and a guard that nobody drops. Afterwards every lock is free.
+//! The end of a service.
+//!
+//! Some workers have the lock, some wait for it, and one guard is never dropped. Afterwards every lock is free.
 //!
 //! ```text
 //! REDIS_URL=redis://127.0.0.1:6379 cargo run -p wheellock --example shutdown
@@ -35,7 +37,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     println!("{jobs} jobs were done before");
 
-    // What is left for the next process: everything.
+    // The next process can take every lock.
     let next = LockManager::connect(&url).await?;
     for what in ["jobs", "forgotten"] {
         let guard = next.lock(&name(what)).try_acquire().await?.ok_or("still held")?;
@@ -44,15 +46,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Does one job after the other, each under the lock. Returns how many it did.
+/// Does one job after another, each under the lock. Returns the number of jobs.
 async fn work(lock: Lock, terminated: Arc<Notify>) -> Result<u32, Error> {
     let mut jobs = 0;
     loop {
         match lock.run(async |_guard| tokio::task::yield_now().await).await {
             Ok(()) => jobs += 1,
-            // It was waiting for the lock, or wanted it once more.
+            // The worker was waiting for the lock, or wanted the lock once more.
             Err(Error::ShutDown { .. }) => return Ok(jobs),
-            // It was in the middle of a job, which was dropped where it stood.
+            // The worker was in the middle of a job. The job was dropped at its current await point.
             Err(Error::Lost { reason: LostReason::ShutDown, .. }) => return Ok(jobs),
             Err(error) => return Err(error),
         }

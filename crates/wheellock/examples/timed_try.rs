@@ -1,4 +1,4 @@
-//! Waiting for a lock, but not for ever.
+//! A wait for a lock with a time limit.
 //!
 //! ```text
 //! REDIS_URL=redis://127.0.0.1:6379 cargo run -p wheellock --example timed_try
@@ -21,7 +21,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         None => println!("gave up after {:?}: somebody else is writing the report", asked.elapsed()),
     }
 
-    // Released while somebody waits: the release message wakes the waiter, nobody polls.
+    // The lock is released while a caller waits. The release message wakes the waiter, which does not have to poll.
     let waiter = tokio::spawn({
         let report = report.clone();
         async move { report.try_acquire_for(Duration::from_secs(30)).await }

@@ -1,5 +1,7 @@
-//! A service that takes a lock for each request, as one runs it beside others: `/metrics` for Prometheus, `/healthz` for readiness,
-//! `/livez` for liveness, events to standard error, and an end in which every lock is given back. The library's part is in `main`.
+//! A service that takes a lock for each request.
+//!
+//! It serves `/metrics` for Prometheus, `/healthz` for readiness and `/livez` for liveness. It writes events to standard error, and
+//! releases every lock when it ends. The library's part is in `main`.
 //!
 //! ```sh
 //! REDIS_URL=redis://127.0.0.1:6379 LISTEN=127.0.0.1:8080 cargo run -p wheellock-service
@@ -21,13 +23,13 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 use wheellock::LockManager;
 
-/// How long a request waits for its order's lock.
+/// Time that a request waits for its order's lock.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long requests that are under way have when the service is told to end, before they are cut off.
+/// Time for pending requests after the signal to end. After that they are dropped.
 const UNDER_WAY: Duration = Duration::from_secs(5);
-/// How long the server has to confirm that everything was given back.
+/// Time for the server to confirm all releases.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// Bounds of buckets, in seconds: waits and holds of this service lie between.
+/// Bounds of histogram buckets, in seconds. Waits and holds of this service lie between them.
 const BUCKETS: [f64; 10] = [0.0001, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 
 #[derive(Clone)]
@@ -45,7 +47,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
     let locks = LockManager::builder(&url)
         .metrics_name("orders")
-        // A label for each family of locks, and not one for each order.
+        // Each family of locks has a label. A label per order would be too many.
         .classify(|name| if name.starts_with("orders:") { "orders" } else { "other" })
         .connect()
         .await?;
@@ -64,7 +66,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         terminated.recv().await;
         let _told = tell.send(());
     });
-    // From then on no new requests are taken, and those under way are answered; then the locks go.
+    // The server stops accepting requests and replies to the pending requests. Then the locks are released.
     tokio::select! {
         ended = served => ended?,
         () = async { _ = told.await; sleep(UNDER_WAY).await } => eprintln!("requests under way are cut off"),
@@ -74,10 +76,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Does the work of one order, which no other process does at the same time.
+/// Does the work of one order. No other process works on this order at the same time.
 async fn pay(State(service): State<Service>, Path(id): Path<u64>) -> Result<String, (StatusCode, String)> {
     let lock = service.locks.lock(&format!("orders:{id}"));
-    // If the lock is lost the work is dropped where it stands.
+    // If the lock is lost, the work is dropped at its current await point.
     match lock.try_run_for(PATIENCE, async |_guard| Ok::<_, wheellock::Error>(charge(id).await)).await {
         Ok(Some(paid)) => Ok(paid),
         Ok(None) => Err((StatusCode::CONFLICT, "somebody else works on it".to_owned())),
@@ -86,19 +88,20 @@ async fn pay(State(service): State<Service>, Path(id): Path<u64>) -> Result<Stri
     }
 }
 
-/// What the service is for.
+/// The work for which the service exists.
 async fn charge(id: u64) -> String {
     sleep(Duration::from_millis(5)).await;
     format!("order {id} is paid\n")
 }
 
-/// The numbers are of this moment: they are reported right before they are read.
+/// Reports the metrics right before they are read, so that they are current.
 async fn scrape(State(service): State<Service>) -> String {
     service.locks.report_metrics();
     service.prometheus.render()
 }
 
-/// Whether requests are to be sent here. No liveness probe: a restart would not bring the server back, and gives up the locks.
+/// Returns whether the service is ready for requests. This must not be a liveness probe: a restart does not bring the server back, and it
+/// gives the locks up.
 async fn readiness(State(service): State<Service>) -> (StatusCode, String) {
     let health = service.locks.health();
     let status = if health.is_healthy() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

@@ -1,4 +1,6 @@
-//! The service is scraped and probed as Prometheus and an orchestrator do, with requests written by hand, and told to end.
+//! The service, its metrics, its probes and its end.
+//!
+//! The tests send requests by hand, as Prometheus and an orchestrator would.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,7 +13,7 @@ use wheellock_tests::{RedisServer, poll_until};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The service's process, which does not outlive its test.
+/// The service's process. It ends with its test.
 struct Service {
     process: Child,
     output: BufReader<ChildStdout>,
@@ -34,7 +36,7 @@ impl Service {
         Self { process, output, address }
     }
 
-    /// The status and the body of one request.
+    /// Returns the status and the body of the reply to one request.
     fn ask(&self, method: &str, path: &str) -> (u16, String) {
         let mut socket = TcpStream::connect(self.address).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -46,7 +48,7 @@ impl Service {
         (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
     }
 
-    /// Every sample of a scrape, by its name and labels.
+    /// Returns every sample of a scrape, by name and labels.
     fn scrape(&self) -> BTreeMap<String, f64> {
         let (status, body) = self.ask("GET", "/metrics");
         assert_eq!(status, 200);
@@ -75,7 +77,7 @@ fn a_scrape_has_what_was_counted() {
     }
     let orders = |name: &str| format!("{name}{{manager=\"orders\",family=\"orders\"}}");
     for _ in 0..2 {
-        // A second scrape counts nothing twice.
+        // A second scrape does not count an event twice.
         let samples = service.scrape();
         let told = format!("{samples:#?}");
         let of =
@@ -130,7 +132,7 @@ fn probes_tell_readiness_from_liveness() {
 fn a_service_that_is_told_to_end_gives_its_locks_back() {
     let server = RedisServer::start();
     let mut service = Service::start(&server);
-    // Somebody else has the order, so a request waits while the service is told to end.
+    // Another owner holds the order's lock, so a request waits when the service gets the signal to end.
     assert_eq!(server.cli(&["HSET", "orders:7", "a1b2c3d4-0000-4000-8000-000000000000:1", "1"]), "1");
     let mut socket = TcpStream::connect(service.address).unwrap();
     write!(socket, "POST /orders/7/pay HTTP/1.1\r\nHost: service\r\nContent-Length: 0\r\n\r\n").unwrap();
@@ -156,7 +158,7 @@ fn a_client_that_never_ends_its_request_does_not_keep_the_service() {
     let mut service = Service::start(&server);
     let mut socket = TcpStream::connect(service.address).unwrap();
     write!(socket, "POST /orders/7/pay HTTP/1.1\r\nHost: service\r\nContent-Le").unwrap();
-    // It is answered after what was sent before it.
+    // This reply comes after the service has received the request before it.
     assert_eq!(service.ask("GET", "/livez").0, 200);
     kill_process(Pid::from_child(&service.process), Signal::TERM).unwrap();
     let mut last = String::new();

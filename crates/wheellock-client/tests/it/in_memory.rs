@@ -1,4 +1,6 @@
-//! What every world here is made of: connections in memory, a clock that stands still, and tasks that run until nothing is left to do.
+//! Worlds of connections in memory and a manual clock.
+//!
+//! Tasks run until there is no more work.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -9,13 +11,13 @@ use wheellock_client::memory::Pipe;
 use wheellock_client::{Config, Timer};
 use wheellock_wheel::ManualClock;
 
-/// Turns of the run queue after which nothing is left to happen by itself.
+/// Turns of the run queue after which no task has more work.
 pub(crate) const TURNS: usize = 12;
 
-/// Connections that were made and that nobody serves yet.
+/// Connections that were opened and are not served yet.
 pub(crate) type Pipes = Arc<Mutex<VecDeque<Pipe>>>;
 
-/// A client's configuration; its clock, and where its connections come in.
+/// Returns a client's configuration, its clock, and the queue of its new connections.
 pub(crate) fn in_memory(url: &str) -> (Config, ManualClock, Pipes) {
     let (timer, clock) = Timer::manual(Duration::from_millis(1));
     let pipes = Pipes::default();
@@ -30,8 +32,8 @@ pub(crate) fn in_memory(url: &str) -> (Config, ManualClock, Pipes) {
     (config, clock, pipes)
 }
 
-/// Lets everything happen that happens without time passing. After everybody's turn comes that of `serve`: what it answers is read in the
-/// next one.
+/// Runs all tasks until they have no more work, while the clock stands still. `serve` runs after all other tasks. They read its replies
+/// in the next turn.
 pub(crate) async fn settle(mut serve: impl FnMut()) {
     for _ in 0..TURNS {
         tokio::task::yield_now().await;

@@ -1,5 +1,6 @@
-//! A client that knows several addresses, over in-memory connections and a clock that stands still: how often it asks whom, and what
-//! becomes of its callers meanwhile.
+//! A client of several addresses, in memory and on a manual clock.
+//!
+//! The tests count the attempts at each address, and check the callers meanwhile.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,18 +15,19 @@ use wheellock_wheel::ManualClock;
 
 use crate::in_memory::{in_memory, settle, virtual_time};
 
-/// What the one who is asked next is.
+/// State of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Server {
     Primary,
     Replica,
-    /// It says that the password is wrong.
+    /// The server replies that the password is wrong.
     Refusing,
-    /// It takes no connection.
+    /// The server does not accept connections.
     Down,
 }
 
-/// A client of two addresses. Who is asked as the how manieth, from 0 on, is what `who` says; both are asked at once, in order.
+/// A client of two addresses, which it tries at once and in order. `who` returns the state of each server by the number of the attempt,
+/// from 0.
 struct World {
     client: Client,
     clock: ManualClock,
@@ -47,7 +49,7 @@ impl World {
             accepted.lock().unwrap().push((server, pipe.clone(), BytesMut::new()));
             Ok(pipe)
         }));
-        // Almost the whole of each pause that there can be.
+        // Almost the longest possible random part of each pause.
         config.random = || 199_999_999;
         adjust(&mut config);
         Self { client: Client::lazy(config), clock, asked, connections }
@@ -59,7 +61,7 @@ impl World {
 
     fn serve(&self) {
         let mut connections = self.connections.lock().unwrap();
-        // The client has left all but the last two.
+        // The client has closed all connections but the last two.
         let left = connections.len().saturating_sub(2);
         connections.drain(..left);
         for (server, pipe, input) in connections.iter_mut() {
@@ -71,7 +73,7 @@ impl World {
         }
     }
 
-    /// Lets so much time pass.
+    /// Lets `time` pass.
     async fn pass(&self, time: Duration) {
         let timer = self.client.config().timer.clone();
         let end = timer.now() + time;
@@ -96,7 +98,7 @@ fn answer(server: Server, words: &[&str]) -> String {
     }
 }
 
-/// One of them is being restarted, and another one has a password of its own: that is an outage, which callers wait for, and no refusal.
+/// One server is restarting, and another server refuses the password. That is an outage, for which callers wait, and not a refusal.
 #[test]
 fn one_who_refuses_us_does_not_speak_for_one_who_is_down() {
     virtual_time(async {
@@ -124,7 +126,7 @@ fn one_who_refuses_us_does_not_speak_for_one_who_is_down() {
     });
 }
 
-/// What the one who refuses us says is in the error all the same.
+/// The error contains the reply of the server that refuses the client.
 #[test]
 fn an_attempt_at_several_is_refused_if_each_of_them_refuses() {
     for (first, kind) in [
@@ -134,7 +136,7 @@ fn an_attempt_at_several_is_refused_if_each_of_them_refuses() {
     ] {
         virtual_time(async {
             let world = World::new(|_| {}, move |number| if number == 1 { Server::Refusing } else { first });
-            // Just behind the end of the first attempt.
+            // Just after the end of the first attempt.
             world.pass(world.client.config().connect_timeout + Duration::from_millis(2)).await;
             let error = match world.client.state() {
                 ConnectionState::Refused(error) | ConnectionState::Connecting { last_error: Some(error) } => {
@@ -161,7 +163,7 @@ fn who_refuses_us_is_asked_once_in_an_attempt_and_the_others_less_and_less_often
     });
 }
 
-/// A short attempt is over soon, and then comes the next one.
+/// A short attempt ends soon, and the next attempt follows.
 #[test]
 fn who_is_no_primary_for_long_is_looked_at_less_often() {
     virtual_time(async {

@@ -1,5 +1,6 @@
-//! A cluster of one node over in-memory connections, and a clock that stands still: where a call stands when its deadline
-//! passes is chosen here, not by luck.
+//! A cluster of one node, in memory and on a manual clock.
+//!
+//! The tests choose the state of a call when its deadline passes.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -24,10 +25,10 @@ struct World {
     client: Client,
     clock: ManualClock,
     new: Pipes,
-    /// What came in on them and was not answered yet.
+    /// Connections, and their received bytes without a reply.
     pipes: Vec<(Pipe, BytesMut)>,
-    /// How GET is answered, one after the other; the last answer is given again and again. An empty one is none, and
-    /// nothing is answered after it on its connection.
+    /// Replies to GET, in order. The last reply is used again and again. An empty string means that there is no reply, and that the
+    /// connection does not reply any more.
     answers: VecDeque<&'static str>,
     asked: usize,
 }
@@ -39,7 +40,7 @@ impl World {
         world
     }
 
-    /// No node is known yet.
+    /// Returns a world in which the client does not know a node yet.
     fn new(answers: &[&'static str], adjust: impl FnOnce(&mut Config)) -> Self {
         let (mut config, clock, new) = in_memory("redis+cluster://in.memory:7000");
         adjust(&mut config);
@@ -48,7 +49,7 @@ impl World {
         Self { client, clock, new, pipes: Vec::new(), answers, asked: 0 }
     }
 
-    /// Lets everything happen that happens without time passing.
+    /// Runs all tasks until they have no more work, while the clock stands still.
     async fn settle(&mut self) {
         settle(|| self.serve()).await;
     }
@@ -59,7 +60,7 @@ impl World {
         self.pipes.retain_mut(|(pipe, input)| serve(pipe, input, answers, asked));
     }
 
-    /// Lets time pass until `done` says so.
+    /// Lets time pass until `done` returns true.
     async fn until(&mut self, mut done: impl FnMut(&mut Self) -> bool) {
         for _ in 0..2000 {
             self.settle().await;
@@ -80,7 +81,7 @@ impl World {
     }
 }
 
-/// Answers what has come in on a connection; false if nothing more is answered there.
+/// Replies to the requests that a connection has received. Returns false if the connection does not reply any more.
 fn serve(pipe: &Pipe, input: &mut BytesMut, answers: &mut VecDeque<&str>, asked: &mut usize) -> bool {
     input.extend_from_slice(&pipe.take());
     while let Ok(Some(Frame::Reply(command))) = Decoder::new(Limits::default()).decode(input) {
@@ -116,7 +117,7 @@ fn well_behaved(words: &[&str]) -> String {
     }
 }
 
-/// E8: a call that is redirected until its deadline is refused, and bounded in number.
+/// E8: a call that is redirected until its deadline fails with the redirection. The number of its attempts is bounded.
 #[test]
 fn a_call_that_is_redirected_until_its_deadline_says_so() {
     for answer in
@@ -134,8 +135,8 @@ fn a_call_that_is_redirected_until_its_deadline_says_so() {
     }
 }
 
-/// E8: redirections without end are the reason, also if the deadline passes while the last answer is on its way. The first few are not:
-/// what was asked of the node that they name would have been answered.
+/// E8: endless redirections are the reason of a failure, even if the deadline passes while the last reply is on its way. The first few
+/// redirections are not, because the node that they name would have replied.
 #[test]
 fn a_redirection_that_comes_at_the_deadline_is_the_reason_if_it_is_not_among_the_first() {
     for (asked, is_reason) in [(1, false), (5, false), (7, true)] {
@@ -167,7 +168,7 @@ fn a_redirection_that_comes_at_the_deadline_is_the_reason_if_it_is_not_among_the
     }
 }
 
-/// E8: a deadline that passes between two attempts leaves no doubt: the redirection is the reason, nothing was executed.
+/// E8: if the deadline passes between two attempts, the redirection is the only reason, and nothing was executed.
 #[test]
 fn a_deadline_that_passes_between_two_attempts_leaves_no_doubt() {
     virtual_time(async {
@@ -175,7 +176,7 @@ fn a_deadline_that_passes_between_two_attempts_leaves_no_doubt() {
         let call = world.call();
         world.until(|world| world.asked == 7).await;
         world.settle().await;
-        // The call rests. Its task comes late, as on a busy machine.
+        // The call pauses. Its task runs late, as on a busy machine.
         world.clock.advance(DEADLINE);
         world.until(|_| call.is_finished()).await;
         let error = call.await.unwrap().unwrap_err();
@@ -184,7 +185,7 @@ fn a_deadline_that_passes_between_two_attempts_leaves_no_doubt() {
     });
 }
 
-/// E8: a deadline that passes during an attempt after a redirection tells of both.
+/// E8: if the deadline passes during an attempt after a redirection, the error contains both.
 #[test]
 fn a_deadline_that_passes_during_an_attempt_tells_of_the_redirection_before_it() {
     virtual_time(async {
@@ -209,7 +210,7 @@ fn who_watches_a_cluster_no_more_is_forgotten() {
     });
 }
 
-/// Whoever listens for messages of a slot that nobody serves hears of the end, as at a node.
+/// A subscriber to a slot without a node is notified of the end, as at a node.
 #[test]
 fn who_listens_nowhere_is_told_of_the_end() {
     virtual_time(async {
@@ -223,11 +224,11 @@ fn who_listens_nowhere_is_told_of_the_end() {
     });
 }
 
-/// That it is closed is the last that is told, and told once, whatever the nodes' connections still go through.
+/// The last event is that the cluster was closed. It arrives once, whatever happens to the nodes' connections afterwards.
 #[test]
 fn who_watches_a_cluster_is_told_once_that_it_is_closed() {
     virtual_time(async {
-        // The call is not answered, so its node is closed a while after the cluster.
+        // The call has no reply, so its node is closed a while after the cluster.
         let mut world = World::start(&[""]).await;
         let call = world.call();
         world.until(|world| world.asked == 1).await;
@@ -250,7 +251,7 @@ fn who_watches_a_cluster_is_told_once_that_it_is_closed() {
     });
 }
 
-/// A runtime that ends takes everything with it that could ever connect again: that is as final as closing the client.
+/// If a runtime ends, no task can ever connect again. That is as final as closing the client.
 #[test]
 fn a_cluster_is_closed_when_its_runtime_ends() {
     for is_known in [false, true] {

@@ -62,9 +62,9 @@ pub struct Guard {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Released {
-    /// The hold was ours until now, and it is released. If a task of this process waited for the lock, the hold may have been [handed
-    /// over](crate::LockManagerBuilder::hand_over) to that task. In that case no request was sent to the server, and the hold was valid
-    /// by its lease.
+    /// The hold was ours until now, and it is released. If a task of this process waited for the lock, the hold may have been
+    /// [handed over](crate::LockManagerBuilder::hand_over) to that task. In that case no request was sent to the server, and the hold was
+    /// valid by its lease.
     Released,
     /// The lock had been lost before, for the reason that [`Guard::lost`] returns. Its lease expired, it was released or taken by force,
     /// or its manager was shut down. Other holders' locks are unchanged.
@@ -278,8 +278,8 @@ impl Guard {
         Error::Lost { lock: self.name.text().to_owned(), reason }
     }
 
-    /// Releases the hold and waits for the server's confirmation. If a task of this process waits for the lock, the hold may be [handed
-    /// over](crate::LockManagerBuilder::hand_over) to that task. In that case no request is sent to the server.
+    /// Releases the hold and waits for the server's confirmation. If a task of this process waits for the lock, the hold may be
+    /// [handed over](crate::LockManagerBuilder::hand_over) to that task. In that case no request is sent to the server.
     ///
     /// A release whose reply was lost is repeated. That is safe, because it can only release this owner's hold.
     ///

@@ -1,5 +1,5 @@
-//! The model of a server that the lock layer is simulated against, compared to a real one: the same random calls, the
-//! same answers. A simulation is worth what its server is worth.
+//! The simulation's model of a server, compared to a real server. Both get the same random calls and must give the same replies. A
+//! simulation is only as good as its server.
 
 use std::time::SystemTime;
 
@@ -40,7 +40,7 @@ fn the_model_answers_as_a_real_server_does() {
     println!("{CALLS} calls, {} messages; answers by kind: {told:?}", model.published.len());
 }
 
-/// The commands that do what scripts of simple locks do, as far as the server has them.
+/// Some servers have commands that do the same as scripts of simple locks.
 #[test]
 fn the_model_knows_commands_as_a_real_server_does() {
     let server = RedisServer::start();
@@ -74,7 +74,7 @@ fn the_model_knows_commands_as_a_real_server_does() {
     println!("answers by kind: {told:?}");
 }
 
-/// What a hand may have put under a name is no reason for the model to fall over: it refuses what a real server refuses.
+/// An operator may have put any data under a name. The model must not panic, and it refuses the calls that a real server refuses.
 #[test]
 fn over_odd_data_the_model_refuses_what_a_real_server_refuses() {
     let server = RedisServer::start();
@@ -100,7 +100,7 @@ fn over_odd_data_the_model_refuses_what_a_real_server_refuses() {
             let answer = answer.unwrap_or_else(|| panic!("the model does not know {which:?} {args:?}"));
             let agrees = match (&answer, &reply) {
                 (Answer::Error(_), Reply::Error(_)) => agree(&answer, &reply),
-                // What else they say of odd data is not compared.
+                // Other replies about odd data are not compared.
                 (answer, reply) => !matches!(answer, Answer::Error(_)) && !matches!(reply, Reply::Error(_)),
             };
             if !agrees {
@@ -113,7 +113,7 @@ fn over_odd_data_the_model_refuses_what_a_real_server_refuses() {
     assert!(told[2] > 50, "too few are refused: {told:?}");
 }
 
-/// Whatever is sent, and whatever is there, the model answers, or says that it does not know the call.
+/// The model replies to any call on any data, or reports that it does not know the call.
 #[test]
 fn nothing_that_is_sent_makes_the_model_panic() {
     let mut random = SplitMix(SEED);
@@ -129,7 +129,7 @@ fn nothing_that_is_sent_makes_the_model_panic() {
             }
         };
         if words.len() > 4 {
-            // As the library calls it, but for one word.
+            // The call differs from the library's call in one word.
             let place = 4 + random.below(words.len() - 4);
             words[place] = random.of(&ODD_WORDS);
         } else {
@@ -150,7 +150,7 @@ fn nothing_that_is_sent_makes_the_model_panic() {
     assert!(refused > ODD_CALLS / 100, "{refused} are too few");
 }
 
-/// One call of a script, in one of the ways to call one, or one command on a lock's data, or several calls as one.
+/// Returns one call of a script in one of the ways to call one, or one command on a lock's data, or several calls as one.
 fn random_call(random: &mut SplitMix, number: usize) -> Vec<String> {
     match random.below(10) {
         0 => random_call_of_several(random, number),
@@ -173,7 +173,7 @@ fn random_call_of_one(random: &mut SplitMix, number: usize) -> Vec<String> {
         6 => vec!["HEXISTS", key, random.of(&HOLDERS)],
         7 => vec!["PEXPIRE", key, random.of(&OTHER_LEASES)],
         8 if random.below(10) == 0 => vec!["SCRIPT", "FLUSH"],
-        // Holders of another language, and of another kind of lock.
+        // Holders of another language, and holders of another kind of lock.
         9 => vec!["HSET", key, "java:7", "1"],
         10 if random.below(4) == 0 => vec!["HSET", key, "mode", "read"],
         _ => return random_script_call(random),
@@ -216,7 +216,7 @@ fn random_script_call(random: &mut SplitMix) -> Vec<String> {
     script_call(random, which, &keys, &args)
 }
 
-/// Several calls as one: such as it has parts for, as they come up, or only such as want the same of one lock.
+/// Returns several calls as one. The calls are mixed, or all of them want the same of one lock.
 fn random_call_of_several(random: &mut SplitMix, number: usize) -> Vec<String> {
     let wholes: Vec<_> = Which::ALL.into_iter().filter(|which| !which.parts().is_empty()).collect();
     let whole = wholes[random.below(wholes.len())];
@@ -240,13 +240,14 @@ fn random_call_of_several(random: &mut SplitMix, number: usize) -> Vec<String> {
     script_call(random, whole, &keys, &args)
 }
 
-/// Kinds other than the plain lock. What the library never sends, a lease that is over or a hold that is none, is not sent.
+/// Returns a call of a kind other than the plain lock. The library never sends a lease that is over or a hold count of zero, so neither
+/// occurs here.
 fn random_call_of_a_kind(random: &mut SplitMix) -> Vec<String> {
     let place = random.below(KEYS.len());
     let (key, channel, tag) = (KEYS[place], CHANNELS[place], CHANNELS[place].trim_start_matches("of:"));
     let (holder, lease) = (random.of(&HOLDERS), random.of(&LIVE_LEASES));
     let writer = format!("{holder}:write");
-    // Each waits for another time: whether a second one of the same length ends later is a matter of luck.
+    // Each holder waits for another time. Of two waits of the same length, chance decides which one ends later.
     let waits = match holder {
         "u:1" => "500000",
         "u:2" => "600000",
@@ -307,12 +308,13 @@ fn random_call_of_a_kind(random: &mut SplitMix) -> Vec<String> {
     script_call(random, which, &[key], &args)
 }
 
-/// The first of several permits that are taken together, with an id of the length that ids have,
+/// Id of the first of several permits that are taken together. It has the usual length of an id.
 const SEVERAL: &str = "permit-number-09";
-/// and the second one: the next byte.
+/// Id of the second permit, whose last byte is the next byte.
 const SECOND: &str = "permit-number-0:";
 
-/// Semaphores, permits with leases and latches. A request comes again now and then, at its place and by its number.
+/// Returns a call about semaphores, permits with leases or latches. Now and then a request is repeated, with the same slot and the same
+/// number.
 fn random_call_about_many(random: &mut SplitMix, number: usize) -> Vec<String> {
     let place = random.below(KEYS.len());
     let (channel, tag) = (CHANNELS[place], CHANNELS[place].trim_start_matches("of:"));
@@ -324,7 +326,7 @@ fn random_call_about_many(random: &mut SplitMix, number: usize) -> Vec<String> {
     let any_lease = random.of(&["0", lease]);
     let serial = (number / 30).to_string();
     let once = |more: &[&'static str]| [&[channel, tag, "u:1", &serial, "120000", verb], more].concat();
-    // A lock may be there, which is no number; of none nothing is taken.
+    // The key may hold a lock, which is not a number. A missing key has no permits to take.
     let other = KEYS[place].to_owned();
     let (which, key, args) = match random.below(38) {
         0..4 => (Which::SemaphoreAcquire, &semaphore, vec![lease, holder, few, tag]),
@@ -421,7 +423,7 @@ fn agree(model: &Answer, real: &Reply) -> bool {
         }
         (Answer::Integer(model), Reply::Integer(real)) => model == real,
         (Answer::Array(model), Reply::Array(real)) => match (model.as_slice(), real.as_slice()) {
-            // The server's clock comes first: seconds since the epoch, and microseconds.
+            // The server's clock comes first, as seconds since the epoch and microseconds.
             (
                 [Answer::Integer(model_seconds), Answer::Integer(model_micros), model @ ..],
                 [Reply::Integer(real_seconds), Reply::Integer(real_micros), real @ ..],
@@ -451,7 +453,7 @@ fn kind(answer: &Answer) -> usize {
     }
 }
 
-/// What was published so far, in order.
+/// Returns the messages that were published so far, in order.
 fn messages(listener: &mut Cli, speaker: &mut Cli) -> Vec<Published> {
     let _heard_by = speaker.query(&["PUBLISH", CHANNELS[0], END]).unwrap();
     let mut messages = Vec::new();
@@ -472,8 +474,8 @@ fn messages(listener: &mut Cli, speaker: &mut Cli) -> Vec<Published> {
     }
 }
 
-/// Returns a word with the uuids of the processes `u`, `v` and `java`, which stand for them in these tables. A script's text stays as
-/// it is.
+/// Returns a word with the uuids of the processes. The names `u`, `v` and `java` stand for them in these tables. The text of a script stays
+/// as it is.
 fn in_full(word: &str) -> String {
     if word.starts_with("-- ") {
         return word.to_owned();
@@ -483,7 +485,7 @@ fn in_full(word: &str) -> String {
         .replace("java:", "8a3ba4a9-51d9-4eb3-a2ee-7a3ba0dfd9f4:")
 }
 
-/// A small generator that any machine repeats.
+/// A small random generator that gives the same numbers on any machine.
 struct SplitMix(u64);
 
 impl SplitMix {
@@ -504,7 +506,7 @@ impl SplitMix {
     }
 }
 
-/// What is under `a` and what belongs to it, as no lock leaves it.
+/// Data under `a` and under its related keys that no lock leaves there.
 const ODD_DATA: [&[&[&str]]; 22] = [
     &[&["SET", "a", "no number"]],
     &[&["SET", "a", "1.5"]],
@@ -530,7 +532,7 @@ const ODD_DATA: [&[&[&str]]; 22] = [
     &[&["HSET", "a", "u:1", "1"], &["SET", "{a}:wheellock_leader", "u:1 nobody"]],
 ];
 
-/// Every script on `a` for the holder `u:1`, as the library calls it.
+/// Returns every script on `a` for the holder `u:1`, as the library calls it.
 fn calls_on_a() -> Vec<(Which, Vec<&'static str>)> {
     let mut all: Vec<_> = CALLS_ON_A.iter().map(|(which, args)| (*which, args.to_vec())).collect();
     for whole in Which::ALL {
@@ -594,7 +596,7 @@ const CALLS_ON_A: [(Which, &[&str]); 46] = [
     (Which::LookAtLeader, &["{a}"]),
 ];
 
-/// Beginnings of commands that a hand may send; words follow.
+/// Beginnings of commands that an operator may send. Other words follow.
 const ODD_COMMANDS: [&[&str]; 12] = [
     &["SET", "a"],
     &["SET"],
@@ -649,14 +651,14 @@ const KEYS: [&str; 4] = ["a", "b", "c", "blå lås"];
 const CHANNELS: [&str; 4] = ["of:{a}", "of:{b}", "of:{c}", "of:{blå lås}"];
 const HOLDERS: [&str; 3] = ["u:1", "u:2", "v:1"];
 const COUNTS: [&str; 4] = ["0", "1", "2", "7"];
-/// In milliseconds. They differ by far more than the tolerance, and nothing runs out while the test lasts; what is not
-/// positive ends a lease at once.
+/// Leases in milliseconds. They differ by far more than the tolerance, and none of them ends during the test. A lease that is not positive
+/// ends at once.
 const LEASES: [&str; 7] = ["60000", "120000", "600000", "3600000", "86400000", "0", "-1"];
-/// Of those that are not over. None is the same as one that a hand sets: which of two that end in the same millisecond is the
-/// longer one is a matter of luck.
+/// Leases that are not over. They differ from `OTHER_LEASES`. If two leases ended in the same millisecond, chance would decide which is
+/// longer.
 const LIVE_LEASES: [&str; 5] = ["60000", "120000", "600000", "3600000", "86400000"];
 const OTHER_LEASES: [&str; 5] = ["90000", "240000", "7200000", "0", "-1"];
-/// One is like ours.
+/// One of the tokens looks like an owner of this library.
 const TOKENS: [&str; 3] =
     ["12345678-1234-4234-8234-123456789abc:1", "random", "12345678-1234-4234-8234-123456789abc:x"];
 const TTL_TOLERANCE: i64 = 20_000;

@@ -1,5 +1,6 @@
-//! A cluster's slot that is moved key by key (row T11 of docs/reliability.md), when a lock has gone ahead of what belongs to it. Until all
-//! has come, whoever needs it waits; nobody takes it for gone, and nothing is made in its place, which would keep the move from ending.
+//! A cluster's slot that moves key by key. This is row T11 of docs/reliability.md. A lock has moved before its related keys. A request that
+//! needs those keys waits until all have moved. It does not take a missing key for deleted. It does not create the key either, which would
+//! keep the move from ending.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -91,7 +92,7 @@ async fn a_queue_that_has_not_come_yet_is_not_passed() {
     going.has_left_nothing();
 }
 
-/// Where its keys leave, a node says of none that it does not have that it is not there.
+/// A node that a slot leaves does not take a missing key for deleted.
 #[tokio::test]
 async fn readers_and_writers_are_released_where_their_slot_leaves() {
     let (going, managers) = Move::start().await;
@@ -112,7 +113,7 @@ async fn readers_and_writers_are_released_where_their_slot_leaves() {
     assert_eq!(reading.release().await.unwrap(), Released::Released);
 }
 
-/// Nor that there is no queue.
+/// Such a node does not take a missing queue for deleted either.
 #[tokio::test]
 async fn a_fair_lock_is_released_where_its_slot_leaves() {
     let (going, [holds, ..]) = Move::start().await;
@@ -164,7 +165,7 @@ async fn permits_with_leases_are_given_back_when_those_have_come() {
     assert_eq!((near.permits().await.unwrap(), near.available().await.unwrap()), (2, 2));
 }
 
-/// What a manager has asked for before is remembered beside the semaphore, and may come with it.
+/// The record of a manager's earlier request is beside the semaphore, and may move together with it.
 #[tokio::test]
 async fn permits_are_not_counted_anew_while_their_leases_have_not_come() {
     let (going, [locks, ..]) = Move::start().await;
@@ -186,7 +187,7 @@ async fn permits_are_not_counted_anew_while_their_leases_have_not_come() {
     }
 }
 
-/// That it opens is noted in a key that the node may not have, and must not make.
+/// The opening of a latch is recorded in a key. The node may lack that key and must not create it.
 #[tokio::test]
 async fn a_latch_opens_where_its_slot_leaves() {
     let (going, [locks, others, ..]) = Move::start().await;
@@ -218,7 +219,7 @@ async fn a_latch_does_not_open_because_an_earlier_one_is_heard_of_late() {
     going.was_asked().await;
     going.end();
     assert!(eventually(NO_HANG, async || others.metrics().waiting == 1).await);
-    // A message makes it look once more.
+    // A message makes the waiter read the latch once more.
     let new = &going.cluster.nodes()[going.to];
     let listens = || new.cli(&["PUBSUB", "SHARDCHANNELS"]);
     assert!(eventually(NO_HANG, async || listens().contains(NAME)).await, "{}", listens());
@@ -231,7 +232,7 @@ async fn a_latch_does_not_open_because_an_earlier_one_is_heard_of_late() {
     waiting.await.unwrap().unwrap();
 }
 
-/// A slot on its way from one of two nodes to the other.
+/// A slot that moves from one of two nodes to the other.
 struct Move {
     cluster: Cluster,
     slot: u16,
@@ -262,7 +263,7 @@ impl Move {
         self.cluster.migrate_key(key, self.to);
     }
 
-    /// What is still to be moved.
+    /// Returns the keys that are still to be moved.
     fn keys(&self) -> Vec<String> {
         let from = &self.cluster.nodes()[1 - self.to];
         let keys = from.cli(&["CLUSTER", "GETKEYSINSLOT", &self.slot.to_string(), "100"]);
@@ -274,7 +275,7 @@ impl Move {
         keys.iter().find(|key| key.contains(part)).unwrap_or_else(|| panic!("{part}: {keys:?}")).clone()
     }
 
-    /// Waits until a script was run where the slot goes.
+    /// Waits until a script was run on the node to which the slot moves.
     async fn was_asked(&self) {
         let stats = || self.cluster.nodes()[self.to].cli(&["INFO", "commandstats"]);
         let asked = eventually(NO_HANG, async || {
@@ -295,6 +296,6 @@ impl Move {
 }
 
 const NAME: &str = "orders";
-/// Longer than anything here takes.
+/// Longer than any test takes.
 const LEASE: Duration = Duration::from_secs(60);
 const NO_HANG: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! Several locks as one, on real servers: all or none, no circle, nothing left behind.
+//! Several locks as one, on real servers. A caller holds all locks or none, no circle of waiters lasts, and no key is left behind.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -85,7 +85,7 @@ async fn members_of_one_server_leave_in_one_flight() {
     let names: Vec<_> = (0..20).map(|number| format!("n{number}")).collect();
     let set = multi_lock(names.iter().map(|name| locks.lock(name))).unwrap();
     let proxy = Proxy::before(&server);
-    // A reply that takes 50 ms each would take a second one after the other.
+    // Replies of 50 ms each would take a second if the requests came one after the other.
     let far = brisk(&proxy.url(), LEASE).await;
     let far = multi_lock(names.iter().map(|name| far.lock(name))).unwrap();
     drop(set.acquire().await.unwrap());
@@ -97,8 +97,8 @@ async fn members_of_one_server_leave_in_one_flight() {
     assert_eq!(guard.release().await.unwrap(), Released::Released);
 }
 
-/// D1: of ten contenders for a free set of locks one wins `try_acquire`, every time: on one server and on several, in one
-/// process and in several.
+/// D1: of ten contenders for a free set of locks, one contender wins `try_acquire` every time. This holds on one server and on several, and
+/// in one process and in several.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_ten_contenders_takes_a_free_set() {
     let rounds =
@@ -117,7 +117,7 @@ async fn one_of_ten_contenders_takes_a_free_set() {
                     let (h, t) = &processes[if several_processes { contender } else { 0 }];
                     let mut locks = vec![h.lock("a"), h.lock("c")];
                     locks.push(if several_servers { t.lock("b") } else { h.lock("b") });
-                    // Each names them in an order of its own.
+                    // The contenders name the locks in different orders.
                     locks.rotate_left(contender % 3);
                     let (set, barrier) = (multi_lock(locks).unwrap(), Arc::clone(&barrier));
                     contenders.spawn(async move {
@@ -138,7 +138,7 @@ async fn one_of_ten_contenders_takes_a_free_set() {
     }
 }
 
-/// D1: the same for threads, which ask at the same moment.
+/// D1: this also holds for threads that send their requests at the same moment.
 #[test]
 fn one_of_ten_threads_takes_a_free_set() {
     let server = RedisServer::start();
@@ -168,7 +168,7 @@ async fn while_one_member_is_busy_the_others_are_free_for_everybody() {
     let busy = others.lock("b").acquire().await.unwrap();
     let waiting = waits(&set(&[&locks.lock("a"), &locks.lock("b"), &locks.lock("c")]));
     assert!(listeners(&server, "b", 1).await);
-    // Given back before it listened, on the same connection.
+    // The waiter released these locks before it subscribed, on the same connection.
     assert!(free(&server, "a") && free(&server, "c"));
     let passing = others.lock("a").try_acquire().await.unwrap().expect("nobody keeps it");
     assert_eq!(passing.release().await.unwrap(), Released::Released);
@@ -188,20 +188,20 @@ async fn while_a_member_elsewhere_is_busy_nothing_is_kept() {
     let busy = t.lock("b").acquire().await.unwrap();
     let waiting = waits(&set(&[&h.lock("a"), &t.lock("b"), &h.lock("c")]));
     assert!(listeners(&there, "b", 1).await);
-    // Asked over the same connection, so the answer comes after what was given back.
+    // These requests use the same connection, so their replies come after the releases.
     assert!(!h.lock("a").is_locked().await.unwrap() && !h.lock("c").is_locked().await.unwrap());
     assert_eq!(busy.release().await.unwrap(), Released::Released);
     let guard = tokio::time::timeout(WOKEN, waiting).await.expect("woken").unwrap().unwrap();
     assert!(guard.is_valid());
 }
 
-/// With one member in hand, only what comes before the busy one is kept.
+/// A waiting set keeps only the members that come before the busy member.
 #[tokio::test]
 async fn what_is_held_while_waiting_comes_before_what_is_waited_for() {
     let server = RedisServer::start();
     let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
     let (a, b) = (others.lock("a").acquire().await.unwrap(), others.lock("b").acquire().await.unwrap());
-    // In the order of arguments it would be another one.
+    // The order of the arguments differs from the order of the members.
     let waiting = waits(&set(&[&locks.lock("c"), &locks.lock("b"), &locks.lock("a")]));
     assert!(listeners(&server, "a", 1).await, "the first in order");
     assert_eq!(a.release().await.unwrap(), Released::Released);
@@ -213,8 +213,8 @@ async fn what_is_held_while_waiting_comes_before_what_is_waited_for() {
     assert!(guard.is_valid());
 }
 
-/// D3: a circle with a process that takes the members in another order, as a `MultiLock` of Redisson's may, ends when ours
-/// lets go, after two seconds at most, however long the other one holds on; and both go on.
+/// D3: a circle with a process that takes the members in another order ends when our set lets go. That takes two seconds at most, however
+/// long the other process holds on. Then both continue. A `MultiLock` of Redisson may take its members in such an order.
 #[tokio::test]
 async fn a_circle_with_somebody_who_keeps_no_order_is_broken() {
     const LETS_GO_WITHIN: Duration = Duration::from_secs(2);
@@ -230,7 +230,7 @@ async fn a_circle_with_somebody_who_keeps_no_order_is_broken() {
         assert_eq!(first.release().await.unwrap(), Released::Released);
         assert!(listeners(&server, &b, 1).await, "waits for b with a in hand");
         assert!(taken(&server, &a).await);
-        // The circle: they wait for a with b in hand, and would for ever.
+        // The circle is closed here. They hold b, wait for a, and would wait for ever.
         let began = Instant::now();
         let second =
             tokio::time::timeout(PATIENCE, others.lock(&a).acquire()).await.expect("no circle").unwrap();
@@ -242,7 +242,7 @@ async fn a_circle_with_somebody_who_keeps_no_order_is_broken() {
         assert!(guard.is_valid());
     }
     println!("the longest circle: {longest:?}");
-    // What a wake-up takes on a busy machine; far less than a lease.
+    // A wake-up may take this long on a busy machine. The sum is far less than a lease.
     assert!(longest < LETS_GO_WITHIN + WOKEN / 2, "{longest:?}");
 }
 
@@ -313,7 +313,7 @@ async fn a_dead_server_is_no_busy_lock() {
     assert!(gone(&here, "a").await, "nothing is left where it was granted");
     there.resume();
     assert!(gone(&there, "b").await && at_rest(&t).await);
-    // A member that is held is held, whatever else is dead.
+    // A held member is reported as held, even if another server is dead.
     let busy = h.lock("a").acquire().await.unwrap();
     there.pause();
     assert!(matches!(set.try_acquire().await, Ok(None)));
@@ -330,7 +330,7 @@ async fn one_lock_is_named_once() {
     let named_twice = [
         multi_lock([locks.lock("a"), locks.lock("b"), locks.lock("a")]),
         multi_lock([locks.lock("a"), manager(&server.url()).await.lock("a")]),
-        // By another address, so told by what the server says of itself.
+        // The address differs. The server's own identity shows that both locks are the same.
         multi_lock([locks.lock("a"), same.lock("a")]),
     ];
     for outcome in named_twice {
@@ -404,7 +404,7 @@ async fn dropped_at_any_point_it_leaves_nothing() {
     assert!(set.try_acquire_for(PATIENCE).await.unwrap().is_some(), "nobody is stuck in line");
 }
 
-/// Sets of up to four of seven locks on three servers, in the order of chance, by ten tasks in four managers each.
+/// Sets of up to four of seven locks on three servers, in random orders. Each of four managers has ten tasks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_tasks_with_overlapping_sets_in_random_orders_all_go_on() {
     let seconds = std::env::var("WHEELLOCK_SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
@@ -440,7 +440,7 @@ async fn ten_tasks_with_overlapping_sets_in_random_orders_all_go_on() {
                     let wait = Duration::from_micros(random.below(3_000));
                     match set.try_acquire_for(wait).await {
                         Ok(Some(guard)) => guard,
-                        // So short that not even the first answer came in time.
+                        // The wait was so short that not even the first reply came in time.
                         Ok(None) | Err(Error::Server { .. }) => continue,
                         Err(error) => panic!("{error}"),
                     }
@@ -481,7 +481,7 @@ async fn ten_tasks_with_overlapping_sets_in_random_orders_all_go_on() {
 
 const LOCKS: usize = 7;
 
-/// L17: what is asked of a lock can be asked of a set.
+/// L17: a set of locks has the same queries as a lock.
 #[tokio::test]
 async fn set_tells_count_and_lease_and_is_freed() {
     let (here, there) = (RedisServer::start(), RedisServer::start());

@@ -1,5 +1,5 @@
-//! What an operator sees: events and spans by their targets and fields, how few of them an outage makes, numbers by family, and
-//! health.
+//! Events, spans, numbers and health for operators. The tests check the targets and fields of events and spans, and the numbers of each
+//! family. They also check that an outage makes few events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -20,15 +20,15 @@ use wheellock_tests::{RedisServer, eventually};
 
 use crate::log::listen;
 
-/// What was recorded of one event or span.
+/// A recorded event or span.
 #[derive(Clone, Debug)]
 struct Seen {
     target: String,
     level: Level,
-    /// The message, or the span's name.
+    /// Message of the event, or name of the span.
     what: String,
     fields: BTreeMap<String, String>,
-    /// The number of the span in which it was made, if any.
+    /// Number of the span around this event or span, if any.
     parent: Option<u64>,
     is_closed: bool,
 }
@@ -58,7 +58,7 @@ impl Visit for Seen {
     }
 }
 
-/// Everything under this library's targets, in order.
+/// Recorder of all events and spans under this library's targets, in order.
 #[derive(Clone, Default)]
 struct Recorder(Arc<Mutex<Recorded>>);
 
@@ -66,7 +66,7 @@ struct Recorder(Arc<Mutex<Recorded>>);
 struct Recorded {
     events: Vec<Seen>,
     spans: Vec<Seen>,
-    /// How many handles each span has.
+    /// Number of handles of each span.
     handles: Vec<usize>,
     entered: Vec<u64>,
 }
@@ -76,7 +76,7 @@ impl Recorder {
         self.0.lock().unwrap().events.clone()
     }
 
-    /// Those with this message.
+    /// Returns the events with this message.
     fn said(&self, what: &str) -> Vec<Seen> {
         self.events().into_iter().filter(|event| event.what == what).collect()
     }
@@ -85,13 +85,13 @@ impl Recorder {
         self.0.lock().unwrap().spans.iter().filter(|span| span.what == name).cloned().collect()
     }
 
-    /// The fields that say how each span of this name ended, oldest first; `None` before that.
+    /// Returns the outcome of each span of this name, oldest first. A span that has not ended has `None`.
     fn outcomes(&self, name: &str) -> Vec<Option<String>> {
         self.spans(name).iter().map(|span| span.fields.get("outcome").cloned()).collect()
     }
 }
 
-/// Numbers of spans begin at 1.
+/// Returns the index of a span. Numbers of spans begin at 1.
 fn place(id: &Id) -> usize {
     usize::try_from(id.into_u64()).unwrap() - 1
 }
@@ -154,11 +154,11 @@ impl Subscriber for Recorder {
     }
 }
 
-/// Attempts to connect that failed, or connections that were lost: each asks for a random pause. Of one test.
+/// Number of failed attempts to connect and of lost connections, in one test. Each of them requests a random pause.
 static PAUSES: AtomicU64 = AtomicU64::new(0);
 
-/// E1: an outage of a real server makes a line when it begins, a line when it ends, and at most one in ten seconds between, however
-/// often was tried meanwhile; and the same for renewals.
+/// E1: an outage of a real server makes a line when it begins and a line when it ends. Between these lines it makes at most one line in ten
+/// seconds, whatever the number of attempts. The same holds for renewals.
 #[tokio::test]
 async fn e01_an_outage_makes_few_lines() {
     let seen = Recorder::default();
@@ -218,14 +218,14 @@ async fn e01_an_outage_makes_few_lines() {
     assert_eq!(locks.metrics().failing, 0);
 }
 
-/// The server dies after it was sent a renewal, and without an answer.
+/// Kills the server after it was sent a renewal and before it replies.
 async fn die_with_a_renewal(server: &mut RedisServer, locks: &LockManager) {
     server.pause();
     assert!(eventually(PATIENCE, async || locks.client().stats().in_flight > 0).await);
     server.kill();
 }
 
-/// E1: where the lease ends before a renewal is given up, that it is not renewed is said no later than that it is lost.
+/// E1: if the lease ends before a renewal is given up, the failing renewal is reported no later than the loss.
 #[tokio::test]
 async fn e01_a_renewal_without_an_answer_is_told_before_the_loss() {
     let seen = Recorder::default();
@@ -253,7 +253,7 @@ async fn e01_renewals_that_succeed_again_are_told() {
     let seen = Recorder::default();
     let _default = listen(seen.clone());
     let mut server = RedisServer::builder().arg("appendonly", "yes").arg("appendfsync", "always").start();
-    // A lease that outlives a restart of the server, with a beat every two seconds.
+    // The lease outlives a restart of the server. The watchdog has a beat every two seconds.
     let locks = brisk(&server.url(), Duration::from_secs(6)).await;
     let guard = locks.lock("kept").acquire().await.unwrap();
     die_with_a_renewal(&mut server, &locks).await;
@@ -288,7 +288,7 @@ async fn what_the_server_risks_is_told_under_its_target() {
     assert_eq!(seen.said("connection lost").len(), 0, "a connection that was closed was not lost");
 }
 
-/// A filter that names the documented targets misses nothing.
+/// A filter that names the documented targets misses no event and no span.
 #[tokio::test]
 async fn every_event_and_span_has_one_of_the_targets() {
     let seen = Recorder::default();
@@ -316,7 +316,7 @@ async fn a_wait_and_a_hold_have_a_span_each() {
     let locks = manager(&server.url()).await;
     let lock = locks.lock("seen");
 
-    // Made within the caller's span, and neither within the other: the wait ends long before the hold.
+    // Both spans are made within the caller's span, and neither within the other. The wait ends long before the hold.
     let caller = tracing::info_span!(target: "observability", "caller");
     let number = caller.id().unwrap().into_u64();
     let guard = within(&caller, lock.acquire()).await.unwrap();
@@ -453,7 +453,8 @@ async fn health_is_what_is_known_without_asking() {
     assert!(matches!(locks.health(), Health::Ended) && !locks.is_healthy());
 }
 
-/// There is a primary, or every shard has one, or the manager says that there is none; and the failover ends.
+/// A manager is healthy while there is a primary, or while every shard has a primary. Otherwise it reports the missing primary until the
+/// failover ends.
 #[tokio::test]
 async fn health_follows_a_failover() {
     const NO_HANG: Duration = Duration::from_secs(60);
@@ -532,11 +533,11 @@ async fn families_count_for_themselves() {
     assert_eq!(locks.metrics_by_family().len(), 2, "nobody has asked for the rest");
 }
 
-/// What the library tells a recorder of the `metrics` crate: the sums of counters, the last values of gauges, every observation.
+/// Recorder of the `metrics` crate. It keeps the sums of counters, the last values of gauges and every observation.
 #[derive(Clone, Default)]
 struct Books(Arc<Mutex<BTreeMap<String, Vec<f64>>>>, Arc<Mutex<BTreeMap<String, Unit>>>);
 
-/// One series of the books.
+/// One series of `Books`.
 struct Series(Books, String);
 
 impl Series {
@@ -593,7 +594,7 @@ impl Books {
             .clone()
     }
 
-    /// Of all series, without labels.
+    /// Returns the names of all series, without labels.
     fn names(&self) -> BTreeSet<String> {
         let books = self.0.lock().unwrap();
         books.keys().map(|series| series.split('{').next().unwrap().to_owned()).collect()
@@ -646,7 +647,7 @@ async fn reports_tell_a_recorder_what_is_new_with_names_and_families() {
     assert_eq!((told.len(), second("wheellock_hold_seconds").len()), (2, 0));
     assert!((told.iter().sum::<f64>() - sum).abs() <= sum / 8.0, "{told:?} of {held:?}");
 
-    // Only what is new is told.
+    // A report contains only new values.
     report();
     guard.release().await.unwrap();
     report();
@@ -660,7 +661,7 @@ async fn reports_tell_a_recorder_what_is_new_with_names_and_families() {
     );
     assert_eq!(manager("wheellock_call_seconds").len() as u64, locks.client().stats().latency.count());
 
-    // Each has a unit, and stands in the page that lists them, and no other does.
+    // Each number has a unit and is listed in the page. The page lists no other number.
     let described: BTreeSet<_> = books.1.lock().unwrap().keys().cloned().collect();
     assert_eq!(described, books.names());
     let page = include_str!("../../../docs/observability.md");
@@ -680,11 +681,11 @@ async fn without_a_classifier_there_is_one_series_and_the_manager_has_its_id() {
     assert_eq!(books.of(&format!("wheellock_acquires_total{{manager={}}}", locks.id())), [1.0]);
 }
 
-/// Who pushes numbers has them told from time to time, and the last of them when the manager ends.
+/// A manager that pushes numbers reports them from time to time. It reports the last numbers when it ends.
 #[tokio::test]
 async fn reports_are_made_by_themselves_if_that_is_wanted() {
     let books = Books::default();
-    // Of this thread, on which the manager's tasks are, too.
+    // The recorder belongs to this thread, on which the manager's tasks run, too.
     let _default = metrics::set_default_local_recorder(&books);
     let server = RedisServer::start();
     let builder = LockManager::builder(&server.url()).metrics_name("m");

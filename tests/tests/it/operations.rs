@@ -1,5 +1,4 @@
-//! What an operator sees and a holder can do about it: metrics, diagnostics, renewal by hand, jumps of the server's
-//! clock.
+//! Metrics, diagnostics and renewals by hand. The tests also cover jumps of the server's clock.
 
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use wheellock_tests::locks::at_rest;
 use wheellock_tests::{RedisServer, eventually, guide};
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Since when a script can ask what the user may do.
+/// First version in which a script can check the user's permissions.
 const CHECKS_PERMISSIONS: (u32, u32, u32) = (7, 0, 0);
 
 #[tokio::test]
@@ -90,7 +89,7 @@ async fn missing_permissions_are_named_when_connecting() {
     assert!(blind.lock("works").try_acquire().await.unwrap().is_some());
 }
 
-/// A command that the server lacks, what the finding calls it, and which words say what follows.
+/// Command that the server lacks, its name in the finding, and words of the finding that state the consequence.
 const MISSING: [(&str, &str, &str); 8] = [
     ("PUBLISH", "PUBLISH", "up to 5 s late"),
     ("SUBSCRIBE", "SUBSCRIBE", "ten times a second"),
@@ -233,7 +232,7 @@ async fn a_renewal_by_hand_without_an_answer_changes_nothing() {
     let patience = Duration::from_secs(1);
     let configure = |config: &mut wheellock::client::Config| {
         config.response_timeout = patience;
-        // No question of the connection's own is to find out before the renewal is on its way that nobody answers.
+        // The connection's own heartbeat must not find the silent server before the renewal is on its way.
         config.heartbeat = PATIENCE;
     };
     let locks = LockManager::builder(&server.url()).configure(configure).connect().await.unwrap();
@@ -250,14 +249,14 @@ async fn a_renewal_by_hand_without_an_answer_changes_nothing() {
     assert!(guard.valid_until() > promised);
 }
 
-/// C2: everything works with the guide's permissions for this version of the server and nothing is denied on the way,
-/// `ACL LOG` stays empty; and each of them is needed.
+/// C2: everything works with the guide's permissions for this version of the server. Nothing is denied on the way, and `ACL LOG` stays
+/// empty. Each permission is needed.
 #[tokio::test]
 async fn the_guides_permissions_are_enough_and_not_too_many() {
     let server = {
         let version = RedisServer::start().redis_version();
         let builder = RedisServer::builder().tcp().arg("appendonly", "yes");
-        // The default of 6.2, which later ones can be given.
+        // This is the default of 6.2, which can be set in later versions.
         if version < (6, 2, 0) { builder } else { builder.arg("acl-pubsub-default", "allchannels") }.start()
     };
     let rules = guide::permissions(server.redis_version());
@@ -273,14 +272,14 @@ async fn the_guides_permissions_are_enough_and_not_too_many() {
     assert!(needless.is_empty(), "{needless:?}");
 }
 
-/// What was found out, less what no server of this version can tell: before 7.0, what a user may do.
+/// Returns the findings, except those that no server of this version can make. Before 7.0 a server cannot report a user's permissions.
 fn findings(server: &RedisServer, locks: &LockManager) -> Vec<Finding> {
     let can_tell = server.redis_version() >= CHECKS_PERMISSIONS;
     let told = |finding: &&Finding| can_tell || !matches!(finding, Finding::Unknown { .. });
     locks.diagnostics().iter().filter(told).cloned().collect()
 }
 
-/// A guard is dropped after the runtime in which its lock was taken.
+/// Drops a guard after the end of the runtime in which its lock was acquired.
 fn outlive_the_runtime(url: &str) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let guard = runtime.block_on(async {
@@ -292,7 +291,7 @@ fn outlive_the_runtime(url: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Everything that a lock can do, as a user with these permissions; says what did not work.
+/// Uses all operations of a lock as a user with these permissions. Returns a message about an operation that did not work.
 async fn use_everything(server: &RedisServer, rules: &[&str]) -> Result<(), String> {
     let set = [&["ACL", "SETUSER", "locks", "reset", "on", ">secret"][..], rules].concat();
     match &*server.cli(&set) {
@@ -334,7 +333,7 @@ async fn use_everything(server: &RedisServer, rules: &[&str]) -> Result<(), Stri
     }
     let waiting = lock.clone();
     let waits = tokio::spawn(async move { waiting.acquire().await });
-    // It sleeps, so that the release is a hot one.
+    // The waiter sleeps, so the release is a hot release.
     if !eventually(PATIENCE, async || locks.metrics().waiting == 1).await || !at_rest(&locks).await {
         return Err("it does not wait".to_owned());
     }
@@ -377,7 +376,7 @@ async fn the_guides_permissions_for_other_kinds_are_enough_and_not_too_many() {
     }
 }
 
-/// An error if locks of this kind cannot be used in every way with these permissions, or if anything was refused.
+/// Uses all operations of locks of this kind with these permissions. Returns an error if an operation failed or was refused.
 async fn use_kind(server: &RedisServer, rules: &[&str], kind: &str) -> Result<(), String> {
     let set = [&["ACL", "SETUSER", "locks", "reset", "on", ">secret"][..], rules].concat();
     assert_eq!(server.cli(&set), "OK");
@@ -388,7 +387,7 @@ async fn use_kind(server: &RedisServer, rules: &[&str], kind: &str) -> Result<()
             "fair" => {
                 let lock = locks.fair_lock("orders:42");
                 use_side(&locks, &lock, &lock).await?;
-                // Another library's entry behind one who is served, and before one who leaves.
+                // The entry of another library is behind a waiter that is served, and before a waiter that leaves.
                 let guard = lock.acquire().await?;
                 let waiting = {
                     let lock = lock.clone();
@@ -413,7 +412,7 @@ async fn use_kind(server: &RedisServer, rules: &[&str], kind: &str) -> Result<()
             "fenced" => {
                 let lock = locks.fenced_lock("orders:42");
                 use_side(&locks, lock.as_lock(), lock.as_lock()).await?;
-                // Beyond the server's clock tokens are counted.
+                // A counter that is ahead of the server's clock is incremented for each token.
                 let ahead = ["SET", "redisson_lock_token:{orders:42}", "9000000000000000"];
                 assert_eq!(server.cli(&ahead), "OK");
                 let _token = lock.acquire().await?.token();
@@ -430,7 +429,7 @@ async fn use_kind(server: &RedisServer, rules: &[&str], kind: &str) -> Result<()
                 let leadership = election.campaign().await?;
                 let _leader = observer.changed().await?;
                 leadership.resign().await?;
-                // One that announces nothing.
+                // This holder announces nothing.
                 let _guard = lock.acquire().await?;
                 election.leader().await.map(drop)
             }
@@ -498,7 +497,7 @@ async fn use_kind(server: &RedisServer, rules: &[&str], kind: &str) -> Result<()
         }
     };
     let used = used.await.map_err(|error: Error| error.to_string());
-    // What could not be done is not tried again in the background.
+    // A failed operation must not be retried in the background.
     let _left = locks.shutdown(Duration::from_millis(300)).await;
     let idle = async || server.cli(&["PUBSUB", "CHANNELS"]).is_empty();
     assert!(eventually(PATIENCE, idle).await, "still subscribed");
@@ -511,7 +510,7 @@ async fn use_kind(server: &RedisServer, rules: &[&str], kind: &str) -> Result<()
 
 const QUEUE: &str = "redisson_lock_queue:{orders:42}";
 
-/// Does with a lock whatever there is to do; `other` is one that waits for it.
+/// Uses all operations of `lock`. The lock `other` waits for it.
 async fn use_side(locks: &LockManager, lock: &Lock, other: &Lock) -> Result<(), Error> {
     let guard = lock.acquire().await?;
     guard.renew().await?;

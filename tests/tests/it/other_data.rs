@@ -1,4 +1,4 @@
-//! A name under which something else is: data of another type, another kind of lock, holders in another language.
+//! Names under which other data is stored. The data is of another type, is another kind of lock, or names holders in another language.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use wheellock_tests::{RedisServer, eventually};
 
 const JAVA: &str = "8a3ba4a9-51d9-4eb3-a2ee-7a3ba0dfd9f4:31";
 
-/// What makes each kind of foreign data, and the command that shows it unchanged.
+/// Command that makes each kind of foreign data, and command that shows it unchanged.
 const FOREIGN: [(&[&str], &[&str]); 7] = [
     (&["SET", "n", "5"], &["GET", "n"]),
     (&["RPUSH", "n", "a", "b"], &["LRANGE", "n", "0", "-1"]),
@@ -28,7 +28,7 @@ fn assert_other_data<T: std::fmt::Debug>(result: Result<T, Error>) {
     assert!(said.contains("\"n\"") && said.contains("other data"), "{said}");
 }
 
-/// A7: a name with data of another type, or another kind of lock, is refused with an error that says so, changes nothing
+/// A7: a name with data of another type, or with another kind of lock, is refused with an error that says so. The refusal changes nothing
 /// and leaves nothing to do in the background.
 #[tokio::test]
 async fn other_data_under_the_name_is_told_and_left_alone() {
@@ -107,7 +107,7 @@ async fn application_hash_is_no_lock() {
     assert!(taken.unwrap().is_some());
 }
 
-/// The fields of Redisson's kinds of locks, which are more than an owner.
+/// Fields of Redisson's kinds of locks, which contain more than an owner.
 #[tokio::test]
 async fn foreign_holders_are_holders() {
     let server = RedisServer::start();
@@ -125,7 +125,7 @@ async fn foreign_holders_are_holders() {
     }
 }
 
-/// A7: a forced release refuses what is no lock of this kind.
+/// A7: a forced release refuses data that is not a lock of this kind.
 #[tokio::test]
 async fn a_forced_release_deletes_locks_only() {
     let server = RedisServer::start();
@@ -152,7 +152,7 @@ async fn a_forced_release_deletes_locks_only() {
     assert_eq!(lost(&guard).await, LostReason::NotOwner);
 }
 
-/// A7: other data that replaces a held lock is a lost lock, told once.
+/// A7: other data that replaces a held lock is a lost lock. The loss is reported once.
 #[tokio::test]
 async fn other_data_in_the_place_of_a_held_lock_is_a_loss() {
     let server = RedisServer::start();
@@ -170,12 +170,12 @@ async fn other_data_in_the_place_of_a_held_lock_is_a_loss() {
     assert_eq!(server.cli(&["MGET", "n", "m"]), "theirs\ntheirs");
 }
 
-/// D5: a release takes its own field only; the key goes with its last field.
+/// D5: a release removes only its own field. The key goes with its last field.
 #[tokio::test]
 async fn a_release_leaves_the_holds_of_others() {
     let server = RedisServer::start();
     let locks = manager(&server.url()).await;
-    // What a read lock of Redisson's makes of our held lock: it finds no `mode` and enters.
+    // A read lock of Redisson changes our held lock in this way. It finds no `mode` and enters.
     let java = ["HSET", "n", "mode", "read", JAVA, "1"];
     let guard = locks.lock("n").acquire().await.unwrap();
     assert_eq!(server.cli(&java), "2");
@@ -197,7 +197,7 @@ async fn a_release_leaves_the_holds_of_others() {
     assert_eq!(server.cli(&["EXISTS", "n"]), "0");
 }
 
-/// D5: who waits for a lock that becomes a lock of another kind meanwhile is told.
+/// D5: a waiter learns that the lock has meanwhile become a lock of another kind.
 #[tokio::test]
 async fn a_waiter_is_told_of_another_kind_of_lock() {
     let server = RedisServer::start();
@@ -212,7 +212,7 @@ async fn a_waiter_is_told_of_another_kind_of_lock() {
     assert_other_data(tokio::time::timeout(WOKEN, waiting).await.expect("it asked").unwrap());
 }
 
-/// Who reads is one owner for all kinds of locks, and another kind is refused to it as to anybody.
+/// A reader is one owner for all kinds of locks. Another kind of lock is refused to it as to any other owner.
 #[tokio::test]
 async fn a_readers_own_name_is_refused_to_its_other_kinds_of_locks() {
     let server = RedisServer::start();
@@ -248,7 +248,7 @@ async fn a_readers_own_name_is_refused_to_its_other_kinds_of_locks() {
     assert_eq!(reader.release().await.unwrap(), Released::Released);
 }
 
-/// A7: the blocking forms say the same.
+/// A7: the blocking forms return the same errors.
 #[test]
 fn blocking_forms_tell_other_data_too() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! Processes that stand still, and processes that fork: no server is blamed for what it did not do.
+//! Processes that stop for a while, and processes that fork. The client does not blame a server for the pause of its own process.
 
 use std::path::Path;
 use std::pin::pin;
@@ -12,19 +12,19 @@ use wheellock_tests::certificates::{Authority, leaf};
 use wheellock_tests::pauses::{Pausing, Plan, Tally, run};
 use wheellock_tests::{RedisServer, poll_until};
 
-/// Answers that came during a pause are delivered, over TCP.
+/// Replies that arrived during a pause are delivered, over TCP.
 #[test]
 fn paused_process_keeps_tcp_connection() {
     all_keep(&RedisServer::builder().tcp().start(), None, SHORT);
 }
 
-/// Answers that came during a pause are delivered, over a unix socket.
+/// Replies that arrived during a pause are delivered, over a unix socket.
 #[test]
 fn paused_process_keeps_unix_connection() {
     all_keep(&RedisServer::start(), None, SHORT);
 }
 
-/// Answers that came during a pause are delivered, through TLS.
+/// Replies that arrived during a pause are delivered, through TLS.
 #[test]
 fn paused_process_keeps_tls_connection() {
     let authority = Authority::new("ours");
@@ -39,7 +39,7 @@ fn long_pause_keeps_connection() {
     all_keep(&RedisServer::start(), None, LONG);
 }
 
-/// Runs every kind of program at the same time; none may lose a call or its connection.
+/// Runs every kind of program at the same time. No program may lose a call or its connection.
 fn all_keep(server: &RedisServer, trusted: Option<&Path>, plan: Plan) {
     let tallies: Vec<_> = std::thread::scope(|threads| {
         let run = |kind| {
@@ -55,7 +55,8 @@ fn all_keep(server: &RedisServer, trusted: Option<&Path>, plan: Plan) {
     }
 }
 
-/// Calls whose deadline passes while the driver is between two turns: it has collected them, and writes them after the pause.
+/// The deadline of these calls passes while the driver is between two turns. The driver has collected the calls, and writes them after the
+/// pause.
 #[test]
 fn pause_between_turns_loses_no_call() {
     let server = RedisServer::builder().tcp().start();
@@ -87,7 +88,7 @@ async fn calls_stand_still(config: Config, blocked_from: u32) -> Result<(), Erro
         let client = client.clone();
         tokio::spawn(async move { client.call(&call).await })
     };
-    // It keeps the replies back until the process stands still.
+    // This call holds the replies back until the process stops.
     let mut calls = vec![call(Call::new("WAIT").arg("1").arg("100"))];
     while client.stats().calls == 0 {
         tokio::task::yield_now().await;
@@ -116,7 +117,7 @@ async fn let_others_run() {
     .await;
 }
 
-/// A process that stands still between the first poll of a call and the driver's next turn. The driver's timer is due much later.
+/// The process stops between the first poll of a call and the driver's next turn. The driver's timer is due much later.
 #[test]
 fn pause_before_drivers_turn_loses_no_call() {
     let server = RedisServer::builder().tcp().start();
@@ -137,7 +138,7 @@ fn pause_before_drivers_turn_loses_no_call() {
     });
 }
 
-/// A pause that is too short for a second chance. The deadline passes during the pause, and the answer lies in the socket.
+/// A pause that is too short for a second chance. The deadline passes during the pause, and the reply lies in the socket.
 #[test]
 fn short_pause_delivers_answer() {
     let server = RedisServer::builder().tcp().start();
@@ -196,7 +197,7 @@ async fn start_slowly(
     client.await.unwrap()
 }
 
-/// Waiters of a process that stood still hear of the lock, and not of the server.
+/// Waiters of a process that stopped learn the state of the lock. They get no error about the server.
 #[test]
 fn paused_waiters_hear_of_lock() {
     let server = RedisServer::builder().tcp().start();
@@ -243,7 +244,7 @@ async fn waiters_stand_still(server: &RedisServer, limit: Option<Duration>, befo
     }
 }
 
-/// The runtime of the timer has ended, and the client continues in a second runtime.
+/// The timer's runtime has ended, and the client continues in a second runtime.
 #[test]
 fn client_outlives_runtime_of_timer() {
     let server = RedisServer::start();
@@ -252,12 +253,12 @@ fn client_outlives_runtime_of_timer() {
     runtime().block_on(deadlines_are_kept(&server, timer));
 }
 
-/// A deadline ends its call in time, and a stopped server is noticed.
+/// Checks that a deadline ends its call in time, and that a stopped server is noticed.
 async fn deadlines_are_kept(server: &RedisServer, timer: Timer) {
     let mut config: Config = server.url().parse().unwrap();
     (config.timer, config.response_timeout) = (timer, Duration::from_millis(600));
     let client = Client::connect(config).await.unwrap();
-    // The reply to the first call must not end the watch over the second one.
+    // The reply to the first call must not end the watch over the second call.
     let (began, by) = (Instant::now(), client.config().timer.now() + Duration::from_millis(200));
     let [first, second] = ["50", "400"].map(|hold| Call::new("WAIT").arg("1").arg(hold));
     let (first, second) = tokio::join!(client.call(&first), client.call_with(&second, CallOptions::by(by)));
@@ -274,13 +275,13 @@ async fn deadlines_are_kept(server: &RedisServer, timer: Timer) {
     assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
 }
 
-/// The system refuses every thread. Deadlines hold, locks are renewed, and a finding tells of it.
+/// The system refuses every thread. Deadlines hold, locks are renewed, and a finding reports the refusal.
 #[test]
 #[cfg(target_os = "linux")]
 fn refused_timer_thread_is_finding() {
     let server = RedisServer::builder().tcp().start();
     let program = env!("CARGO_BIN_EXE_crowded_program");
-    // The limit counts the processes of a user, and none of root's.
+    // The limit counts the processes of a user, but not the processes of root.
     let as_nobody = ["setpriv", "--reuid=65534", "--clear-groups", "prlimit", "--nproc=1", program];
     let words = if rustix::process::geteuid().is_root() { &as_nobody[..] } else { &as_nobody[3..] };
     let ended = Command::new(words[0]).args(&words[1..]).arg(server.url()).output().unwrap();
@@ -288,7 +289,7 @@ fn refused_timer_thread_is_finding() {
     assert_eq!(said, "fine\n", "{}", String::from_utf8_lossy(&ended.stderr));
 }
 
-/// The child of a fork has timers of its own, and its locks are renewed.
+/// The child of a fork has its own timers, and its locks are renewed.
 #[test]
 fn forked_child_renews_its_locks() {
     let server = RedisServer::start();
@@ -303,7 +304,7 @@ fn forked_child_renews_its_locks() {
     assert_eq!(said, "child: Ok(())\nparent: Ok(())\n", "it hung: {}", !ended);
 }
 
-/// A client that is closed with a call unanswered ends within its grace, however long its heartbeat is.
+/// A client that is closed with an unanswered call ends within its grace, whatever its heartbeat is.
 #[test]
 fn close_ends_before_heartbeat() {
     let server = RedisServer::start();
@@ -325,7 +326,7 @@ fn close_ends_before_heartbeat() {
     });
 }
 
-/// Pauses that take little time, for a client that is less patient.
+/// Pauses that take little time, for a client with a short response timeout.
 const SHORT: Plan =
     Plan { pauses: 4, length: Duration::from_millis(800), response_timeout: Duration::from_millis(500) };
 const LONG: Plan =

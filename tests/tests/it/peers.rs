@@ -1,7 +1,7 @@
-//! Simple locks beside the libraries that everybody else uses: each promise in both directions, on real servers.
+//! Simple locks beside widely used lock libraries. Each promise is tested in both directions on real servers.
 //!
-//! Each test goes through the libraries that are there. Those that `cargo xtask peers` would have to fetch first are skipped,
-//! which a printed line says; rslock always is there.
+//! Each test runs with all libraries that are present. It skips the libraries that `cargo xtask peers` would have to fetch first, and
+//! prints a line that says so. The library rslock is always present.
 
 #[path = "../../peers/rslock/peer.rs"]
 mod rslock_peer;
@@ -48,7 +48,7 @@ async fn either_side_waits_for_the_release_of_the_other() {
         let (server, mut peer, locks) = both_sides(library, LEASE).await;
         let lock = locks.simple_lock(NAME);
 
-        // Theirs: a token in their own form, of which we can tell all that there is to know.
+        // Their hold. Its token has their own form, and we still read all that the lock can tell.
         assert!(peer.acquires(NAME, LEASE, Duration::ZERO).await);
         assert!(lock.try_acquire().await.unwrap().is_none());
         assert!(lock.is_locked().await.unwrap());
@@ -59,7 +59,7 @@ async fn either_side_waits_for_the_release_of_the_other() {
         assert_ne!(peer.releases().await, Some(false), "{}", library.name);
         let guard = waiting.await.unwrap().expect("nobody tells us, so we ask");
 
-        // Ours.
+        // Our hold.
         assert!(!peer.acquires(NAME, LEASE, Duration::ZERO).await, "{}", library.name);
         assert_eq!(server.cli(&["GET", NAME]), guard.owner().to_string());
         peer.asks_for(NAME, LEASE, PATIENCE);
@@ -107,7 +107,7 @@ async fn a_killed_holder_is_succeeded_by_the_other_side_within_its_lease() {
     for library in present() {
         let (server, mut peer, locks) = both_sides(library, LEASE).await;
 
-        // Ours dies, theirs waits.
+        // Our holder dies, and their caller waits.
         let program = Command::new(env!("CARGO_BIN_EXE_lock_worker"));
         let mut ours = Worker::spawn(program, &server.url(), "simple@ours", SHORT_LEASE).unwrap();
         assert_eq!(ours.ask(&Request::Acquire).unwrap().what, Outcome::Acquired);
@@ -119,7 +119,7 @@ async fn a_killed_holder_is_succeeded_by_the_other_side_within_its_lease() {
         let took = killed.elapsed();
         assert!(took <= SHORT_LEASE + SLACK, "{} succeeded us after {took:?}", library.name);
 
-        // Theirs dies, ours waits.
+        // Their holder dies, and our task waits.
         let mut doomed = Peer::start(library, &[server.url()]).await;
         assert!(doomed.acquires("theirs", SHORT_LEASE, Duration::ZERO).await);
         let waiting = waiter(&locks.simple_lock("theirs"), &locks).await;
@@ -138,7 +138,7 @@ async fn what_comes_late_takes_nothing_from_the_other_side() {
         let (server, mut peer, locks) = both_sides(library, LEASE).await;
         let lock = locks.simple_lock(NAME);
 
-        // Theirs ends, ours follows it; neither their late extension nor their late release touches ours.
+        // Their lease ends and our hold follows. Neither their late extension nor their late release changes our hold.
         assert!(peer.acquires(NAME, SHORT_LEASE, Duration::ZERO).await);
         let guard = lock.try_acquire_for(PATIENCE).await.unwrap().expect("their lease ends");
         if library.extends {
@@ -149,7 +149,7 @@ async fn what_comes_late_takes_nothing_from_the_other_side() {
         assert!(left(&server, NAME) > LEASE / 2 && guard.is_valid());
         assert_eq!(guard.release().await.unwrap(), Released::Released);
 
-        // Ours ends, theirs follows it; neither our late release nor our late drop touches theirs.
+        // Our lease ends and their hold follows. Neither our late release nor our late drop changes their hold.
         for name in ["released", "dropped"] {
             let guard = locks.simple_lock(name).with_lease(SHORT_LEASE).acquire().await.unwrap();
             assert!(peer.acquires(name, LEASE, PATIENCE).await, "{}", library.name);
@@ -167,7 +167,7 @@ async fn what_comes_late_takes_nothing_from_the_other_side() {
             assert!(gone(&server, name).await);
         }
 
-        // Who is robbed by force finds out, and takes nothing from the successor.
+        // A holder that was robbed by force finds out, and takes nothing from its successor.
         assert!(peer.acquires(NAME, LEASE, Duration::ZERO).await);
         assert!(lock.force_release().await.unwrap());
         let guard = lock.try_acquire().await.unwrap().unwrap();
@@ -188,7 +188,7 @@ async fn a_lock_of_theirs_without_an_end_is_waited_for() {
         assert_eq!(peer.releases().await, Some(true));
         waiting.await.unwrap().expect("it was released").release().await.unwrap();
 
-        // Its holder is dead: it stays until somebody says so.
+        // The holder is dead, and the lock stays until a forced release.
         assert!(peer.acquires(NAME, Duration::ZERO, Duration::ZERO).await);
         let waiting = waiter(&lock, &locks).await;
         peer.kill();
@@ -207,7 +207,7 @@ async fn a_majority_of_three_servers_is_shared() {
             assert!(gone(server, NAME).await, "{}", library.name);
         }
 
-        // Who asked for leases that nobody gives back is succeeded when they end.
+        // The successor of a dead holder gets the lock when the holder's leases end.
         let mut doomed = Peer::start(library, &urls(&servers)).await;
         assert!(doomed.acquires(NAME, SHORT_LEASE, Duration::ZERO).await);
         let killed = Instant::now();
@@ -253,8 +253,7 @@ async fn rslock_as_a_peer() {
     rslock_peer::serve(urls.split(' ').map(str::to_owned).collect()).await;
 }
 
-/// A server, the library, and a manager whose watchdog keeps locks for `lease`.
-/// A peer leaves no mark, so a simple lock has to be free between two of our holds for long enough.
+/// A peer leaves no mark on the server. Therefore a simple lock has to be free for long enough between two of our holds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn peer_has_turns_beside_hot_simple_lock() {
     for library in present() {
@@ -279,9 +278,10 @@ async fn peer_has_turns_beside_hot_simple_lock() {
     }
 }
 
-/// The shortest delay between two attempts by redsync's defaults, which vary it from 50 to 250 ms.
+/// Shortest delay between two attempts with redsync's defaults, which vary the delay from 50 to 250 ms.
 const REDSYNC_DELAY: Duration = Duration::from_millis(50);
 
+/// Starts a server and the library. Returns them with a manager whose watchdog keeps locks for `lease`.
 async fn both_sides(library: &'static Library, lease: Duration) -> (RedisServer, Peer, LockManager) {
     let server = RedisServer::builder().tcp().start();
     let peer = Peer::start(library, &[server.url()]).await;
@@ -301,7 +301,7 @@ fn urls(servers: &[RedisServer]) -> Vec<String> {
 }
 
 async fn exclude_each_other(lock: &RedLock, peer: &mut Peer, library: &Library) {
-    // Twice, because what one side leaves behind the other finds.
+    // The second round starts with the keys that the first round has left.
     for _ in 0..2 {
         let guard = lock.acquire().await.unwrap();
         assert!(!peer.acquires(NAME, LEASE, Duration::ZERO).await, "{}", library.name);
@@ -320,7 +320,7 @@ async fn exclude_each_other(lock: &RedLock, peer: &mut Peer, library: &Library) 
     }
 }
 
-/// A task that waits for `lock`, and was refused.
+/// Starts a task that waits for `lock` and was refused.
 async fn waiter(lock: &Lock, locks: &LockManager) -> tokio::task::JoinHandle<Option<wheellock::Guard>> {
     let lock = lock.clone();
     let waiting = tokio::spawn(async move { lock.try_acquire_for(WOKEN).await.unwrap() });
@@ -332,8 +332,8 @@ fn increments(times: u32, file: &Path) -> String {
     format!("increment {NAME} {} {times} {}", LEASE.as_millis(), file.display())
 }
 
-/// Calls `increment_locked` so many times, as often as the other side increments the number in the file, and lets it in after every
-/// tenth. Returns how often it came between two of ours.
+/// Calls `increment_locked` `times` times, as often as the other side increments the number in the file. Lets the other side in after every
+/// tenth call. Returns the number of its turns between two of ours.
 async fn contend(times: u32, file: &Path, mut increment_locked: impl AsyncFnMut() -> u32) -> u32 {
     let (mut left, mut turns) = (0, 0);
     for done in 0..times {
@@ -348,7 +348,7 @@ async fn contend(times: u32, file: &Path, mut increment_locked: impl AsyncFnMut(
     turns
 }
 
-/// Read, add one, write: three steps on purpose, and others may run between them. Returns what was there.
+/// Reads, adds one and writes in three steps on purpose. Other tasks may run between the steps. Returns the old number.
 async fn increment(file: &Path) -> u32 {
     let number: u32 = fs::read_to_string(file).unwrap().parse().unwrap();
     yield_now().await;
@@ -366,16 +366,16 @@ async fn renewed(server: &RedisServer, name: &str) -> bool {
     .await
 }
 
-/// How long a lease still runs, by the server.
+/// Returns the rest of a lease by the server's clock.
 fn left(server: &RedisServer, name: &str) -> Duration {
     Duration::from_millis(server.cli(&["PTTL", name]).parse().unwrap_or_default())
 }
 
-/// Every test has a server of its own for each library, so one name does for all.
+/// Every test has its own server for each library, so one name is enough.
 const NAME: &str = "orders:42";
-/// No test takes as long.
+/// Longer than any test takes.
 const LEASE: Duration = Duration::from_secs(30);
-/// Short enough to see renewals, long enough for two busy processes to make them.
+/// Short enough to see renewals, and long enough for two busy processes to renew in time.
 const SHORT_LEASE: Duration = Duration::from_secs(1);
-/// What pauses and scheduling may add to the end of a lease on a busy machine.
+/// Delay that pauses and scheduling may add to the end of a lease on a busy machine.
 const SLACK: Duration = Duration::from_secs(1);

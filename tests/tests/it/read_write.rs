@@ -1,5 +1,5 @@
-//! The read-write lock against real servers: its wire contract, who excludes whom, who goes first, and what is under its name
-//! when it is no such lock.
+//! The read-write lock against real servers. The tests cover its wire contract, exclusion, the order of readers and writers, and other data
+//! under its name.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,7 +21,7 @@ async fn server_and_manager() -> (RedisServer, LockManager) {
     (server, locks)
 }
 
-/// The fields of a hash and their values, sorted.
+/// Returns the fields of a hash and their values, sorted.
 fn fields(server: &RedisServer, key: &str) -> Vec<String> {
     let all = server.cli(&["HGETALL", key]);
     let all: Vec<_> = all.split_whitespace().collect();
@@ -128,7 +128,7 @@ async fn a_writer_may_read_and_goes_on_reading_when_it_writes_no_longer() {
     };
     let listens = ["PUBSUB", "NUMSUB", "redisson_rwlock:{prices}"];
     assert!(eventually(PATIENCE, async || server.cli(&listens).ends_with('1')).await);
-    // Others of this process wait, too, and it must not stand behind them.
+    // Another reader of this process waits, too. The writer must not wait behind that reader.
     let beside = {
         let read = lock.read();
         tokio::spawn(async move { read.try_acquire_for(WOKEN).await.unwrap() })
@@ -159,7 +159,7 @@ async fn a_reader_who_asks_to_write_is_refused_at_once() {
         assert!(matches!(error, Error::Upgrade { .. }), "{error}");
         assert_eq!(error.outcome(), Outcome::Rejected);
     }
-    // The server says so too, to a process that does not know.
+    // The server also refuses a process that does not know of the hold.
     let holder = reading.owner().to_string();
     drop(reading);
     assert!(gone(&server, NAME).await);
@@ -199,7 +199,7 @@ async fn all_readers_of_a_process_who_wait_enter_when_one_does() {
             let (read, inside) = (lock.read(), Arc::clone(&inside));
             tokio::spawn(async move {
                 let guard = read.try_acquire_for(WOKEN).await.unwrap().expect("readers are woken");
-                // Nobody leaves before all have entered.
+                // No reader leaves before all have entered.
                 inside.wait().await;
                 guard.release().await.unwrap()
             })
@@ -295,7 +295,7 @@ async fn a_reader_who_takes_the_lock_anew_after_it_was_deleted_is_counted_once()
     }
 }
 
-/// Each hold of a reader has a lease of its own on the server, and what is given back takes its lease along.
+/// Each hold of a reader has its own lease on the server. A release removes the lease of the released hold.
 #[tokio::test]
 async fn a_reader_relies_only_on_the_leases_of_the_holds_that_are_left() {
     let (server, locks) = server_and_manager().await;
@@ -304,7 +304,7 @@ async fn a_reader_relies_only_on_the_leases_of_the_holds_that_are_left() {
     let lease = Duration::from_secs(1);
     let outer = reader.with_lease(lease).acquire().await.unwrap();
     let inner = reader.with_owner(outer.owner()).with_lease(60 * lease).acquire().await.unwrap();
-    // Until after a third of the lease, when a reader with a fixed one looks after itself.
+    // Waits until a third of the lease is over. A reader with a fixed lease checks its hold then.
     let half = clock(&server) + lease / 2;
     assert!(eventually(PATIENCE, async || clock(&server) > half).await);
     inner.release().await.unwrap();
@@ -312,7 +312,7 @@ async fn a_reader_relies_only_on_the_leases_of_the_holds_that_are_left() {
     assert!(!outer.is_valid(), "a writer has the lock");
     writing.release().await.unwrap();
 
-    // Whichever guard goes: the server takes back the hold that came last.
+    // The server removes the latest hold, whichever guard is released.
     let outer = reader.with_lease(lease).acquire().await.unwrap();
     let inner = reader.with_owner(outer.owner()).acquire().await.unwrap();
     outer.release().await.unwrap();
@@ -322,7 +322,7 @@ async fn a_reader_relies_only_on_the_leases_of_the_holds_that_are_left() {
     assert!(writer.try_acquire().await.unwrap().is_none());
     inner.release().await.unwrap();
 
-    // What is left has ended before: nobody reads any more.
+    // The remaining hold has ended before, so no reader is left.
     let outer = reader.with_lease(lease).acquire().await.unwrap();
     let inner = reader.with_owner(outer.owner()).with_lease(60 * lease).acquire().await.unwrap();
     let over = clock(&server) + lease;
@@ -335,7 +335,7 @@ async fn a_reader_relies_only_on_the_leases_of_the_holds_that_are_left() {
     assert!(eventually(PATIENCE, async || keys(&server).is_empty()).await, "{:?}", keys(&server));
 }
 
-/// Of many readers only a few are looked at when one leaves; never at the cost of the one whose lease is the longest.
+/// When a reader leaves, the server examines only a few of many readers. The reader with the longest lease must not suffer from that.
 #[tokio::test]
 async fn the_lock_lives_as_long_as_the_longest_lease_of_many_readers() {
     let (server, locks) = server_and_manager().await;
@@ -358,7 +358,7 @@ async fn the_lock_lives_as_long_as_the_longest_lease_of_many_readers() {
     assert_eq!(keys(&server), [""; 0]);
 }
 
-/// Whatever ends a writer's wait: readers do not stand behind it any longer.
+/// When a writer's wait ends for any reason, readers no longer wait behind the writer.
 #[tokio::test]
 async fn a_writer_who_gives_up_lets_the_readers_pass() {
     let (server, locks) = server_and_manager().await;
@@ -392,7 +392,7 @@ async fn a_writer_who_gives_up_lets_the_readers_pass() {
     assert!(keys(&server).is_empty());
 }
 
-/// Its short wait took the place of the other one's on the server, and ended without a word.
+/// The short wait replaced the longer wait of the other writer on the server, and ended without a message.
 #[tokio::test]
 async fn a_writer_who_gives_up_sooner_hides_no_writer_who_waits() {
     let (server, locks) = server_and_manager().await;
@@ -414,7 +414,7 @@ async fn a_writer_who_gives_up_sooner_hides_no_writer_who_waits() {
     writer.await.unwrap().release().await.unwrap();
 }
 
-/// What keeps readers out is the question of the first writer in a process, and ends with its wait. Whoever stood behind it asks then.
+/// The request of the first waiting writer in a process keeps readers out, until that wait ends. The writer behind it sends a request then.
 #[tokio::test]
 async fn who_stood_behind_a_writer_who_gives_up_keeps_readers_out() {
     let (server, locks) = server_and_manager().await;
@@ -433,7 +433,7 @@ async fn who_stood_behind_a_writer_who_gives_up_keeps_readers_out() {
     reading.release().await.unwrap();
 }
 
-/// A process that dies while its writer waits keeps readers out for a few seconds only.
+/// A process that dies while its writer waits keeps readers out for only a few seconds.
 #[tokio::test]
 async fn what_a_dead_writer_has_left_ends_by_itself() {
     let (server, locks) = server_and_manager().await;
@@ -454,7 +454,7 @@ async fn writers_are_alone_and_never_starve_among_many_readers() {
     let managers = [manager(&server.url()).await, manager(&server.url()).await];
     let (readers, writers) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let written = Arc::new(AtomicU32::new(0));
-    // Or the writers may be done before the readers are there.
+    // Without this barrier the writers may finish before the readers begin.
     let all_there = Arc::new(Barrier::new(16));
     let mut tasks = Vec::new();
     for number in 0..16 {
@@ -511,7 +511,7 @@ async fn the_watchdog_keeps_both_sides() {
     assert_eq!(all, (true, true, true), "for longer than a lease");
     let timeout = |hold: u32| format!("{{{NAME}}}:{}:rwlock_timeout:{hold}", reading.owner());
     assert!(pttl(&server, &timeout(1)) > 0 && pttl(&server, &timeout(2)) > 0);
-    // A release inside leaves the renewal of what is around it alone.
+    // The release of an inner hold does not end the renewal of the outer hold.
     assert_eq!(also_reads.release().await.unwrap(), Released::Released);
     assert!(renewed(&writing, 4).await);
     for guard in [again, reading, writing, beside] {
@@ -520,7 +520,7 @@ async fn the_watchdog_keeps_both_sides() {
     assert!(keys(&server).is_empty());
 }
 
-/// Redisson's watchdog of readers sets the lease of the whole lock to its own.
+/// Redisson's watchdog of readers sets the lease of the whole lock to its own lease.
 #[tokio::test]
 async fn a_renewal_makes_good_what_another_readers_watchdog_has_shortened() {
     let server = RedisServer::start();
@@ -536,13 +536,13 @@ async fn a_renewal_makes_good_what_another_readers_watchdog_has_shortened() {
     assert!(gone(&server, NAME).await);
 }
 
-/// The lease of a reader that has been extended, as Redisson's watchdog may do it, comes down to its own watchdog's lease.
+/// A reader's lease that was extended, as Redisson's watchdog may do it, returns to the lease of its own watchdog.
 #[tokio::test]
 async fn renewal_keeps_leases_of_other_readers() {
     let server = RedisServer::start();
     let locks = brisk(&server.url(), RENEWED).await;
     let reading = locks.read_write_lock(NAME).read().acquire().await.unwrap();
-    // Another process' reader, which does not look after its lease while this test runs.
+    // This reader of another process does not look after its lease during the test.
     set(&server, &["HSET", NAME, "other:1", "1"]);
     set(&server, &["SET", &format!("{{{NAME}}}:other:1:rwlock_timeout:1"), "1", "PX", "600000"]);
     for key in [NAME.to_owned(), format!("{{{NAME}}}:{}:rwlock_timeout:1", reading.owner())] {
@@ -553,7 +553,8 @@ async fn renewal_keeps_leases_of_other_readers() {
     assert!(pttl(&server, NAME) > 500_000, "the other reader keeps its lease");
 }
 
-/// The same for a reader with a fixed lease, which nobody renews; and it learns of a loss before its lease has ended.
+/// A reader with a fixed lease restores the lock's lease as well, although no watchdog renews its hold. The reader learns of a loss before
+/// its lease ends.
 #[tokio::test]
 async fn a_reader_with_a_fixed_lease_looks_after_itself() {
     let (server, locks) = server_and_manager().await;
@@ -569,7 +570,7 @@ async fn a_reader_with_a_fixed_lease_looks_after_itself() {
     assert_eq!(reading.release().await.unwrap(), Released::AlreadyLost);
 }
 
-/// However long that lease is: as often as the watchdog renews others.
+/// The reader checks as often as the watchdog renews other holds, whatever its own lease is.
 #[tokio::test]
 async fn a_reader_with_a_long_fixed_lease_looks_as_often_as_the_watchdog() {
     let server = RedisServer::start();
@@ -627,7 +628,7 @@ async fn what_is_no_read_write_lock_is_left_alone() {
         assert_eq!(server.cli(&["DUMP", NAME]), before);
         set(&server, &["DEL", NAME]);
     }
-    // A plain lock, and the other way round.
+    // A plain lock and a read-write lock refuse each other's key.
     let plain = locks.lock(NAME).acquire().await.unwrap();
     assert!(matches!(lock.read().try_acquire().await, Err(Error::OtherData { .. })));
     plain.release().await.unwrap();
@@ -652,7 +653,7 @@ async fn a_reader_whose_lease_key_was_deleted_gets_it_back_or_knows() {
     assert!(keys(&server).is_empty());
 }
 
-/// A reader that died leaves its field behind; the last one that lives takes it along.
+/// A dead reader leaves its field behind. The last live reader removes the field.
 #[tokio::test]
 async fn what_a_dead_reader_has_left_goes_with_the_last_live_one() {
     let (server, locks) = server_and_manager().await;
@@ -702,12 +703,12 @@ async fn several_kinds_are_members_of_one_set() {
     assert!(matches!(both, Err(Error::DuplicateMember { .. })), "one key: it would wait for itself");
 }
 
-/// How long others' leases still run may be refused to a script. It has then taken nothing.
+/// A script may lack the permission to read the rest of other readers' leases. The release then takes nothing.
 #[tokio::test]
 async fn a_release_that_cannot_see_the_others_leases_takes_nothing() {
     let (server, _locks) = server_and_manager().await;
     let timeout = |hold: &str| format!("{{{NAME}}}:{hold}");
-    // The lock ends before them, so that a release has to look at all of them.
+    // The lock ends before these leases, so a release has to read all of them.
     for hold in ["u:1:rwlock_timeout:1", "v:1:rwlock_timeout:1"] {
         set(&server, &["SET", &timeout(hold), "1", "PX", "90000"]);
     }
@@ -732,7 +733,7 @@ async fn a_release_that_cannot_see_the_others_leases_takes_nothing() {
     }
 }
 
-/// L8: what a forced release has told this process counts at once, for the same owner, too.
+/// L8: the result of a forced release counts in this process at once, also for the same owner.
 #[tokio::test]
 async fn forced_release_lets_its_reader_write() {
     let (server, locks) = server_and_manager().await;
@@ -748,7 +749,7 @@ async fn forced_release_lets_its_reader_write() {
         writing.release().await.unwrap();
         assert!(keys(&server).is_empty());
     }
-    // Locks that are one on the server, and one that is not reentrant.
+    // The first two locks are one lock on the server. The third lock is not reentrant.
     let plain = locks.lock(NAME).acquire().await.unwrap();
     assert!(locks.lock(NAME).force_release().await.unwrap());
     let fenced = locks.fenced_lock(NAME).as_lock().with_owner(plain.owner()).try_acquire().await.unwrap();
@@ -759,7 +760,7 @@ async fn forced_release_lets_its_reader_write() {
     again.expect("it is free").release().await.unwrap();
 }
 
-/// L9: with an owner of its own or a presented one: what `lost()` says, `release()` says, and nothing stays.
+/// L9: a reader with its own owner or with a presented owner gets the same result from `lost()` and from `release()`, and nothing stays.
 #[tokio::test]
 async fn expired_reader_leaves_nothing() {
     let (server, locks) = server_and_manager().await;

@@ -1,6 +1,6 @@
-//! Redisson's known defects, and that this library has none of them.
+//! Redisson's known defects, which this library does not have.
 //!
-//! One row of docs/reliability.md, "Redisson's defects", for each; the test's name begins with the row's id.
+//! Each test covers one row of docs/reliability.md, "Redisson's defects". The test's name begins with the row's id.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use wheellock_tests::locks::{
 };
 use wheellock_tests::{RedisServer, eventually};
 
-/// The default: nothing ends by itself while a test runs.
+/// The default lease. No lease ends by itself while a test runs.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// The connection that the proxy accepted last.
+/// Returns the connection that the proxy accepted last.
 fn newest(proxy: &Proxy) -> u64 {
     proxy.counts().accepted - 1
 }
 
-/// In place of the `nth` reply from now on the connection ends: the server has executed, and nobody hears of it.
+/// Ends the connection in place of the `nth` reply from now on. The server has executed the request, and the client gets no reply.
 fn cut_reply(proxy: &Proxy, nth: u64, fault: &Fault) {
     proxy.rule(Rule::new(Direction::ToClient, At::Reply(nth), fault.clone()).only_on(newest(proxy)));
 }
@@ -82,7 +82,7 @@ async fn w02_an_acquire_given_up_leaves_no_orphan() {
             });
             assert!(eventually(PATIENCE, async || locks.client().stats().calls > sent).await);
             if way == "aborted" {
-                // Granted, and the answer is on its way.
+                // The lock is granted, and the reply is on its way.
                 assert!(direction == Direction::ToServer || taken(&server, "orphan").await);
                 acquire.abort();
                 assert!(acquire.await.unwrap_err().is_cancelled());
@@ -107,7 +107,7 @@ async fn w03_no_renewal_comes_after_a_release() {
     const TASKS: u64 = 64;
     const ROUNDS: u64 = 8;
     let server = RedisServer::start();
-    // Two thirds of it are what a machine may be late that does something else as well.
+    // A busy machine may be late by two thirds of this lease.
     let lease = Duration::from_millis(900);
     let locks = brisk(&server.url(), lease).await;
     let clock = locks.lock("clock").acquire().await.unwrap();
@@ -119,7 +119,7 @@ async fn w03_no_renewal_comes_after_a_release() {
             let mut random = Random::new(task);
             for _ in 0..ROUNDS {
                 let guard = lock.try_acquire_for(PATIENCE).await.unwrap().expect("freed by the last round");
-                // Around the first renewal, which is due after a third of the lease.
+                // The release falls around the first renewal, which is due after a third of the lease.
                 tokio::time::sleep(Duration::from_micros(290_000 + random.below(25_000))).await;
                 if random.below(2) == 0 {
                     drop(guard);
@@ -190,7 +190,7 @@ async fn w06_a_batch_without_an_answer_stops_no_other() {
     let proxy = Proxy::before(&server);
     let locks = brisk(&proxy.url(), Duration::from_secs(1)).await;
     let guards = acquire_many(&locks, 250).await;
-    // More than one batch holds, so the second reply is that of another batch than the first.
+    // These are more renewals than one batch holds. Therefore the second reply belongs to another batch than the first.
     cut_reply(&proxy, 1, &Fault::Rst);
     assert!(eventually(PATIENCE, async || proxy.counts().faults == 1).await);
     let until = BootInstant::now() + Duration::from_secs(2);
@@ -307,7 +307,7 @@ async fn w12_leases_below_a_millisecond_are_rejected_and_others_rounded_up() {
         assert!(matches!(error, Err(Error::InvalidLease { .. })));
     }
     for (micros, millis) in [(3_000, "3"), (3_500, "4"), (2_000_001, "2001")] {
-        // Granted, or granted so late that it is taken back: the server's TTL is what counts here.
+        // The lock is granted, or granted so late that it is released again. Only the server's TTL counts here.
         let granted = lock.with_lease(Duration::from_micros(micros)).acquire().await;
         assert!(matches!(granted, Ok(_) | Err(Error::GrantedTooLate { .. })), "{granted:?}");
         drop(granted);
@@ -336,7 +336,7 @@ async fn w14_a_replica_is_asked_nothing() {
     assert!(lock.try_acquire().await.unwrap().is_none());
     assert_eq!(guard.release().await.unwrap(), Released::Released);
     assert!(!lock.is_locked().await.unwrap(), "at once, however far behind the replica is");
-    // WAIT is about the writes of its own connection.
+    // WAIT covers only the writes of its own connection.
     let mut cli = server.connect().unwrap();
     let [_set, acknowledged] =
         [&["SET", "last", "1"][..], &["WAIT", "1", "10000"]].map(|words| cli.query(words));
@@ -398,7 +398,8 @@ async fn w16_no_wake_up_is_missed_between_the_question_and_the_sleep() {
                 assert!(!inside.swap(true, Ordering::SeqCst), "two inside");
                 yield_now().await;
                 inside.store(false, Ordering::SeqCst);
-                // Dropped: the next attempt of this task races with its own release, as that of the other does.
+                // After this drop, the next attempt of this task races with its own release. The other task's attempt races with that
+                // release, too.
                 if round % 2 == 0 {
                     drop(guard);
                 } else {
@@ -420,7 +421,7 @@ async fn w17_whoever_was_woken_and_leaves_passes_the_wake_up_on() {
     let server = RedisServer::start();
     let (holder, locks) = (manager(&server.url()).await, manager(&server.url()).await);
     for round in 0..24 {
-        // A name of its own, so that it is these waiters who are seen to listen.
+        // Each round has its own name, so only these waiters are counted as subscribers.
         let name = &format!("baton:{round}");
         let guard = holder.lock(name).acquire().await.unwrap();
         let mut waiters: Vec<_> = (0..4)
@@ -431,7 +432,8 @@ async fn w17_whoever_was_woken_and_leaves_passes_the_wake_up_on() {
             .collect();
         assert!(listeners(&server, name, 1).await && at_rest(&locks).await);
         let head = waiters.remove(0);
-        // The head leaves a little later after the release from round to round: asleep, woken, asking, with the lock.
+        // From round to round the head leaves a little later after the release. It is asleep, woken, waiting for a reply, or holds the
+        // lock.
         let release = tokio::spawn(guard.release());
         for _ in 0..round {
             yield_now().await;
@@ -460,7 +462,7 @@ async fn w17_a_waiter_whose_wait_is_over_passes_the_wake_up_on() {
             let lock = locks.lock("baton");
             async move { lock.try_acquire_for(WOKEN).await.unwrap().is_some() }
         });
-        // The release falls around the end of the first one's wait.
+        // The release falls around the end of the first waiter's wait.
         tokio::time::sleep(Duration::from_micros(39_000 + 100 * round)).await;
         assert_eq!(guard.release().await.unwrap(), Released::Released);
         assert!(second.await.unwrap(), "round {round}");
@@ -491,7 +493,7 @@ async fn w19_a_crowd_of_waiters_asks_as_one() {
     let seen = joining.stop().unwrap();
     assert_eq!(seen.iter().filter(|line| line.name() == "SUBSCRIBE").count(), 1);
     let asked = Asked::all(&seen);
-    // All of them came at once, so all asked once; whoever comes while others wait does not ask.
+    // All waiters came at once, so each of them sent a request. A waiter that comes while others wait does not send a request.
     assert!(count(&asked, |asked| asked.acquires("herd")) <= 101, "{asked:?}");
 
     let release = server.monitor();
@@ -567,7 +569,7 @@ async fn w20_a_burst_of_contention_subscribes_once() {
         assert!(listeners(&server, "burst", 1).await && at_rest(&locks).await);
         assert_eq!(guard.release().await.unwrap(), Released::Released);
         waiter.await.unwrap();
-        // Or the holder has to wait in the next round, and listens too.
+        // Otherwise the holder has to wait in the next round, and subscribes, too.
         assert!(gone(&server, "burst").await);
     }
     // A subscription lingers for 2 s.
@@ -586,12 +588,12 @@ async fn w21_a_wait_that_is_over_leaves_no_subscription() {
     let wait = async |name| {
         let (guard, lock) = (holder.lock(name).acquire().await.unwrap(), locks.lock(name));
         assert!(lock.try_acquire_for(Duration::from_millis(30)).await.unwrap().is_none());
-        // With the handle, so that it is not its end that ends the subscription.
+        // The handle is kept as well, so that its end does not end the subscription.
         (guard, lock)
     };
     let _held = wait("busy").await;
     assert!(listeners(&server, "busy", 1).await, "it lingers");
-    // The question is answered, and then nothing moves: the SUBSCRIBE is still on its way when the wait ends.
+    // The request gets its reply, and then the connection stalls. The SUBSCRIBE is still on its way when the wait ends.
     proxy.rule(Rule::new(Direction::ToServer, At::Command("SUBSCRIBE", 0), Fault::Stall));
     let _held = wait("stalled").await;
     assert!(listeners(&server, "stalled", 0).await);
@@ -600,10 +602,10 @@ async fn w21_a_wait_that_is_over_leaves_no_subscription() {
     assert!(eventually(PATIENCE, async || server.cli(&["PUBSUB", "CHANNELS"]).is_empty()).await);
 }
 
-/// How late a bounded wait may return: two cores run several tests side by side, so a task may have to wait for its turn.
-/// Far below any timeout of the connection, which is what a wait without a deadline of its own would take.
+/// Delay with which a bounded wait may return. Two cores run several tests side by side, so a task may have to wait for its turn. The delay
+/// is far below any timeout of the connection. A wait without its own deadline would take such a timeout.
 const SLACK: Duration = Duration::from_millis(250);
-/// What a connected server is given for its first answer, however short the wait.
+/// Time that a connected server gets for its first reply, however short the wait is.
 const FIRST_ANSWER: Duration = Duration::from_millis(300);
 
 #[tokio::test]
@@ -687,7 +689,7 @@ async fn w25_an_uncontended_pair_is_two_scripts_on_one_key() {
         let owner = guard.owner().to_string();
         if dropped {
             drop(guard);
-            // Asked over the same connection, so the answer comes after the release.
+            // This request uses the same connection, so its reply comes after the release.
             assert!(!lock.is_locked().await.unwrap());
         } else {
             assert_eq!(guard.release().await.unwrap(), Released::Released);

@@ -1,4 +1,4 @@
-//! Locks on a majority of servers, on three and five real ones, any minority of which may be dead, stopped, slow or cut off.
+//! Locks on a majority of three or five real servers. Any minority may be dead, stopped, slow or cut off.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use wheellock_tests::{RedisServer, eventually};
 
 const LEASE: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_secs(1);
-/// How slow a slow server is.
+/// Delay of a slow server.
 const SLOW: Duration = Duration::from_secs(2);
-/// What is done by then did not wait for a slow server.
+/// A call that ends within this time did not wait for a slow server.
 const FAST: Duration = Duration::from_secs(1);
-/// How long the managers here wait for an answer.
+/// Response timeout of the managers here.
 const ANSWER: Duration = Duration::from_secs(3);
 
 /// Independent servers, each behind a proxy.
@@ -37,7 +37,7 @@ impl Fleet {
         Self::of((0..count).map(|_| RedisServer::start()).collect())
     }
 
-    /// Servers that keep their data when they are killed.
+    /// Starts servers that keep their data when they are killed.
     fn start_durable(count: usize) -> Self {
         let durable = || RedisServer::builder().arg("appendonly", "yes").arg("appendfsync", "always").start();
         Self::of((0..count).map(|_| durable()).collect())
@@ -48,7 +48,7 @@ impl Fleet {
         Self { servers, proxies }
     }
 
-    /// A process of its own, as far as the servers can tell.
+    /// Returns a manager that is a separate process as far as the servers can tell.
     async fn red(&self, lease: Duration, answer: Duration) -> RedLockManager {
         let mut managers = Vec::new();
         for proxy in &self.proxies {
@@ -57,7 +57,7 @@ impl Fleet {
         RedLockManager::new(managers).await.expect("all are up")
     }
 
-    /// Whether none of the servers that can be asked has the key, sooner or later.
+    /// Returns true once no running server has the key.
     async fn free(&self, key: &str) -> bool {
         for server in self.servers.iter().filter(|server| server.is_up()) {
             if !gone(server, key).await {
@@ -67,7 +67,7 @@ impl Fleet {
         true
     }
 
-    /// A holder that exists on this server only.
+    /// Adds a holder that exists on this server only.
     fn hold_elsewhere(&self, place: usize, key: &str, lease: Duration) {
         assert_eq!(self.servers[place].cli(&["HSET", key, STRANGER, "1"]), "1");
         assert_eq!(self.servers[place].cli(&["PEXPIRE", key, &lease.as_millis().to_string()]), "1");
@@ -85,7 +85,7 @@ impl Fleet {
             Break::Slow => self.slow(place, SLOW),
             Break::Cut => {
                 self.proxies[place].gate(Gate::Silent);
-                // What is under way arrives when it is mended, as after a partition.
+                // Bytes that are under way arrive when the connection is mended, as after a partition.
                 self.proxies[place].strike(Direction::ToClient, Fault::Stall);
                 self.proxies[place].strike(Direction::ToServer, Fault::Stall);
             }
@@ -159,7 +159,7 @@ async fn a_majority_decides_and_the_others_join() {
 /// Any minority is killed, stopped, slow or cut off.
 #[test]
 fn a_broken_minority_changes_nothing() {
-    // A thread each: while one starts its servers, none of the others is kept from hearing its own in time.
+    // Each case has its own thread. A case that starts its servers must not delay the replies that other cases wait for.
     std::thread::scope(|threads| {
         for (how, count) in BREAKS.into_iter().flat_map(|how| [3, 5].map(|count| (how, count))) {
             threads.spawn(move || {
@@ -230,7 +230,7 @@ async fn a_broken_majority_is_an_error_in_time_and_no_busy_lock() {
 #[tokio::test]
 async fn a_waiter_does_not_take_a_majority_that_dies_for_a_busy_lock() {
     let mut fleet = Fleet::start(3);
-    // Their time is up before any answer is overdue.
+    // These waits end before any reply is overdue.
     let (red, other) = (fleet.red(LEASE, ANSWER).await, fleet.red(LEASE, SHORT).await);
     let guard = other.lock("l").acquire().await.unwrap();
     assert!(all_joined(&guard, 3).await);
@@ -247,7 +247,7 @@ async fn a_waiter_does_not_take_a_majority_that_dies_for_a_busy_lock() {
     drop(guard);
 }
 
-/// What the servers said when the lock was taken last is no answer.
+/// The servers' replies to the last acquire do not answer a new request.
 #[tokio::test]
 async fn who_waits_behind_one_whom_nobody_answers_is_not_told_that_the_lock_is_busy() {
     let fleet = Fleet::start(3);
@@ -264,7 +264,7 @@ async fn who_waits_behind_one_whom_nobody_answers_is_not_told_that_the_lock_is_b
     drop(asking.await.unwrap());
 }
 
-/// Redisson's old cases.
+/// These are Redisson's old cases.
 #[tokio::test]
 async fn two_of_three_held_elsewhere_is_busy_one_of_three_is_not() {
     let mut fleet = Fleet::start(3);
@@ -287,7 +287,7 @@ async fn two_of_three_held_elsewhere_is_busy_one_of_three_is_not() {
     let guard = red.lock("down").acquire().await.unwrap();
     assert_eq!(guard.release().await.unwrap(), Released::Released);
 
-    // One is dead, and one of the two others is held elsewhere.
+    // One server is dead, and the lock is held elsewhere on one of the two others.
     fleet.hold_elsewhere(1, "both", LEASE);
     assert!(red.lock("both").try_acquire().await.unwrap().is_none());
     assert!(gone(&fleet.servers[2], "both").await);
@@ -296,7 +296,7 @@ async fn two_of_three_held_elsewhere_is_busy_one_of_three_is_not() {
 #[tokio::test]
 async fn who_grants_late_joins_and_a_later_failure_is_survived() {
     let mut fleet = Fleet::start(3);
-    // Renewed only after the late one has joined.
+    // The renewal comes only after the late server has joined.
     let red = fleet.red(3 * SHORT, ANSWER).await;
     fleet.slow(2, SHORT / 4);
     let guard = red.lock("l").acquire().await.unwrap();
@@ -362,7 +362,7 @@ async fn a_guard_that_ends_takes_late_members_with_it() {
 async fn what_was_granted_without_an_answer_is_released() {
     let fleet = Fleet::start(3);
     let red = fleet.red(LEASE, SHORT / 2).await;
-    // Two servers execute the attempt, and their answers never come.
+    // Two servers execute the attempt, and their replies never come.
     for place in [0, 1] {
         fleet.proxies[place].strike(Direction::ToClient, Fault::Blackhole);
     }
@@ -392,7 +392,7 @@ async fn a_waiter_is_woken_by_the_release_or_the_end_of_the_lease() {
     drop(guard);
     assert!(fleet.free("l").await);
 
-    // Holders that died, on three servers.
+    // The holders on three servers have died.
     for place in [0, 2, 3] {
         fleet.hold_elsewhere(place, "dead", Duration::from_millis(300));
     }
@@ -400,7 +400,7 @@ async fn a_waiter_is_woken_by_the_release_or_the_end_of_the_lease() {
         tokio::time::timeout(WOKEN, there.lock("dead").acquire()).await.expect("looked again").unwrap();
     drop(guard);
 
-    // It takes one of two that release.
+    // One release is enough, although two of the three holders remain.
     for place in [0, 2, 3] {
         fleet.hold_elsewhere(place, "some", LEASE);
     }
@@ -497,7 +497,7 @@ async fn fixed_leases_end_in_time_and_are_extended_by_hand() {
     assert!(!guard.is_valid() && guard.renew().await.is_err());
     assert!(fleet.free("l").await);
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
-    // A grant that takes longer than its lease is none. A wait without a limit would ask for ever.
+    // A grant that takes longer than its lease is not a grant. A wait without a limit would send requests for ever.
     (0..2).for_each(|place| fleet.slow(place, Duration::from_millis(300)));
     let short = red.lock("late").with_lease(Duration::from_millis(100));
     let late = short.try_acquire_for(Duration::from_secs(1)).await;
@@ -612,7 +612,7 @@ async fn threads_take_it_too_and_again() {
     assert!(fleet.free("l").await && fleet.free("s").await);
 }
 
-/// Each server is away for two leases, one after the other, and comes back with its data or without. Async and blocking
+/// Each server is away for two leases, one server after the other. The server comes back with its data or without. Async and blocking
 /// holders keep their locks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rolling_restart_keeps_hold() {
@@ -655,7 +655,7 @@ async fn rolling_restart(forgets: bool) {
     assert!(fleet.free("l").await && fleet.free("t").await);
 }
 
-/// Three processes of four tasks each want one lock, and write down whether two were inside at once.
+/// Three processes of four tasks each. All tasks want one lock, and record whether two tasks were inside at once.
 struct Crowd {
     tasks: JoinSet<()>,
     overlaps: Arc<AtomicUsize>,
@@ -665,7 +665,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// Works for `seconds`, or for as long as the environment says.
+    /// Starts the tasks. They work for `seconds`, or for the time that the environment sets.
     async fn gather(fleet: &Fleet, seconds: u64, longest_hold: Duration) -> Self {
         let asked = std::env::var("WHEELLOCK_SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
         let until = Instant::now() + Duration::from_secs(asked.unwrap_or(seconds));
@@ -687,11 +687,11 @@ impl Crowd {
                             Err(error) => panic!("{error}"),
                         };
                         let Some(token) = cell.enter(|| guard.is_valid()).unwrap() else { continue };
-                        // One hold in sixteen is a long one.
+                        // One hold in sixteen is a long hold.
                         let longest = if random.below(16) == 0 { longest_hold } else { BRIEF };
                         let hold = random.below(u64::try_from(longest.as_micros()).unwrap());
                         tokio::time::sleep(Duration::from_micros(hold)).await;
-                        // In this order: see `Witness`.
+                        // The order of these steps matters: see `Witness`.
                         if cell.entered_since(token).unwrap().is_some() && guard.is_valid() {
                             overlaps.fetch_add(1, Ordering::SeqCst);
                         }
@@ -732,7 +732,7 @@ async fn no_two_are_inside_whatever_happens_to_a_minority() {
     let crowd = Crowd::gather(&fleet, 6, BRIEF).await;
     let mut random = Random::new(42);
     while Instant::now() + SHORT / 2 < crowd.until {
-        // Killing is left out: a server that comes back empty is no member of a quorum for a lease.
+        // No server is killed here. A server that comes back empty is not a member of a quorum for one lease.
         let how = BREAKS[1 + usize::try_from(random.below(3)).unwrap()];
         let first = usize::try_from(random.below(5)).unwrap();
         for place in [first, (first + 2) % 5] {
@@ -746,7 +746,7 @@ async fn no_two_are_inside_whatever_happens_to_a_minority() {
     crowd.disperse(&fleet).await;
 }
 
-/// All servers restart with their data, one after the other, again and again; some holds outlast several restarts.
+/// All servers restart with their data, one after the other, again and again. Some holds outlast several restarts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rolling_restarts_admit_no_second_holder() {
     let mut fleet = Fleet::start_durable(3);
@@ -763,7 +763,8 @@ async fn rolling_restarts_admit_no_second_holder() {
     crowd.disperse(&fleet).await;
 }
 
-/// Two of five are slow, and somebody else has one of the others: nobody keeps the fast ones while it waits for the slow ones.
+/// Two of five servers are slow, and another holder has the lock on a third server. The caller does not keep the fast servers while it
+/// waits for the slow servers.
 #[tokio::test]
 async fn a_split_does_not_wait_for_the_slowest() {
     let fleet = Fleet::start(5);
@@ -776,12 +777,12 @@ async fn a_split_does_not_wait_for_the_slowest() {
     assert!(lock.try_acquire().await.unwrap().is_none());
     assert!(gone(&fleet.servers[1], "l").await && gone(&fleet.servers[2], "l").await);
     assert!(began.elapsed() < FAST, "{:?}", began.elapsed());
-    // Those who wait come to the point where it takes a slow one.
+    // A waiter reaches the point at which its majority needs a slow server.
     let guard = lock.acquire().await.unwrap();
     assert!(guard.is_valid());
 }
 
-/// A waiter that held its minority until the slow servers answer would keep others from it.
+/// A waiter that kept its minority until the slow servers reply would block other callers.
 #[tokio::test]
 async fn split_waiter_gives_back_before_slow_answers() {
     let fleet = Fleet::start(5);
@@ -798,7 +799,7 @@ async fn split_waiter_gives_back_before_slow_answers() {
     assert!(waiter.await.unwrap().is_valid());
 }
 
-/// Nine processes at once, so that the members are split between them again and again.
+/// Nine processes request the lock at once, so the members are split between them again and again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn contenders_do_not_keep_each_other_from_the_quorum() {
     let fleet = Fleet::start(5);

@@ -1,5 +1,5 @@
-//! A server that serves and takes no writes for the moment, for want of replicas or memory: a wait outlasts that, and a call that does
-//! not wait is told.
+//! A server that refuses writes, for want of replicas or memory. The server still serves other requests. A wait outlasts the refusals, and
+//! a call that does not wait returns the error.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,12 +9,12 @@ use wheellock::{Election, Error, Lock, LockManager, RedLockManager, Released, bl
 use wheellock_tests::RedisServer;
 use wheellock_tests::locks::{PATIENCE, adjusted, at_rest, gone};
 
-/// The settings that make a server refuse writes, the values that do, and what the server says.
+/// Setting that makes a server refuse writes, its value, and the server's error code.
 const SHORTAGES: [(&str, &str, &str); 2] =
     [("min-replicas-to-write", "1", "NOREPLICAS"), ("maxmemory", "1", "OOM")];
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// A server, and a manager whose response timeout is shorter than any shortage here.
+/// Returns a server, and a manager whose response timeout is shorter than any shortage here.
 async fn server_and_manager() -> (RedisServer, LockManager) {
     let server = RedisServer::start();
     let adjust = |config: &mut wheellock::client::Config| config.response_timeout = RESPONSE_TIMEOUT;
@@ -41,7 +41,7 @@ fn kinds(locks: &LockManager) -> Vec<Lock> {
 
 type Wait = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
-/// One wait for each kind, without a limit and with one. Each drops what it was granted.
+/// Returns one wait for each kind without a limit, and one with a limit. Each wait drops its grant.
 async fn waits(locks: &LockManager) -> Vec<Wait> {
     let mut waits: Vec<Wait> = Vec::new();
     for (lock, limited) in kinds(locks).into_iter().zip(kinds(locks)) {
@@ -64,7 +64,7 @@ async fn waits(locks: &LockManager) -> Vec<Wait> {
     waits
 }
 
-/// L3: as long as the wait lasts, and for longer than the response timeout.
+/// L3: a wait outlasts refused writes for as long as it lasts, and for longer than the response timeout.
 #[tokio::test]
 async fn waits_outlast_refused_writes() {
     for (setting, value, _) in SHORTAGES {
@@ -89,7 +89,7 @@ async fn waits_outlast_refused_writes() {
     }
 }
 
-/// A call that does not wait is told, and so is one whose wait ends before the shortage does.
+/// A call that does not wait returns the error. So does a call whose wait ends before the shortage does.
 #[tokio::test]
 async fn calls_without_wait_are_told_refused_writes() {
     for (setting, value, code) in SHORTAGES {
@@ -115,7 +115,7 @@ async fn calls_without_wait_are_told_refused_writes() {
     }
 }
 
-/// A release outlasts a short shortage. After a long one its error says that it goes on, and it does.
+/// A release outlasts a short shortage. After a long shortage its error says that the release continues, and it does.
 #[tokio::test]
 async fn refused_releases_are_repeated() {
     let (server, locks) = server_and_manager().await;
@@ -137,7 +137,7 @@ async fn refused_releases_are_repeated() {
     }
 }
 
-/// L3: threads wait as tasks do.
+/// L3: threads outlast refused writes as tasks do.
 #[test]
 fn threads_outlast_refused_writes() {
     let server = RedisServer::start();

@@ -1,144 +1,147 @@
-//! One thing that happened, as a value. Owns the vocabulary of histories, not its spelling.
+//! An event of a history, as a value.
+//!
+//! Defines the vocabulary of histories, not its text form.
 
-/// One thing that happened.
+/// An event.
 ///
-/// All times are nanoseconds of `CLOCK_BOOTTIME`, which all processes of a machine share. An event that ends something
-/// the library did is recorded after the call returned, one that begins something before the call: what is measured
-/// between two events is never longer than the truth for a belief, and never shorter for a wait.
+/// All times are nanoseconds of `CLOCK_BOOTTIME`, which all processes of a machine share. The end of a library call is recorded after the
+/// call returned, and the begin is recorded before the call. So the time between two events is never too long for a belief, and never too
+/// short for a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When.
+    /// The time.
     pub at: u64,
-    /// Whose process: 0 is the campaign itself, and every incarnation of a worker has a number of its own.
+    /// The process. The campaign itself is 0, and every incarnation of a worker has a new number.
     pub process: u32,
-    /// Which of its tasks; 0 if none in particular.
+    /// The task of the process, or 0 for an event without a task.
     pub task: u32,
-    /// Which operation of the process; 0 if none. One operation is one attempt to acquire and all that follows from it.
+    /// The operation of the process, or 0 for an event without an operation. An operation is an attempt to acquire, with all its later
+    /// events.
     pub op: u64,
-    /// The lock's name; empty if none in particular.
+    /// The lock's name, or an empty text for an event without a lock.
     pub lock: String,
-    /// What.
+    /// The kind of event.
     pub what: What,
 }
 
-/// Processes with a greater number are those of another library.
+/// The highest number of a process with our library. Processes with a greater number use another library.
 pub const OTHERS: u32 = 1000;
 
-/// What happened.
+/// A kind of event, with its details.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    /// The terms under which everything else is judged, in nanoseconds. Comes once, first.
+    /// The parameters of the checkers, in nanoseconds. The event occurs once, at the beginning.
     Setup {
-        /// The longest lease anybody asks for; or, if that is longer, for how long one who has died is in the way of others.
+        /// The longest lease of any request. If a dead waiter blocks others for longer than that, this longer time.
         longest: u64,
         /// The connection's response timeout.
         patience: u64,
-        /// How long a release may take to reach a waiter while nothing is disturbed.
+        /// The time within which a release reaches a waiter while no fault is active.
         wake: u64,
     },
-    /// What is called a lock here is a pool: so many permits of it may be had at once. Comes before they are asked for.
+    /// The lock of this event is a pool with this number of permits. The event occurs before the pool is used.
     Pool {
-        /// How many.
+        /// The number of permits.
         permits: u64,
     },
-    /// The operation is about so many permits of a pool; of one, where nothing is said.
+    /// The operation wants this number of permits of a pool. Without this event, the operation wants one permit.
     Takes {
-        /// How many.
+        /// The number of permits.
         permits: u64,
     },
-    /// The lock is about to be asked for.
+    /// The process is about to acquire the lock.
     Invoked {
-        /// How.
+        /// The kind of attempt.
         kind: Kind,
-        /// Whether the watchdog is to renew it.
+        /// True if the watchdog has to renew the lease.
         renewed: bool,
         /// The lease.
         lease: u64,
-        /// When the wait is to end, if it is to.
+        /// The deadline of the wait, if there is one.
         deadline: Option<u64>,
-        /// The owner, if it was chosen before; empty otherwise.
+        /// The owner, if the caller chose it before; empty otherwise.
         owner: String,
-        /// Whether others who share may hold it at the same time.
+        /// True if other shared holds may exist at the same time.
         shared: bool,
     },
-    /// The guard is here.
+    /// The caller got the guard.
     Granted {
         /// The owner's text.
         owner: String,
-        /// Until when it says it may be believed.
+        /// The guard's `valid_until`.
         valid_until: u64,
-        /// Its fencing token, if its kind of lock has them.
+        /// The fencing token, for a fenced lock.
         token: Option<u64>,
     },
     /// The wait ended without the lock.
     NotGranted,
     /// The acquire failed.
     Failed {
-        /// Whether it may have taken effect.
+        /// Whether the acquire may have taken effect.
         outcome: Outcome,
         /// The error's text.
         text: String,
     },
     /// The future of the acquire was dropped.
     Cancelled,
-    /// The guard's `valid_until` was seen to have changed.
+    /// The guard's `valid_until` had changed.
     Moved {
         /// Its new value.
         valid_until: u64,
     },
-    /// The guard was asked at this time, or later, whether it is valid, and said yes.
+    /// The guard answered, at this time or later, that it is valid.
     Claimed {
-        /// The larger one of its `valid_until` before and after.
+        /// The later value of `valid_until` before and after that answer.
         until: u64,
     },
-    /// The guard said that it is not valid.
+    /// The guard answered that it is not valid.
     Disclaimed,
     /// The guard reported the loss.
     Lost {
-        /// Why.
+        /// The reason.
         reason: Reason,
-        /// Its `valid_until` then.
+        /// The guard's `valid_until` at that time.
         valid_until: u64,
     },
-    /// The guard is about to be released with confirmation.
+    /// The process is about to release the guard with confirmation.
     Releasing,
     /// The release was confirmed.
     Released,
     /// The release found the lock lost.
     AlreadyLost,
-    /// The release failed, or its future was dropped; it goes on in the background.
+    /// The release failed, or its future was dropped. The release continues in the background.
     Unconfirmed {
         /// The error's text.
         text: String,
     },
-    /// The guard is about to be dropped.
+    /// The process is about to drop the guard.
     Dropped,
     /// The witness let the holder in.
     Entered {
-        /// Grows with every entry.
+        /// The token of the entry. It grows with every entry.
         token: u64,
     },
-    /// The holder told the witness that it is leaving.
+    /// The holder reported to the witness that it leaves.
     Left,
-    /// The witness knows another holder, and after that the guard still said it was valid: two believed at once.
+    /// The witness knows another holder, and the guard still reported that it was valid. Both holders believed at the same time.
     Overlap {
-        /// The other one's token.
+        /// The other holder's token.
         other: u64,
     },
-    /// A write with a token was offered to the resource that checks tokens.
+    /// The process sent a write with a token to the resource that checks tokens.
     Wrote {
         /// The token.
         token: u64,
         /// The highest token the resource had accepted before.
         highest: u64,
-        /// Whether it took the write.
+        /// True if the resource accepted the write.
         accepted: bool,
     },
     /// The process started.
     Started,
-    /// The process ended in good order: nothing of its is pending.
+    /// The process ended in good order, without pending requests.
     Finished,
-    /// The process' manager begins to shut down: from here on nothing that it gave back is given back again.
+    /// The process' manager begins to shut down. From here on, it does not retry its releases.
     ShutDown,
     /// The process was killed.
     Killed,
@@ -146,81 +149,82 @@ pub enum What {
     Stopped,
     /// The process was continued.
     Continued,
-    /// The process' runtime did not run its tasks from here on; the campaign's own process: a CPU ran nothing for it.
+    /// From here on, the process' runtime did not run its tasks. For the campaign's own process: a CPU did not run its thread.
     Stalled {
-        /// Until then.
+        /// The end of the stall.
         until: u64,
     },
     /// A fault begins.
     Begins {
-        /// Which.
+        /// The fault.
         fault: Fault,
-        /// What in particular.
+        /// Its details.
         detail: String,
     },
     /// A fault ends.
     Ends {
-        /// Which.
+        /// The fault.
         fault: Fault,
     },
-    /// The server was asked who holds the lock.
+    /// The server reported a holder of the lock.
     Holder {
         /// The owner's text.
         owner: String,
     },
-    /// From here on a lock is a majority of independent servers: one that joins late may make up for one that has forgotten, and then
-    /// nothing is lost that could be told.
+    /// From here on, a lock is a majority of independent servers. A server that joins late can replace a server that has lost the lock.
+    /// Then the hold is not lost, and the guard does not report a loss.
     Majority,
-    /// From here on what the server does to the queues of its locks is read without a gap.
+    /// From here on, the server's changes of its locks' queues are read without a gap.
     Watched,
-    /// The server put somebody at the end of a lock's queue.
+    /// The server added a waiter to the end of a lock's queue.
     Queued {
         /// The owner's text.
         owner: String,
     },
-    /// The server wrote down that somebody holds a lock.
+    /// The server recorded a holder of a lock.
     Served {
         /// The owner's text.
         owner: String,
     },
-    /// The latch is about to be waited for.
+    /// The process is about to wait for the latch.
     Awaits {
-        /// When the wait is to end, if it is to.
+        /// The deadline of the wait, if there is one.
         deadline: Option<u64>,
     },
     /// The wait for a latch ended because it was open.
     Passed,
-    /// A latch is about to be changed.
+    /// The process is about to change a latch.
     Changes {
-        /// How.
+        /// The change.
         how: Change,
     },
     /// The latch was changed, or needed no change.
     Changed {
-        /// What the call returned.
+        /// The return value of the call.
         answer: u64,
     },
-    /// What the server knows of a latch from here on.
+    /// The server's state of a latch from here on.
     Latch {
-        /// How often it is to be counted down still; 0 if it is open.
+        /// The remaining count. An open latch has the count 0.
         left: u64,
-        /// When the last one of this name has opened, by the server's clock: another one has since then if this is not what it was.
+        /// The time of the last opening of a latch with this name, by the server's clock. If it differs from an earlier value, another
+        /// latch has opened since.
         opened: u64,
     },
-    /// From here on nothing is disturbed, and no new operation begins.
+    /// From here on, no fault is active, and no new operation begins.
     Healed,
-    /// Something was counted after everything had ended.
+    /// A count after all operations had ended.
     Probe {
-        /// What.
+        /// The counted things.
         name: String,
-        /// How many there were.
+        /// The number found.
         found: u64,
-        /// How many there may be.
+        /// The number allowed.
         allowed: u64,
     },
 }
 
-/// How a lock was asked for.
+/// The kind of an attempt to acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `acquire`
@@ -229,13 +233,13 @@ pub enum Kind {
     Try,
     /// `try_acquire_for`
     TryFor,
-    /// By an owner that holds the lock already.
+    /// An attempt of an owner that already holds the lock.
     Again,
     /// `Lock::run`
     Run,
 }
 
-/// What may be done to a latch.
+/// A change of a latch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// `try_set_count`
@@ -249,29 +253,29 @@ pub enum Change {
 /// Whether a failed operation may have taken effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
-    /// Certainly not: it was never sent.
+    /// No: the request was never sent.
     NotSent,
-    /// Certainly not: the server refused it.
+    /// No: the server rejected it.
     Rejected,
-    /// Nobody knows.
+    /// Unknown.
     MaybeExecuted,
 }
 
-/// Why a lock was lost, in the guard's words.
+/// The reason of a loss, as the guard reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// Its lease ran out.
+    /// The lease ended.
     Expired,
     /// The server does not know the owner.
     NotOwner,
 }
 
-/// What can be wrong outside the library.
+/// A fault outside the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// The server is dead.
     Down,
-    /// The server has lost or is losing what it knew.
+    /// The server has lost or is losing data.
     Forgot,
     /// The server's clock was moved.
     Clock,
@@ -279,20 +283,20 @@ pub enum Fault {
     Evicting,
     /// Connections were cut.
     Cut,
-    /// Messages are lost or late.
+    /// Messages are lost or delayed.
     Deaf,
-    /// Nothing arrives any more, and nobody is told.
+    /// Bytes do not arrive any more, and neither side gets an error.
     Silent,
-    /// The server answers late, or not at all for a while.
+    /// The server replies late, or for a while not at all.
     Slow,
-    /// The server's scripts were forgotten.
+    /// The server lost its scripts.
     Flushed,
-    /// Another server takes over, which has not heard of what was released last.
+    /// Another server takes over, without the latest releases.
     Replaced,
 }
 
 impl Fault {
-    /// Every fault.
+    /// All faults.
     pub const ALL: [Self; 10] = [
         Self::Down,
         Self::Forgot,
@@ -306,13 +310,14 @@ impl Fault {
         Self::Replaced,
     ];
 
-    /// Whether locks may vanish from the server before their time: the only excuse for two holders.
+    /// Returns true if locks may vanish from the server before their time. This is the only excuse for two holders.
     #[must_use]
     pub fn loses_locks(self) -> bool {
         matches!(self, Self::Forgot | Self::Clock | Self::Evicting)
     }
 
-    /// Whether a request may fail or be late for it. A forgotten script is repeated at once.
+    /// Returns true if a request may fail or be late because of the fault. A missing script does not count, because the library resends it
+    /// at once.
     #[must_use]
     pub fn disturbs(self) -> bool {
         self != Self::Flushed

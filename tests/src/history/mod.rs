@@ -1,8 +1,8 @@
-//! What happened, as it was seen from outside the library, and whether that may happen.
+//! Histories of events, and the checkers that judge them.
 //!
-//! Worker processes record every operation on one clock ([`Recorder`]); a [`Witness`] that shares no code with the
-//! library says who was inside; [`check`] judges the merged [`History`]. A history is text, so it can be kept, read,
-//! cut down by hand and judged again. Nothing here knows the lock layer or a runtime.
+//! Worker processes record every operation on a shared clock ([`Recorder`]). A [`Witness`], which shares no code with the library, records
+//! the holders. [`check`] judges the merged [`History`]. A history is text, so a maintainer can store, read, shorten and recheck it. This
+//! module does not know the lock layer or a runtime.
 
 mod checkers;
 mod event;

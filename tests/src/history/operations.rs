@@ -1,117 +1,119 @@
-//! Events put together: one operation is an attempt to acquire and all that followed. Pure.
+//! Operations, built from the events of a history.
+//!
+//! An operation is an attempt to acquire with all its later events. Pure.
 
 use std::collections::HashMap;
 
 use super::event::{Event, Kind, Outcome, Reason, What};
 
-/// One attempt to acquire a lock, and what followed.
+/// An attempt to acquire a lock, with all later events.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// Its process and its number there.
+    /// The process and the operation's number there.
     pub id: (u32, u64),
     /// The task.
     pub task: u32,
     /// The lock.
     pub lock: String,
-    /// How it asked.
+    /// The kind of attempt.
     pub kind: Kind,
-    /// Whether the watchdog was to renew the lease.
+    /// True if the watchdog had to renew the lease.
     pub renewed: bool,
     /// The lease, in nanoseconds.
     pub lease: u64,
-    /// When it asked.
+    /// The begin of the attempt.
     pub invoked: u64,
-    /// When its hold was asked for: by itself, or by the first of those of its process who have handed it over since, which is told by
-    /// its `valid_until`.
+    /// The time at which the hold was requested. After hand-overs, it is the request of the first operation of the process; the operations
+    /// share a `valid_until`.
     pub since: u64,
-    /// When its wait was to end.
+    /// The deadline of the wait.
     pub deadline: Option<u64>,
-    /// Its owner; empty if nobody has learnt of it.
+    /// The owner; empty if it is unknown.
     pub owner: String,
-    /// Whether others who share may hold the lock at the same time.
+    /// True if other shared holds may exist at the same time.
     pub shared: bool,
-    /// How many permits of a pool it is about.
+    /// The number of permits of a pool.
     pub permits: u64,
-    /// The fencing token of its grant.
+    /// The fencing token of the grant.
     pub token: Option<u64>,
-    /// How the acquire ended, and when.
+    /// The time and the kind of the acquire's end.
     pub answer: Option<(u64, Answer)>,
-    /// When the holder believed, if it was granted.
+    /// The time in which the holder believed, if the lock was granted.
     pub belief: Option<Belief>,
-    /// The last `valid_until` known.
+    /// The last known `valid_until`.
     pub valid_until: u64,
-    /// When the guard said that it was lost, and why.
+    /// The time and the reason of the reported loss, and the guard's `valid_until` then.
     pub lost: Option<(u64, Reason, u64)>,
-    /// When the holder began to give the lock back, if it did.
+    /// The begin of the release, if there was one.
     pub ended: Option<u64>,
-    /// How that ended, and when.
+    /// The time and the kind of the release's end.
     pub ending: Option<(u64, Ending)>,
-    /// When its process was killed, if that was before the end.
+    /// The kill of the process, if it was killed before the end.
     pub killed: Option<u64>,
-    /// Its last event.
+    /// The time of the last event.
     pub last: u64,
-    /// Its events, as places in the history.
+    /// The operation's events, as indices into the history.
     pub events: Vec<usize>,
 }
 
-/// How an acquire ended.
+/// The end of an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// With the lock.
+    /// The lock was granted.
     Granted,
-    /// Without.
+    /// The lock was not granted.
     NotGranted,
-    /// With an error.
+    /// The acquire failed.
     Failed(Outcome),
-    /// Its future was dropped.
+    /// The future was dropped.
     Cancelled,
 }
 
-/// How giving the lock back ended.
+/// The end of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Confirmed.
+    /// The server confirmed the release.
     Released,
-    /// There was nothing left to release.
+    /// The hold was already lost.
     AlreadyLost,
-    /// Nobody knows; it goes on in the background.
+    /// Unknown: the release continues in the background.
     Unconfirmed,
     /// The guard was dropped.
     Dropped,
 }
 
-/// The time in which a holder had every right to work.
+/// The time in which a holder was entitled to work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Belief {
     /// The return of the acquire.
     pub from: u64,
-    /// The first of: the release is about to be sent, the loss was told, the guard called itself invalid, `valid_until`
-    /// as last seen has come, the process was killed.
+    /// The end. It is the first of these events: the release is about to be sent, the loss was reported, the guard called itself invalid,
+    /// the last known `valid_until` has passed, or the process was killed.
     pub to: u64,
 }
 
 impl Operation {
-    /// Whether it asked for longer than one answer takes.
+    /// Returns true if the operation waits beyond the first reply.
     #[must_use]
     pub fn waits(&self) -> bool {
         matches!(self.kind, Kind::Acquire | Kind::TryFor | Kind::Run)
     }
 
-    /// Whether it asked again until its time was up. Who asks for a lock where others ask for several at once waits for nobody's turn, and
-    /// has such a time nevertheless.
+    /// Returns true if the operation polled until its deadline. An attempt on one lock of a set does not wait for a turn, but has a
+    /// deadline nevertheless.
     #[must_use]
     pub fn asks_again(&self) -> bool {
         self.waits() || self.deadline.is_some()
     }
 
-    /// When its acquire was over, as far as the history goes.
+    /// Returns the end of the acquire, if the history contains it.
     #[must_use]
     pub fn answered(&self) -> Option<u64> {
         self.answer.map(|(at, _)| at)
     }
 }
 
-/// Puts the events of every operation together, in the order in which they began.
+/// Collects the events of every operation. The operations are in the order of their begins.
 #[must_use]
 pub fn operations(events: &[Event]) -> Vec<Operation> {
     let mut operations: Vec<Operation> = Vec::new();
@@ -187,7 +189,7 @@ impl Operation {
             What::Failed { outcome, .. } => self.answer = Some((at, Answer::Failed(*outcome))),
             What::Cancelled => self.answer = Some((at, Answer::Cancelled)),
             What::Moved { valid_until } => {
-                // What moves after it has passed brings nothing back.
+                // A change of `valid_until` after its expiry does not restore the belief.
                 self.believed_until(if at > self.valid_until { self.valid_until } else { u64::MAX });
                 self.valid_until = *valid_until;
             }

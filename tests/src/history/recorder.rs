@@ -1,4 +1,6 @@
-//! Writes down what happens as it happens. Owns the file of one process.
+//! The history file of a process.
+//!
+//! Writes each event when it occurs.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -6,7 +8,7 @@ use std::path::Path;
 
 use super::event::{Event, What};
 
-/// The file of one process: one write for each event, so that a SIGKILL loses at most half a line.
+/// The file of a process. The recorder writes each event separately, so that a SIGKILL loses at most half a line.
 #[derive(Debug)]
 pub struct Recorder {
     file: File,
@@ -14,26 +16,26 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Appends to `directory/<process>.history`.
+    /// Opens `directory/<process>.history` for appending.
     ///
     /// # Errors
     ///
-    /// Those of opening the file.
+    /// Errors of opening the file.
     pub fn create(directory: &Path, process: u32) -> io::Result<Self> {
         let path = directory.join(format!("{process}.history"));
         Ok(Self { file: OpenOptions::new().append(true).create(true).open(path)?, process })
     }
 
-    /// Records what happens now.
+    /// Records an event of this moment.
     ///
     /// # Panics
     ///
-    /// If the file cannot be written: a history with holes proves nothing.
+    /// If the file cannot be written, because an incomplete history does not prove anything.
     pub fn now(&self, task: u32, op: u64, lock: &str, what: What) {
         self.at(now(), task, op, lock, what);
     }
 
-    /// Records what happened at a moment that was noted before.
+    /// Records an event of an earlier moment.
     ///
     /// # Panics
     ///
@@ -42,7 +44,7 @@ impl Recorder {
         self.write(&Event { at, process: self.process, task, op, lock: lock.to_owned(), what });
     }
 
-    /// Records what happens to another process.
+    /// Records an event of another process.
     ///
     /// # Panics
     ///
@@ -56,7 +58,7 @@ impl Recorder {
     }
 }
 
-/// `CLOCK_BOOTTIME` in nanoseconds: all processes share it, and it goes on during suspend.
+/// Returns `CLOCK_BOOTTIME` in nanoseconds. All processes share this clock, and it continues during suspend.
 #[must_use]
 pub fn now() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);

@@ -1,11 +1,13 @@
-//! Who is inside a pool, according to the kernel: one file for each permit, which `flock` gives to one at a time. Owns the truth
-//! about pools as [`Cell`](super::Cell) does about locks.
+//! The slots of a pool, which show the processes inside.
+//!
+//! A pool has a file for each permit, and the kernel's `flock` gives each file to one task at a time. The module is the truth about pools,
+//! as [`Cell`](super::Cell) is about locks.
 //!
 //! # Why a pool found full is certain
 //!
-//! Who enters does so under the file lock of the gate, and asks every place. Nobody else enters meanwhile, so a place that is
-//! taken when it is asked was taken when the first one was; and who enters was granted before, and is still valid after. The kernel
-//! takes the places back of who is killed.
+//! A task enters under the file lock of the gate, and tries every slot. No other task enters meanwhile. So a slot that is taken when it is
+//! tried was also taken when the first slot was tried. A task that enters got its grant before that, and is still valid afterwards. The
+//! kernel frees the slots of a killed process.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,30 +16,30 @@ use std::path::Path;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// The places of one pool. Every task opens its own: `flock` excludes open files, not processes.
+/// The slots of a pool. Every task opens its own files, because `flock` excludes open files, not processes.
 #[derive(Debug)]
 pub struct Slots {
     gate: File,
     places: Vec<File>,
 }
 
-/// What came of trying to enter.
+/// The result of an attempt to enter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// These places are taken.
+    /// The task took these slots.
     In(Vec<usize>),
-    /// There were too few places left, all in one moment at which the one who wanted them was valid.
+    /// Too few slots were free, all at the same moment, while the entering task was valid.
     Full,
-    /// Nothing can be said: another process has the gate, or who wanted in was not valid.
+    /// Unknown: another process held the gate, or the entering task was not valid.
     NotNow,
 }
 
 impl Slots {
-    /// The places of the pool `name`, in a directory that all its users share.
+    /// Opens the slots of the pool `name`, in a directory that all its users share.
     ///
     /// # Errors
     ///
-    /// Those of opening files.
+    /// Errors of opening files.
     pub fn open(directory: &Path, name: &str, places: usize) -> io::Result<Self> {
         let open = |what: String| {
             let path = directory.join(format!("{name}.{what}"));
@@ -47,11 +49,11 @@ impl Slots {
         Ok(Self { gate: open("gate".to_owned())?, places })
     }
 
-    /// Takes so many places, all or none, for who is `valid`.
+    /// Takes `places` slots or no slot, for a task that is `valid`.
     ///
     /// # Errors
     ///
-    /// Those of the files.
+    /// Errors of the files.
     pub fn enter(&self, places: usize, valid: impl Fn() -> bool) -> io::Result<Way> {
         if !take(&self.gate)? {
             return Ok(Way::NotNow);
@@ -78,11 +80,11 @@ impl Slots {
         Ok(if valid() { Way::Full } else { Way::NotNow })
     }
 
-    /// Leaves the places.
+    /// Leaves the slots.
     ///
     /// # Errors
     ///
-    /// Those of the files.
+    /// Errors of the files.
     pub fn leave(&self, places: &[usize]) -> io::Result<()> {
         for place in places {
             flock(&self.places[*place], FlockOperation::Unlock)?;
@@ -91,7 +93,7 @@ impl Slots {
     }
 }
 
-/// Never waits.
+/// Takes a file lock without waiting. Returns true if it was free.
 fn take(file: &File) -> io::Result<bool> {
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),
@@ -121,11 +123,11 @@ mod tests {
         users[0].leave(&[0]).unwrap();
         assert_eq!(enter(2, 1), Way::In(vec![0]));
         users[2].leave(&[0]).unwrap();
-        // Who is gone has left: the kernel sees to it.
+        // Closing the files frees the slots.
         let [first, ..] = users;
         drop(first);
         let another = Slots::open(&directory, "pool", 3).unwrap();
-        // A program that a test beside this one starts has its files, too, until it runs.
+        // A program that a concurrent test starts also has these files, until it runs.
         let enters = || another.enter(2, || true).unwrap() == Way::In(vec![0, 1]);
         assert!(poll_until(Duration::from_secs(10), enters));
         std::fs::remove_dir_all(&directory).unwrap();

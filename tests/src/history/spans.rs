@@ -1,22 +1,22 @@
-//! Spans of time that belong to somebody, and whether one of them touches another. Pure.
+//! Spans of time with owners, and their overlaps. Pure.
 
-/// Spans, each somebody's. Questions cost a binary search.
+/// Spans with their owners. A query costs a binary search.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Spans {
-    /// In the order of their beginnings.
+    /// The spans, ordered by their begins.
     spans: Vec<Span>,
-    /// Of the spans up to here: the one that ends last, and the one that ends last among those of others.
+    /// For each prefix of the spans: the span that ends last, and the span of another owner that ends last.
     last: Vec<(usize, Option<usize>)>,
 }
 
-/// Both ends included.
+/// A span that includes both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) from: u64,
     pub(super) to: u64,
-    /// Whose it is.
+    /// The owner.
     pub(super) whose: usize,
-    /// What it stands for.
+    /// The index of the operation or event.
     pub(super) of: usize,
 }
 
@@ -42,7 +42,7 @@ impl Spans {
         Self { spans, last }
     }
 
-    /// A span that has a moment in common with `from..=to` and is not `whose`.
+    /// Returns a span that overlaps `from..=to` and does not belong to `whose`.
     pub(super) fn touching(&self, from: u64, to: u64, whose: Option<usize>) -> Option<Span> {
         let begun = self.spans.partition_point(|span| span.from <= to);
         let (first, second) = *self.last.get(begun.checked_sub(1)?)?;
@@ -50,7 +50,7 @@ impl Spans {
         Some(self.spans[found]).filter(|span| span.to >= from)
     }
 
-    /// A span that has begun by `from` and goes on beyond `to`.
+    /// Returns a span that has begun by `from` and continues beyond `to`.
     pub(super) fn covering(&self, from: u64, to: u64) -> Option<Span> {
         let begun = self.spans.partition_point(|span| span.from <= from);
         let (first, _) = *self.last.get(begun.checked_sub(1)?)?;

@@ -1,4 +1,6 @@
-//! Histories as text: one line for each event, words apart by blanks. Owns the spelling and the reading of files.
+//! Histories as text.
+//!
+//! Each event is a line of words separated by blanks. Defines the text form, and reads the files.
 
 use std::fmt;
 use std::fs;
@@ -8,7 +10,7 @@ use std::str::{FromStr, SplitAsciiWhitespace};
 
 use super::event::{Change, Event, Fault, Kind, Outcome, Reason, What};
 
-/// Events of several processes in the order of their times.
+/// Events of several processes, ordered by time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
     /// The events.
@@ -16,20 +18,20 @@ pub struct History {
 }
 
 impl History {
-    /// Merges events that were recorded apart.
+    /// Merges the events of several recorders.
     #[must_use]
     pub fn merge(mut events: Vec<Event>) -> Self {
-        // Stable: what one process recorded in one nanosecond keeps its order.
+        // The sort is stable: events that a process recorded in the same nanosecond keep their order.
         events.sort_by_key(|event| event.at);
         Self { events }
     }
 
-    /// Reads what one process has recorded. A last line without its end, as a killed process leaves it, is left out; every
-    /// other line must be right. Empty lines and lines that begin with `#` are for the reader.
+    /// Parses the record of a process. Skips an incomplete last line, which a killed process may leave; every other line must be correct.
+    /// Empty lines and lines that begin with `#` are comments.
     ///
     /// # Errors
     ///
-    /// The first line that is no event.
+    /// The first line that is not an event.
     pub fn parse(text: &str) -> Result<Vec<Event>, Malformed> {
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         whole
@@ -46,7 +48,7 @@ impl History {
     ///
     /// # Errors
     ///
-    /// A file that cannot be read, or a line that is no event.
+    /// A file cannot be read, or a line is not an event.
     pub fn read(directory: &Path) -> io::Result<Self> {
         let mut events = Vec::new();
         for entry in fs::read_dir(directory)? {
@@ -60,12 +62,12 @@ impl History {
     }
 }
 
-/// A line that is no event.
+/// A line that is not an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// Its number, from 1.
+    /// The number of the line, from 1.
     pub line: usize,
-    /// The line.
+    /// The text of the line.
     pub text: String,
 }
 
@@ -267,8 +269,8 @@ impl Words<'_> {
     }
 }
 
-/// Any text as one word: what is no visible ASCII, and `%`, is written as `%` and two hexadecimal digits for each byte;
-/// the empty text is `-`, and a lone `-` is escaped.
+/// Any text as a single word. Bytes other than visible ASCII, and `%`, are written as `%` and two hexadecimal digits. The empty text is
+/// `-`, and a lone `-` is escaped.
 struct Word<'a>(&'a str);
 
 impl fmt::Display for Word<'_> {
@@ -306,10 +308,10 @@ fn unescape(word: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// No text, or no time.
+/// The word for a missing text or time.
 const NONE: &str = "-";
 
-/// Said of what may be held together with others; nothing is said of the rest.
+/// The word for a shared hold; an exclusive hold has no word.
 const SHARED: &str = "shared";
 
 const KINDS: &[(Kind, &str)] = &[

@@ -1,21 +1,23 @@
-//! Who is inside, according to something that knows nothing of the library: one small file for each lock, changed under
-//! `flock`. Owns the truth about overlaps, and the resource that checks tokens.
+//! A witness of the holders that does not know the library.
+//!
+//! Each lock has a small file, which tasks change under `flock`. The witness is the truth about overlaps, and the resource that checks
+//! tokens.
 //!
 //! # Why an overlap found here is certain
 //!
-//! A holder enters under the file's lock, and only if its guard says it is valid *while it holds that lock*. Suppose A
-//! entered, and later reads that the cell is no longer its own: then some B entered after A, and B's guard was valid at
-//! a moment t, after A's entry. If A's guard, asked after that read, still says it is valid, then A believed from its
-//! grant (before its entry, so before t) until that answer (after t): a lost guard never becomes valid again. So both
-//! believed at t. The order matters: a guard asked *before* the read may have been right.
+//! A holder enters under the file's lock, and only if its guard reports that it is valid *while it holds that lock*. Suppose that A has
+//! entered, and later reads that the cell has another entry. Then some B entered after A, and B's guard was valid at a moment t, after A's
+//! entry. Now A's guard, asked after that read, still reports that it is valid. A lost guard never becomes valid again. So A believed from
+//! its grant (before its entry, so before t) until that answer (after t). Both believed at t. The order matters: a guard that was asked
+//! *before* the read may have been right.
 //!
-//! Of those who share a lock the same is true of everybody who enters alone after them, and the cell counts those apart: whoever
-//! shares looks whether anybody has entered alone since, whoever is alone looks whether anybody has entered at all.
+//! For shared holds, the same is true of every exclusive holder that enters after them. The cell counts exclusive entries separately. A
+//! shared holder checks for later exclusive entries, and an exclusive holder checks for any later entry.
 //!
-//! Being killed or stopped changes nothing in this. A process killed inside leaves a cell that names it, and the next one
-//! to enter replaces it; nobody is accused for a cell that names another when entering. A process stopped inside does
-//! not ask its guard until it goes on. One stopped between its guard's answer and the change of the cell keeps the file's
-//! lock meanwhile, so that whoever was granted the lock since then enters after it; one killed there has changed nothing.
+//! Kills and stops do not change this. A process that is killed inside leaves a cell with its token, and the next entry replaces it. An
+//! entry does not accuse the holder that it finds in the cell. A process that is stopped inside does not ask its guard until it continues.
+//! A process that is stopped between its guard's answer and the change of the cell keeps the file's lock. So a later holder enters after
+//! it. A process that is killed at that point has not changed the cell.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -24,25 +26,25 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-/// The cells of one campaign, in a directory that all its processes share. A memory file system is best: entering must
-/// cost less than what is watched.
+/// The cells of a campaign, in a directory that all its processes share. A memory file system is best, because entering must cost less than
+/// the observed work.
 #[derive(Clone, Debug)]
 pub struct Witness {
     directory: PathBuf,
 }
 
 impl Witness {
-    /// The cells in `directory`, which must exist.
+    /// Makes the witness of the cells in `directory`, which must exist.
     #[must_use]
     pub fn new(directory: &Path) -> Self {
         Self { directory: directory.to_owned() }
     }
 
-    /// The cell of one lock.
+    /// Opens the cell of a lock.
     ///
     /// # Errors
     ///
-    /// Those of opening a file.
+    /// Errors of opening a file.
     pub fn cell(&self, lock: &str) -> io::Result<Cell> {
         let name: String =
             lock.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' }).collect();
@@ -52,50 +54,50 @@ impl Witness {
     }
 }
 
-/// The cell of one lock. Every task opens its own: `flock` excludes open files, not processes.
+/// The cell of a lock. Every task opens its own file, because `flock` excludes open files, not processes.
 #[derive(Debug)]
 pub struct Cell {
     file: File,
 }
 
-/// Somebody's way in.
+/// An entry of a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// One more than that of the entry before, whoever that was.
+    /// The token: one more than the token of the entry before.
     pub token: u64,
-    /// Whether others may be inside at the same time.
+    /// True if other shared holders may be inside at the same time.
     pub shared: bool,
-    /// The last one who entered alone before, or this one.
+    /// The token of the last exclusive entry, which may be this entry.
     alone: u64,
 }
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// When it was decided, while nobody else could write.
+    /// The time of the decision, while no other process could write.
     pub at: u64,
     /// The highest token accepted before.
     pub highest: u64,
-    /// Whether it was accepted: only if its token is not below that.
+    /// True if the write was accepted, because its token is not below the highest token.
     pub accepted: bool,
 }
 
 impl Cell {
-    /// Enters alone if `valid` says so while nobody else can enter. `None` if another process has the file, or `valid` says
-    /// no.
+    /// Enters exclusively if `valid` returns true while other tasks cannot enter. Returns `None` if another process holds the file's lock,
+    /// or if `valid` returns false.
     ///
     /// # Errors
     ///
-    /// Those of the file.
+    /// Errors of the file.
     pub fn enter(&self, valid: impl FnOnce() -> bool) -> io::Result<Option<Entry>> {
         self.enter_as(false, valid)
     }
 
-    /// As [`enter`](Self::enter), alone or together with others who share.
+    /// Enters like [`enter`](Self::enter), exclusively or shared.
     ///
     /// # Errors
     ///
-    /// Those of the file.
+    /// Errors of the file.
     pub fn enter_as(&self, shared: bool, valid: impl FnOnce() -> bool) -> io::Result<Option<Entry>> {
         let Some(held) = self.try_lock()? else { return Ok(None) };
         if !valid() {
@@ -108,44 +110,44 @@ impl Cell {
         Ok(Some(Entry { token, shared, alone }))
     }
 
-    /// The token of somebody else who entered after `entry` and may not be inside beside it, if somebody did.
+    /// Returns the token of a holder that entered after `entry` and must not be inside beside it, if there is one.
     ///
     /// # Errors
     ///
-    /// Those of the file.
+    /// Errors of the file.
     pub fn entered_since(&self, entry: Entry) -> io::Result<Option<u64>> {
-        // Not under the file's lock: a stopped process may have it. Half of a change seen is a change all the same, and
-        // nobody changes these words but by entering.
+        // Reads without the file's lock, because a stopped process may hold it. A half-written change still shows as a change, and only an
+        // entry changes these words.
         let State { last, alone, .. } = State::read(&self.file)?;
         let (now, then) = if entry.shared { (alone, entry.alone) } else { (last, entry.token) };
         Ok((now != then).then_some(now))
     }
 
-    /// Leaves, if nobody has entered since.
+    /// Leaves, if no other holder has entered since.
     ///
     /// # Errors
     ///
-    /// Those of the file.
+    /// Errors of the file.
     pub fn leave(&self, entry: Entry) -> io::Result<()> {
         let Some(held) = self.try_lock()? else { return Ok(()) };
         let state = held.read()?;
         if state.inside == entry.token { held.write(State { inside: 0, ..state }) } else { Ok(()) }
     }
 
-    /// Who was the last to enter, if that one is inside: a token, or 0.
+    /// Returns the token of the last entry if that holder is still inside, or 0.
     ///
     /// # Errors
     ///
-    /// Those of the file.
+    /// Errors of the file.
     pub fn inside(&self) -> io::Result<u64> {
         Ok(State::read(&self.file)?.inside)
     }
 
-    /// Offers a write to the resource that checks tokens. `None` if another process has the file.
+    /// Sends a write to the resource that checks tokens. Returns `None` if another process holds the file's lock.
     ///
     /// # Errors
     ///
-    /// Those of the file.
+    /// Errors of the file.
     pub fn write(&self, token: u64) -> io::Result<Option<Write>> {
         let Some(held) = self.try_lock()? else { return Ok(None) };
         let state = held.read()?;
@@ -156,7 +158,7 @@ impl Cell {
         Ok(Some(Write { at: super::now(), highest: state.highest, accepted }))
     }
 
-    /// Never waits: a stopped process may have it for seconds, and waiting would stop this one, too.
+    /// Does not wait. A stopped process may hold the lock for seconds, and waiting would stop this process, too.
     fn try_lock(&self) -> io::Result<Option<Held<'_>>> {
         match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(Held(&self.file))),
@@ -188,13 +190,13 @@ impl Drop for Held<'_> {
 
 #[derive(Clone, Copy, Default)]
 struct State {
-    /// Who entered last and has not left, or 0.
+    /// The token of the last entry if that holder is inside, or 0.
     inside: u64,
-    /// The last token given out.
+    /// The last token.
     last: u64,
     /// The highest token whose write was accepted.
     highest: u64,
-    /// The token of the last one who entered alone.
+    /// The token of the last exclusive entry.
     alone: u64,
 }
 

@@ -1,4 +1,6 @@
-//! No two holders at once, unless both share the lock. Two judges: the beliefs of the guards, and the witness.
+//! Checker: no two holders at once, unless both share the lock.
+//!
+//! Judges the beliefs of the guards, and the record of the witness.
 
 use std::collections::HashMap;
 
@@ -28,12 +30,13 @@ fn beliefs(case: &Case<'_>, lock: &[usize]) -> Vec<Verdict> {
     let alone = Spans::new(spans.iter().filter(|span| !case.operations[span.of].shared).copied().collect());
     let mut verdicts = Vec::new();
     for later in spans {
-        // Of two that overlap, the one that begins later begins inside the other.
+        // If two spans overlap, the later span begins inside the earlier span.
         let others = if case.operations[later.of].shared { &alone } else { &believed };
         let Some(earlier) = others.touching(later.from, later.from, Some(later.whose)) else { continue };
         let (a, b) = (&case.operations[earlier.of], &case.operations[later.of]);
         let a_lost = case.lost_by(a.since, later.from);
-        // Who was told later may have been granted it earlier, and have lost it before the answer came, which takes so long at most.
+        // The server may have granted the lock earlier than the answer arrived, and may have lost it in between. This takes at most the
+        // response timeout.
         let since = b.since.max(later.from.saturating_sub(case.terms.patience));
         let b_lost = case.lost_by(since, earlier.from);
         let excuse = a_lost.or(b_lost);
@@ -51,19 +54,19 @@ fn beliefs(case: &Case<'_>, lock: &[usize]) -> Vec<Verdict> {
             excuse,
             events,
         });
-        // The next renewal tells: after a third of the lease, a twentieth more if it failed, and a fifth that a holder in
-        // doubt has for asking.
+        // The next renewal reports the loss, after a third of the lease. A failed renewal takes a twentieth more, and a holder in doubt
+        // takes a fifth for its check.
         let told_late = |of: &Operation, to: u64| {
             let news = of.lease / 3 + of.lease / 20 + of.lease / 5 + AFTERMATH / 5;
             let hindered = || {
                 case.disturbed.touching(later.from + 1, to, None).is_some()
                     || case.stalled(of.id.0, later.from, to)
             };
-            // Where the other one had left before the renewal, a server that joined late is held instead.
+            // If the other holder left before the renewal, the majority holds a server that joined late instead.
             let is_made_up_for = case.is_majority && both <= news;
             of.renewed && to - later.from > news && !is_made_up_for && !hindered()
         };
-        // Of two who may have lost it, it is enough that one was told.
+        // If both may have lost the lock, a report to one of them is enough.
         let losers = [a_lost.map(|_| (a, earlier.to)), b_lost.map(|_| (b, later.to))];
         let mut losers = losers.into_iter().flatten().peekable();
         let first = losers.peek().map(|(loser, _)| *loser);
@@ -103,7 +106,7 @@ fn witnessed(case: &Case<'_>) -> Vec<Verdict> {
         _ => None,
     });
     let verdict = |(place, event, other): (usize, &super::Event, u64)| {
-        // Either of the two may have lost it.
+        // Either of the two may have lost the lock.
         let others = entered.get(&(event.lock.as_str(), other)).copied();
         let since = since(event).min(others.unwrap_or(event.at));
         Verdict {

@@ -1,4 +1,6 @@
-//! Every answer but the lock itself can be explained: by another holder, by a fault, by the end of a lease.
+//! Checker: every result other than the lock has a reason.
+//!
+//! Reasons are another holder, a fault, or the end of a lease.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,7 +19,7 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
         let possible = lock.iter().filter_map(|of| possible_hold(case, *of, set_back)).collect();
         let possible: Vec<Span> = possible;
         let alone = possible.iter().filter(|span| !case.operations[span.of].shared).copied();
-        // Readers are refused for those as well who only wait to write.
+        // A waiting writer refuses readers, too.
         let before_readers =
             Spans::new(alone.chain(lock.iter().filter_map(|of| in_the_way(case, *of))).collect());
         let possible = Spans::new(possible);
@@ -39,7 +41,7 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
     }
     let of_pools = case.operations.iter().filter(|operation| case.pools.contains_key(&*operation.lock));
     for operation in of_pools {
-        // Who had how much of a pool when somebody was refused is not known from outside.
+        // An outside observer cannot know the permits of each process at the time of a refusal.
         let complaints = [failure(case, operation), loss(case, operation), ending(case, operation)];
         verdicts.extend(complaints.into_iter().flatten().map(|text| Verdict {
             checker: Checker::Honesty,
@@ -52,24 +54,24 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
     verdicts
 }
 
-/// While this operation may have been in the server's books; `set_back` is when the server's clock was first touched.
+/// Returns the time in which the server may have had a record of this operation. `set_back` is the first change of the server's clock.
 fn possible_hold(case: &Case<'_>, of: usize, set_back: Option<u64>) -> Option<Span> {
     let operation = &case.operations[of];
     let (answered, answer) = operation.answer.unzip();
-    // What is not released with confirmation ends with its lease, which may have begun as late as its last request ended.
+    // A hold without a confirmed release ends with its lease. The lease may have begun as late as the end of the last request.
     let forgotten = |from: u64| from + 2 * case.terms.longest + case.terms.patience;
     let to = match answer {
         Some(Answer::Failed(Outcome::NotSent | Outcome::Rejected)) => {
             return place_left(case, of).map(|place| Span { whose: of, from: operation.invoked, ..place });
         }
-        // Its last question may have been on its way when its time was up; what that was granted is taken back.
-        // Of a majority one who asked once may have had a server that another one lacked.
+        // At the deadline, the last request may have been on its way; the library takes back such a grant. On a majority, a single attempt
+        // may have got a server that another attempt lacked.
         Some(Answer::NotGranted) if operation.asks_again() || case.is_majority => {
             let at = answered.unwrap_or(case.terms.end);
             let hindered = case.hindered(operation.id.0, operation.invoked, at);
             if hindered { forgotten(at) } else { at + case.terms.wake }
         }
-        // It may have been granted, unheard, and asked once more after the server had lost that.
+        // The server may have granted the lock, lost the reply and the lock, and then refused the second request.
         Some(Answer::NotGranted) => {
             let at = answered.filter(|at| case.lost_by(operation.invoked, *at).is_some())?;
             return Some(Span { from: operation.invoked, to: at, whose: of, of });
@@ -80,15 +82,15 @@ fn possible_hold(case: &Case<'_>, of: usize, set_back: Option<u64>) -> Option<Sp
         },
         _ => forgotten(answered.or(operation.killed).unwrap_or(case.terms.end)),
     };
-    // Set back, the server's clock keeps a key for as long as it was set back.
+    // A server clock that was set back extends a key's life by the same time.
     let set_back = set_back.is_some_and(|at| at < to);
     let confirmed = matches!(operation.ending, Some((_, Ending::Released)));
     let to = if set_back && !confirmed { u64::MAX } else { to };
     Some(Span { from: operation.invoked, to, whose: of, of })
 }
 
-/// Whether a release that a majority has confirmed at this time may be unknown to another server, which refuses others until it hears of it
-/// or the lease ends.
+/// Returns true if another server may not know a release that a majority confirmed at this time. That server refuses other owners until it
+/// learns of the release or the lease ends.
 fn is_half_known(case: &Case<'_>, of: usize, at: u64) -> bool {
     let operation = &case.operations[of];
     case.is_majority && case.hindered(operation.id.0, operation.last, at)
@@ -113,7 +115,7 @@ fn answer(case: &Case<'_>, of: usize, possible: &Spans) -> Option<String> {
 
 fn failure(case: &Case<'_>, operation: &Operation) -> Option<String> {
     let (at, Answer::Failed(outcome)) = operation.answer? else { return None };
-    // The question that failed may have been asked by another one in line, and for as long as one call takes.
+    // The failed request may be that of another waiter, and may have lasted as long as a single call.
     let from = at.saturating_sub(case.terms.patience);
     let hindered = case.hindered(operation.id.0, from, at);
     (!hindered).then(|| format!("acquiring {:?} failed ({outcome}), and nothing was wrong", operation.lock))
@@ -123,10 +125,10 @@ fn loss(case: &Case<'_>, operation: &Operation) -> Option<String> {
     let (at, reason, valid_until) = operation.lost?;
     let (lock, process) = (&operation.lock, operation.id.0);
     let since = at.saturating_sub(operation.lease);
-    // The key goes with the lease at the latest; a belief ends a little earlier.
+    // The key expires with the lease at the latest. A belief ends a little earlier.
     let over = at + early(operation) >= valid_until;
     match reason {
-        // A jump of the server's clock may be heard of long after it.
+        // The library may learn of a jump of the server's clock long after the jump.
         Reason::Expired if !over && case.lost_by(0, at).is_none() => {
             let by = (valid_until - at) / MILLISECOND;
             Some(format!("{lock:?} was called expired {by} ms before its time"))
@@ -134,7 +136,7 @@ fn loss(case: &Case<'_>, operation: &Operation) -> Option<String> {
         Reason::Expired if operation.renewed && !case.hindered(process, since, at) => {
             Some(format!("{lock:?} was called expired, and nothing kept it from being renewed"))
         }
-        // The server may be the first to say that a lease has run out: in its answer to the release at a closure's end, say.
+        // The server may be the first to report the end of a lease, for example in its reply to the release at the end of a closure.
         Reason::NotOwner
             if case.lost_by(operation.since, at).is_none()
                 && !(at + early(operation) >= operation.valid_until && case.hindered(process, since, at)) =>
@@ -161,7 +163,7 @@ fn ending(case: &Case<'_>, operation: &Operation) -> Option<String> {
             (!explained).then(|| format!("releasing {lock:?} failed, and nothing was wrong"))
         }
         Ending::Released => {
-            // Nobody can give back what the server has forgotten for sure. But a question that came late began a lease anew.
+            // The server has certainly expired the hold, so a release cannot succeed. But a late request may have begun a new lease.
             let long_gone = operation.valid_until + operation.lease + 2 * SCHEDULING;
             let anew = case.late.touching(operation.since, at, None).is_some();
             let counted = case.lost_by(operation.since, at).is_none();
@@ -172,13 +174,13 @@ fn ending(case: &Case<'_>, operation: &Operation) -> Option<String> {
     }
 }
 
-/// How much before `valid_until` a guard may say that the lock is lost: a twentieth of the lease and at most 100 ms, and
-/// as much again for the wheel's ticks and what else is rounded.
+/// Returns how long before `valid_until` a guard may report the loss. It is a twentieth of the lease and at most 100 ms, and as much again
+/// for the ticks of the wheel and for rounding.
 fn early(operation: &Operation) -> u64 {
     2 * (operation.lease / 20).min(100 * MILLISECOND) + 5 * MILLISECOND
 }
 
-/// What certainly had no effect must not be found on the server.
+/// Finds traces on the server of operations that certainly had no effect.
 fn traces(case: &Case<'_>) -> Vec<Verdict> {
     let mut harmless: HashMap<&str, &Operation> = HashMap::new();
     let mut others: HashSet<&str> = HashSet::new();
@@ -187,7 +189,7 @@ fn traces(case: &Case<'_>) -> Vec<Verdict> {
             Some((_, Answer::Failed(Outcome::NotSent | Outcome::Rejected))) => {
                 harmless.insert(&operation.owner, operation);
             }
-            // Answered by the server, unlike a wait whose time was up.
+            // The server itself refused, in contrast to a wait that timed out.
             Some((_, Answer::NotGranted)) if !operation.asks_again() => {
                 harmless.insert(&operation.owner, operation);
             }

@@ -1,4 +1,6 @@
-//! Latches: who waits goes on soon after one has opened, and not before; and each is counted down as often as was said.
+//! Checker of latches.
+//!
+//! A waiter continues soon after its latch has opened, and not before. Each latch is counted down as many times as reported.
 
 use std::collections::HashMap;
 
@@ -19,14 +21,14 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
     verdicts
 }
 
-/// One call about a latch.
+/// A call of a latch.
 struct Call<'a> {
     latch: &'a str,
     process: u32,
     asks: Asks,
-    /// Its place in the history, and when it was made.
+    /// The index and the time of the call's begin.
     begins: (usize, u64),
-    /// Where and when it ended, and how.
+    /// The index, the time and the event of the call's end.
     ended: Option<(usize, u64, &'a What)>,
     killed: Option<u64>,
     events: Vec<usize>,
@@ -78,12 +80,12 @@ fn calls(events: &[Event]) -> Vec<Call<'_>> {
     calls
 }
 
-/// From this place in the history on the latch was as it is said here.
+/// A state of the latch, from an index in the history on.
 struct Step {
     place: usize,
     at: u64,
     is_open: bool,
-    /// Since the step before it was open, if only for a moment.
+    /// True if the latch was open since the step before, at least for a moment.
     has_opened: bool,
 }
 
@@ -137,7 +139,7 @@ fn judge(case: &Case<'_>, call: &Call<'_>, steps: &[Step]) -> Option<(Checker, S
     Some((Checker::WakeUps, text))
 }
 
-/// The latch as it was when the call began, and all that it became until then.
+/// Returns the state of the latch when the call began, and all later steps while `until` holds.
 fn meanwhile<'a>(
     call: &Call<'_>,
     steps: &'a [Step],
@@ -146,7 +148,7 @@ fn meanwhile<'a>(
     let begun = steps.partition_point(|step| step.place < call.begins.0);
     let (before, after) = steps.split_at(begun);
     let after = after.get(..after.partition_point(until)).unwrap_or_default();
-    // One that was never set is open.
+    // A latch that was never set is open.
     (before.last().is_none_or(|step| step.is_open), after.iter())
 }
 
@@ -155,7 +157,7 @@ fn was_open(call: &Call<'_>, steps: &[Step], place: usize) -> bool {
     at_first || then.any(|step| step.has_opened)
 }
 
-/// When the call should have known that the latch was open.
+/// Returns when the call should have known that the latch was open.
 fn overslept(case: &Case<'_>, call: &Call<'_>, steps: &[Step], until: u64) -> Option<u64> {
     let ((_, begins), wake) = (call.begins, case.terms.wake);
     let (at_first, then) = meanwhile(call, steps, |step| step.at < until);
@@ -164,7 +166,7 @@ fn overslept(case: &Case<'_>, call: &Call<'_>, steps: &[Step], until: u64) -> Op
         if let Some(missed) = open_since.and_then(|since| missed(case, call, since, step.at)) {
             return Some(missed);
         }
-        // Whoever waited by then hears of it, even if another latch is set at once.
+        // A waiter of that time gets the news, even if another latch is set at once.
         let known = step.has_opened && step.at >= begins + wake && step.at + wake < until;
         if known && !case.hindered(call.process, begins, step.at + wake) {
             return Some(step.at);
@@ -174,7 +176,8 @@ fn overslept(case: &Case<'_>, call: &Call<'_>, steps: &[Step], until: u64) -> Op
     open_since.and_then(|since| missed(case, call, since, until))
 }
 
-/// When the call should have passed a latch that was open from `since` to `until`: who was kept from asking asks when that is over.
+/// Returns when the call should have passed a latch that was open from `since` to `until`. A waiter that was hindered polls after the
+/// hindrance.
 fn missed(case: &Case<'_>, call: &Call<'_>, since: u64, until: u64) -> Option<u64> {
     let wake = case.terms.wake;
     let mut from = since;
@@ -187,7 +190,7 @@ fn missed(case: &Case<'_>, call: &Call<'_>, since: u64, until: u64) -> Option<u6
     None
 }
 
-/// Whoever was answered has counted a latch down once; whoever was not, once or not at all.
+/// Compares the counts. A call with a reply has counted a latch down once; a call without a reply has done so at most once.
 fn miscounted(events: &[Event], calls: &[Call<'_>]) -> Vec<Verdict> {
     let counted = events.iter().enumerate().filter_map(|(place, event)| match &event.what {
         What::Probe { name, found, .. } if name == COUNTED_DOWN => Some((place, &event.lock, *found)),
@@ -217,5 +220,5 @@ fn miscounted(events: &[Event], calls: &[Call<'_>]) -> Vec<Verdict> {
     counted.filter_map(verdict).collect()
 }
 
-/// The probe of how often a latch was counted down.
+/// The probe that counts how many times a latch was counted down.
 pub const COUNTED_DOWN: &str = "times counted down";

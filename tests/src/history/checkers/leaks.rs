@@ -1,4 +1,6 @@
-//! Nothing is left behind: when everything has ended, and whenever one operation has.
+//! Checker: operations leave no traces on the server.
+//!
+//! Judges the end of the history, and the time after each operation.
 
 use std::collections::HashMap;
 
@@ -21,9 +23,9 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
     verdicts
 }
 
-/// Whoever has given its lock back, or has dropped its attempt, is not to be found on the server any more.
+/// Finds owners on the server that have already released their lock or dropped their attempt.
 fn still_there(case: &Case<'_>) -> Vec<Verdict> {
-    // Of each owner's operations the last one to go, if all have.
+    // For each owner, the last operation to end, if all have ended.
     let mut owners: HashMap<&str, Option<(u64, &Operation)>> = HashMap::new();
     for operation in case.operations.iter().filter(|operation| !operation.owner.is_empty()) {
         let gone = gone_by(operation).map(|at| (at, operation));
@@ -42,7 +44,7 @@ fn still_there(case: &Case<'_>) -> Vec<Verdict> {
             || case.stalled(operation.id.0, gone, event.at)
             || is_unconfirmed(operation) && killed(operation).is_some_and(|at| at <= gone + SCHEDULING);
         if event.at > gone + SCHEDULING && !hindered {
-            // Once is enough.
+            // One verdict per owner is enough.
             owners.remove(owner.as_str());
             verdicts.push(Verdict {
                 checker: Checker::Leaks,
@@ -59,12 +61,12 @@ fn still_there(case: &Case<'_>) -> Vec<Verdict> {
     verdicts
 }
 
-/// Whether nobody was told that it has given back what it may have had: a process that is killed just then takes the request along.
+/// Returns true if no caller got a confirmation of the release. If the process dies at that moment, the request is lost.
 fn is_unconfirmed(operation: &Operation) -> bool {
     !matches!(operation.ending, Some((_, Ending::Released)))
 }
 
-/// When the operation had given back what it may have had, if that can be said.
+/// Returns when the operation had released its possible hold, if the history shows it.
 fn gone_by(operation: &Operation) -> Option<u64> {
     let (answered, answer) = operation.answer?;
     match answer {

@@ -1,5 +1,6 @@
-//! Everything ends: a wait by its own deadline, a release within the response timeout, and everything soon after the
-//! last fault.
+//! Checker: every operation ends.
+//!
+//! A wait ends by its deadline, a release ends within the response timeout, and all operations end soon after the last fault.
 
 use super::super::event::What;
 use super::super::operations::Operation;
@@ -32,11 +33,11 @@ fn late(case: &Case<'_>, operation: &Operation) -> Option<String> {
         return Some(format!("a wait for {lock:?} went on {by} ms beyond its deadline"));
     }
     if let Some(healed) = case.terms.healed {
-        // A message lost before the end of the faults, or never sent because the lock vanished, is made up for by asking.
+        // A fault may have lost a message, or the lock vanished without a message. Polling makes up for it.
         let unheard =
             [&case.deaf, &case.losing].iter().any(|faults| faults.touching(0, healed, None).is_some());
         let asking = if unheard { REPOLL } else { 0 };
-        // A reader may stand behind a writer who has died.
+        // A reader may wait behind a dead writer.
         let mark = if operation.shared { MARK } else { 0 };
         let bound = healed + 2 * case.terms.longest + asking + mark + SETTLING;
         let bound = if seen > bound { bound + held_by_others(case, operation, healed, seen) } else { bound };
@@ -57,9 +58,9 @@ fn late(case: &Case<'_>, operation: &Operation) -> Option<String> {
     operation.ending.is_none().then(|| format!("a release of {lock:?} never ended"))
 }
 
-/// For how long others who were in the way of an operation held its lock.
+/// Returns how long other operations held the lock that this operation wanted.
 fn held_by_others(case: &Case<'_>, operation: &Operation, from: u64, to: u64) -> u64 {
-    // Of a pool there may have been enough for all.
+    // A pool may have had enough permits for all operations.
     if case.pools.contains_key(operation.lock.as_str()) {
         return 0;
     }
@@ -98,8 +99,8 @@ fn unfinished(case: &Case<'_>) -> Vec<Verdict> {
         .collect()
 }
 
-/// However short a wait, a connected server has so long to give its first answer.
+/// The time that a connected server has for its first reply, however short a wait is.
 pub(super) const FIRST_ANSWER: u64 = 300 * MILLISECOND;
 
-/// For those who are still in line after the last fault to get the lock and give it back, one after the other.
+/// The time in which all waiters get the lock and release it after the last fault, one after the other.
 const SETTLING: u64 = 2_000 * MILLISECOND;

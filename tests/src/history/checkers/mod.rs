@@ -1,6 +1,8 @@
-//! Whether what happened may happen. Pure: a history in, verdicts out, each with the events that prove it.
+//! The checkers of a history.
 //!
-//! Everything is on one clock, so every question is about spans of time and costs a sort and binary searches.
+//! Pure: the input is a history, and the output are verdicts, each with the events that prove it.
+//!
+//! All events have the same clock. So every query is about spans of time, and costs a sort and binary searches.
 
 mod exclusion;
 mod honesty;
@@ -28,33 +30,33 @@ pub use pools::{DEAD_TOOK, most_inside};
 pub use turns::{WritersWaits, writers_waits};
 pub use wakeups::{handoffs, takeovers};
 
-/// Who judges.
+/// A checker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Checker {
-    /// No two beliefs of different owners in one lock overlap, unless both share it; nor do more than a pool has permits.
+    /// Beliefs of different owners in one lock do not overlap, unless both share it. The beliefs in a pool do not exceed its permits.
     Exclusion,
-    /// The witness saw nobody enter while another guard went on claiming the lock.
+    /// The witness saw no entry while another guard still claimed the lock.
     Witness,
     /// A release with a waiter present is followed by a grant.
     WakeUps,
-    /// Everything ends: by its deadline, or soon after the last fault.
+    /// Every operation ends, by its deadline or soon after the last fault.
     Liveness,
-    /// Every answer that is not the lock can be explained by another holder or a fault.
+    /// Every result other than the lock has a reason: another holder or a fault.
     Honesty,
-    /// Nothing is left behind.
+    /// Operations leave no traces.
     Leaks,
-    /// No guard claims the lock after its deadline, and the news of a loss is not late.
+    /// No guard claims the lock after its deadline, and each loss is reported in time.
     Validity,
-    /// Readers do not wait for readers, and none goes before a writer who waited before it came.
+    /// Readers do not wait for readers, and no reader overtakes a writer that waited before it.
     Turns,
-    /// Every grant has a greater fencing token than all before.
+    /// Every grant has a greater fencing token than all grants before it.
     Tokens,
-    /// Of a fair lock: grants follow arrival.
+    /// Grants of fair locks follow the order of arrival.
     Order,
 }
 
 impl Checker {
-    /// All of them.
+    /// All checkers.
     pub const ALL: [Self; 10] = [
         Self::Exclusion,
         Self::Witness,
@@ -86,16 +88,16 @@ impl fmt::Display for Checker {
     }
 }
 
-/// Something that should not have happened.
+/// A violation.
 #[derive(Clone, Debug)]
 pub struct Verdict {
-    /// Who says so.
+    /// The checker.
     pub checker: Checker,
-    /// What is wrong.
+    /// The description.
     pub text: String,
-    /// The fault that explains it, where no promise covers that.
+    /// The fault that explains the violation, where no promise covers the fault.
     pub excuse: Option<Fault>,
-    /// The events that prove it, as places in the history.
+    /// The events that prove the violation, as indices into the history.
     pub events: Vec<usize>,
 }
 
@@ -117,30 +119,30 @@ pub fn check(history: &History) -> Vec<Verdict> {
     verdicts
 }
 
-/// A history, and what every checker asks of it.
+/// A history, with the data that all checkers need.
 struct Case<'a> {
     events: &'a [Event],
     operations: Vec<Operation>,
-    /// What is no lock but a pool of so many permits.
+    /// The pools with their numbers of permits.
     pools: HashMap<&'a str, u64>,
     terms: Terms,
-    /// Faults for which requests may fail or be late; of losing messages alone, [`Self::deaf`] knows.
+    /// Faults that may delay or fail requests. Faults that only lose messages are in [`Self::deaf`].
     disturbed: Spans,
     deaf: Spans,
-    /// Faults for which a request may come so late that its caller has asked once more meanwhile.
+    /// Faults that may delay a request until its caller has sent another request.
     late: Spans,
-    /// Faults for which locks may vanish.
+    /// Faults that may remove locks.
     losing: Spans,
-    /// When another server took over.
+    /// The times when another server took over.
     replaced: Spans,
-    /// When the server's clock was set.
+    /// The times when the server's clock was set.
     clock_set: Spans,
-    /// When each process that has ended had nobody left who would give back again what it had given back.
+    /// For each process that has ended, the time from which it did not retry its releases.
     gone: HashMap<u32, u64>,
     /// Times in which a process did not run.
     stalls: HashMap<u32, Spans>,
     any_stall: Spans,
-    /// The locks are fair: whoever waits asks from time to time, the first included.
+    /// True for fair locks, where every waiter polls regularly, the head included.
     is_fair: bool,
     /// See [`What::Majority`].
     is_majority: bool,
@@ -178,7 +180,7 @@ impl<'a> Case<'a> {
             let chosen = faults.iter().filter(|(fault, _)| wanted(*fault)).map(|(_, span)| *span);
             Spans::new(chosen.collect())
         };
-        // The first of them counts, so it comes last.
+        // The first of these events counts, so the reversed order inserts it last.
         let ends = events
             .iter()
             .rev()
@@ -204,7 +206,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// The operations of each lock that is no pool, as places in [`Self::operations`], in the order in which they began.
+    /// Returns the operations of each lock other than a pool, as indices into [`Self::operations`], in the order of their begins.
     fn by_lock(&self) -> Vec<Vec<usize>> {
         let mut locks: HashMap<&str, Vec<usize>> = HashMap::new();
         for (place, operation) in self.operations.iter().enumerate() {
@@ -217,49 +219,49 @@ impl<'a> Case<'a> {
         locks.into_iter().map(|(_, operations)| operations).collect()
     }
 
-    /// The operations of a pool.
+    /// Returns the operations of a pool.
     fn of_pool(&self, pool: &str) -> impl Iterator<Item = &Operation> {
         self.operations.iter().filter(move |operation| operation.lock == pool)
     }
 
-    /// Whether something outside the library may have kept `process` from what it wanted.
+    /// Returns true if a cause outside the library may have hindered `process`.
     fn hindered(&self, process: u32, from: u64, to: u64) -> bool {
         let early = from.saturating_sub(AFTERMATH);
         self.disturbed.touching(early, to, None).is_some() || self.stalled(process, from, to)
     }
 
-    /// Whether this process did not run for a while, or a CPU on which one of its threads may have been.
+    /// Returns true if this process did not run for a while, or if a CPU of one of its threads may have stalled.
     fn stalled(&self, process: u32, from: u64, to: u64) -> bool {
         let stood_still =
             |process| self.stalls.get(process).and_then(|stalls| stalls.touching(from, to, None));
         [process, STAGE].iter().any(|process| stood_still(process).is_some())
     }
 
-    /// Whether a release that was confirmed at this time may be unknown to a server that took over.
+    /// Returns true if a server that took over may not know a release that was confirmed at this time.
     fn forgets_release(&self, at: u64) -> bool {
         self.was_replaced(at, at + REPLICA_LAG)
     }
 
-    /// Whether another server took over in this time.
+    /// Returns true if another server took over in this time.
     fn was_replaced(&self, from: u64, to: u64) -> bool {
         self.replaced.touching(from, to, None).is_some()
     }
 
-    /// When a server took over that had not heard how this operation ended, by the time `ended`, and nobody was left to tell it.
+    /// Returns when a server took over that had not learnt by `ended` how this operation ended, after its process had stopped to retry.
     fn revived(&self, operation: &Operation, ended: u64) -> Option<u64> {
         let gone = *self.gone.get(&operation.id.0)?;
         let replaced = self.replaced.touching(operation.invoked, ended.saturating_add(REPLICA_LAG), None)?;
         (gone <= replaced.to).then_some(replaced.to)
     }
 
-    /// The fault by which a lock may have vanished in this time.
+    /// Returns the fault that may have removed a lock in this time.
     fn lost_by(&self, from: u64, to: u64) -> Option<Fault> {
         let span = self.losing.touching(from, to, None)?;
         Fault::ALL.get(span.whose).copied()
     }
 }
 
-/// Every fault with its time. One that does not end lasts until the end of the history.
+/// Returns every fault with its time. A fault without an end lasts until the end of the history.
 fn faults(events: &[Event]) -> Vec<(Fault, Span)> {
     let number = |fault: Fault| Fault::ALL.iter().position(|known| *known == fault).unwrap_or_default();
     let mut begun: HashMap<usize, Vec<usize>> = HashMap::new();
@@ -281,7 +283,7 @@ fn faults(events: &[Event]) -> Vec<(Fault, Span)> {
     faults
 }
 
-/// When each process did not run: by its own account, or because it was stopped.
+/// Returns when each process did not run, by its own record or because it was stopped.
 fn stalls(events: &[Event]) -> HashMap<u32, Vec<Span>> {
     let mut stalls: HashMap<u32, Vec<Span>> = HashMap::new();
     for (place, event) in events.iter().enumerate() {
@@ -292,7 +294,7 @@ fn stalls(events: &[Event]) -> HashMap<u32, Vec<Span>> {
             What::Stopped => spans.push(Span { from: event.at, to: u64::MAX, whose, of: place }),
             What::Continued => {
                 if let Some(open) = spans.iter_mut().rev().find(|span| span.to == u64::MAX) {
-                    // What has piled up meanwhile takes its time.
+                    // The process needs time for the work that has piled up.
                     open.to = event.at + CATCHING_UP;
                 }
             }
@@ -304,15 +306,15 @@ fn stalls(events: &[Event]) -> HashMap<u32, Vec<Span>> {
 
 const MILLISECOND: u64 = 1_000_000;
 
-/// How long a fault's consequences last after its end: the connection is made anew after a pause of up to 200 ms, and
-/// what had piled up is sent.
+/// The time that a fault's consequences last after its end. The client reconnects after a pause of up to 200 ms, and sends the waiting
+/// requests.
 const AFTERMATH: u64 = 500 * MILLISECOND;
-/// How far behind a replica may be that takes over.
+/// The longest lag of a replica that takes over.
 const REPLICA_LAG: u64 = 1_000 * MILLISECOND;
-/// A waiter that hears nothing asks after this long.
+/// The time after which a waiter polls without a message.
 const REPOLL: u64 = 5_000 * MILLISECOND;
-/// The campaign's own part of the history, in which CPUs stand still.
+/// The campaign's own process, which records stalled CPUs.
 const STAGE: u32 = 0;
 const CATCHING_UP: u64 = 100 * MILLISECOND;
-/// Scheduling delays below this go unrecorded.
+/// The longest scheduling delay that is not recorded.
 const SCHEDULING: u64 = 250 * MILLISECOND;

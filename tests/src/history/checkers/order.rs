@@ -1,5 +1,6 @@
-//! Fair locks: grants follow arrival, both as the server saw them. Owns what is made of the server's books; a waiter may lose its
-//! place only if the server lost its data, or its process did not run for long.
+//! Checker of fair locks: grants follow arrival.
+//!
+//! Uses the server's order for both. A waiter may lose its place only if the server lost its data, or its process did not run for long.
 
 use std::collections::HashMap;
 
@@ -11,7 +12,7 @@ use super::{Case, Checker, MILLISECOND, Verdict};
 pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     for places in books(case) {
-        // Of those who came later than each, the one who was served first.
+        // Of all later arrivals, the place that was served first.
         let mut first: Option<&Place<'_>> = None;
         for place in places.iter().rev() {
             if let Some(other) = first.filter(|other| other.served < place.served)
@@ -27,7 +28,7 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
     verdicts
 }
 
-/// How many grants there were of those who had stood in a queue that the server keeps.
+/// Returns the number of grants to waiters from a server's queue.
 #[must_use]
 pub fn queued_grants(history: &History) -> usize {
     let case = Case::new(history);
@@ -35,14 +36,14 @@ pub fn queued_grants(history: &History) -> usize {
     books(&case).iter().map(|places| places.iter().filter(in_turn).count()).sum()
 }
 
-/// Somebody's place in the queue of a lock. Arrival and grant are places in the history.
+/// A waiter's place in the queue of a lock. Arrival and grant are indices into the history.
 struct Place<'a> {
     owner: &'a str,
     arrived: usize,
     served: usize,
-    /// What it looked like to the one who waited, if that one knows of its grant.
+    /// The waiter's own operation, if the waiter learnt of its grant.
     operation: Option<&'a Operation>,
-    /// The grant was not seen, only what came after it.
+    /// True if the grant itself was not recorded, but a later event of the hold was.
     is_missing: bool,
 }
 
@@ -50,11 +51,11 @@ struct Place<'a> {
 struct Seen {
     arrived: Option<usize>,
     served: Option<usize>,
-    /// Since when the books had been read without a gap when it was served.
+    /// The begin of the gapless record at the time of the grant.
     watched: u64,
 }
 
-/// The places of each lock that are known for certain, in the order of arrival.
+/// Returns the certain places of each lock, in the order of arrival.
 fn books<'a>(case: &'a Case<'_>) -> Vec<Vec<Place<'a>>> {
     let operations: HashMap<&str, &Operation> = case
         .operations
@@ -75,13 +76,13 @@ fn books<'a>(case: &'a Case<'_>) -> Vec<Vec<Place<'a>>> {
         };
         let seen = locks.entry(event.lock.as_str()).or_default().entry(owner).or_default();
         if matches!(event.what, What::Queued { .. }) {
-            // Who had been served before has given that back, and its last question came late.
+            // The owner was served before and has released its hold. This entry comes from a late request.
             if seen.served.is_none() {
                 seen.arrived.get_or_insert(place);
             }
         } else if seen.served.is_none() {
             (seen.served, seen.watched) = (Some(place), watched);
-            // It stood in no queue, or it did so when nobody looked.
+            // The waiter did not queue, or it queued before the record began.
             let came_since = operations.get(owner).is_some_and(|operation| operation.invoked > watched);
             seen.arrived = seen.arrived.or(came_since.then_some(place));
         }
@@ -129,7 +130,7 @@ fn overtaken(
             other.owner,
             (time(other.arrived) - from) / MILLISECOND
         ),
-        // Nobody waits until replicas know of a queue.
+        // A waiter does not wait until replicas have its place in a queue.
         excuse: case.lost_by(from, to).or(case.was_replaced(from, to).then_some(Fault::Replaced)),
         events: operation
             .events
@@ -140,5 +141,6 @@ fn overtaken(
     })
 }
 
-/// A waiter asks every 2 s, and is taken for dead when it has not been heard of for 5 s.
+/// The silence after which a waiter may lose its place, on the safe side. A waiter polls every 2 s, and counts as dead after 5 s without a
+/// poll.
 const UNHEARD: u64 = 2_500 * MILLISECOND;

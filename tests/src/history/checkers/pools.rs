@@ -1,5 +1,6 @@
-//! Pools: never more permits inside than there are, and of a counted semaphore exactly those are missing that processes had when
-//! they were killed.
+//! Checker of pools: no pool exceeds its permits.
+//!
+//! A counted semaphore must lack exactly the permits that processes held when they were killed.
 
 use std::collections::HashMap;
 
@@ -18,7 +19,7 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
     verdicts
 }
 
-/// How many permits of a pool were believed to be had at once, at most; 0 if there is no pool.
+/// Returns the highest number of permits of a pool that processes believed to hold at once, or 0 without a pool.
 #[must_use]
 pub fn most_inside(history: &History) -> u64 {
     let case = Case::new(history);
@@ -26,7 +27,7 @@ pub fn most_inside(history: &History) -> u64 {
     most.unwrap_or_default()
 }
 
-/// From here on so many permits are believed to be had, because this operation began or ceased to believe.
+/// The number of permits that processes believe to hold, after this operation began or ceased to believe.
 struct Step<'a> {
     at: u64,
     inside: u64,
@@ -40,7 +41,7 @@ fn steps<'a>(case: &'a Case<'_>, pool: &str) -> Vec<Step<'a>> {
             changes.extend([(belief.from, true, operation), (belief.to, false, operation)]);
         }
     }
-    // Who ceases to believe at the moment at which another begins does not believe any more.
+    // If a belief ends at the moment when another begins, the two do not overlap.
     changes.sort_by_key(|(at, begins, _)| (*at, *begins));
     let mut inside = 0;
     let change = |(at, begins, of): (u64, bool, &'a Operation)| {
@@ -65,7 +66,7 @@ fn beliefs(case: &Case<'_>, pool: &str, permits: u64) -> Vec<Verdict> {
     steps(case, pool).iter().filter_map(too_many).collect()
 }
 
-/// The witness had no place left for somebody. Its word counts, unless somebody was inside who did not believe any more.
+/// Judges the refusals of the witness. A refusal counts, unless a process inside had already ceased to believe.
 fn witnessed(case: &Case<'_>, pool: &str) -> Vec<Verdict> {
     let stale = |at: u64| {
         case.of_pool(pool).any(|operation| {
@@ -85,7 +86,8 @@ fn witnessed(case: &Case<'_>, pool: &str) -> Vec<Verdict> {
     .collect()
 }
 
-/// What killed processes took along lies between what they certainly had and what they may have had.
+/// Compares the permits lost with killed processes with the bounds: the permits that they certainly held, and the permits that they may
+/// have held.
 fn missing(case: &Case<'_>, pool: &str) -> Option<Verdict> {
     let (place, found) = case.events.iter().enumerate().find_map(|(place, event)| match &event.what {
         What::Probe { name, found, .. } if name == DEAD_TOOK && event.lock == pool => Some((place, *found)),
@@ -95,7 +97,7 @@ fn missing(case: &Case<'_>, pool: &str) -> Option<Verdict> {
     let deaths: HashMap<u32, u64> = deaths.map(|event| (event.process, event.at)).collect();
     let (mut certain, mut possible) = (0, 0);
     for operation in case.of_pool(pool) {
-        // Another library does not find out what became of a request without an answer.
+        // Another library does not find out the result of a request without a reply.
         let is_unsure = operation.id.0 > OTHERS
             && (matches!(operation.answer, Some((_, Answer::Failed(_))))
                 || matches!(operation.ending, Some((_, Ending::Unconfirmed))));
@@ -107,7 +109,7 @@ fn missing(case: &Case<'_>, pool: &str) -> Option<Verdict> {
         match (operation.answer, operation.ended, operation.ending) {
             (Some((_, Answer::Granted)), None, _) => certain += operation.permits,
             (_, _, Some((_, Ending::Released | Ending::AlreadyLost))) => {}
-            // Given back in the background, or taken back there: some time before, that was done.
+            // The release or withdrawal in the background ended some time before the death.
             (Some((at, _)), ended, _) if ended.unwrap_or(at) + 2 * case.terms.patience < *death => {}
             _ => possible += operation.permits,
         }
@@ -122,5 +124,5 @@ fn missing(case: &Case<'_>, pool: &str) -> Option<Verdict> {
     })
 }
 
-/// The probe that counts them.
+/// The probe that counts these permits.
 pub const DEAD_TOOK: &str = "permits that the killed took along";

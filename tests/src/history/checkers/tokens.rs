@@ -1,4 +1,6 @@
-//! Fencing tokens: every grant has a greater one than all grants before it, also where the server has lost its data.
+//! Checker of fencing tokens: every grant has a greater token.
+//!
+//! The rule holds even if the server has lost its data.
 
 use std::collections::HashMap;
 
@@ -34,21 +36,21 @@ impl<'a> Grant<'a> {
         }
     }
 
-    /// A lock that its owner held already.
+    /// Returns true if the owner already held the lock.
     fn is_again(&self) -> bool {
         self.operation.kind == Kind::Again
     }
 }
 
-/// No token comes twice, and none is smaller than one before it.
+/// Checks that tokens are unique and rise.
 ///
-/// Whoever was granted the lock before another one asked was granted it before that one. Of two whose questions overlap, the
-/// one who knew of its grant first had it first: the other one's lease would still have kept it out, unless the server had
-/// lost that.
+/// If an operation knew of its grant before another operation began, its grant was earlier. If the requests of two operations overlap, the
+/// operation that knew of its grant first got it first. Its lease would have refused the other operation, unless the server had lost the
+/// lock.
 fn rising(case: &Case<'_>, grants: &[Grant<'_>]) -> Vec<Verdict> {
     let mut known: HashMap<u64, Grant<'_>> = HashMap::new();
     let mut verdicts = Vec::new();
-    // The greatest token of the grants up to each.
+    // For each grant, the greatest token up to it.
     let mut greatest: Vec<Grant<'_>> = Vec::new();
     for grant in grants.iter().filter(|grant| !grant.is_again()) {
         let mut complain = |earlier: &Grant<'_>, text: String| {
@@ -69,7 +71,7 @@ fn rising(case: &Case<'_>, grants: &[Grant<'_>]) -> Vec<Verdict> {
                 .last()
                 .filter(|_| grant.operation.belief.is_some_and(|belief| belief.from < belief.to))
                 .filter(|earlier| {
-                    // With the smaller token it was granted first, and that was lost before the other one was granted it.
+                    // The earlier operation got the smaller token first, and the server lost its lock before it granted the other.
                     let told = earlier.operation.answered().unwrap_or(grant.at);
                     case.lost_by(grant.operation.invoked, told).is_none()
                 });
@@ -80,14 +82,14 @@ fn rising(case: &Case<'_>, grants: &[Grant<'_>]) -> Vec<Verdict> {
             }
         }
         let greater = greatest.last().filter(|earlier| earlier.token > token);
-        // A greatest token keeps its place in time: what is looked for is what was known by then.
+        // The greatest token gets this grant's time, because the search is for tokens that were known by then.
         let greater = greater.map_or(*grant, |earlier| Grant { at: grant.at, ..*earlier });
         greatest.push(greater);
     }
     verdicts
 }
 
-/// Who holds a lock already gets the token it has.
+/// Checks that an owner gets its existing token again if it already holds the lock.
 fn again(case: &Case<'_>, grants: &[Grant<'_>]) -> Vec<Verdict> {
     let mut latest: HashMap<&str, Grant<'_>> = HashMap::new();
     let mut verdicts = Vec::new();
@@ -114,8 +116,8 @@ fn again(case: &Case<'_>, grants: &[Grant<'_>]) -> Vec<Verdict> {
 }
 
 impl Case<'_> {
-    /// The only thing that excuses a token that falls: the server's clock was set back, and the counter lost. The clock may have been set
-    /// back long before, and not be where it had been yet.
+    /// Returns the only excuse for a falling token: the server's clock was set back, and the server lost the counter. The clock may have
+    /// been set back long before, and may not have caught up yet.
     fn clock_set(&self, from: u64, to: u64) -> Option<Fault> {
         let from = if self.lost_by(from, to).is_some() { 0 } else { from };
         self.clock_set.touching(from, to, None).map(|_| Fault::Clock)

@@ -1,5 +1,7 @@
-//! Locks that may be shared: readers do not wait for readers, and no reader who comes later goes before a writer who waits.
-//! Owns what is known from outside of who is in whose way. Writers go first here, as they do unless a handle says otherwise.
+//! Checker of the turns of readers and writers.
+//!
+//! Readers do not wait for readers, and no reader overtakes a waiting writer. Knows which operations may block which others, as far as the
+//! history shows it. Assumes that writers go first, which is the default of a handle.
 
 use super::super::event::Kind;
 use super::super::operations::{Answer, Ending, Operation};
@@ -20,19 +22,18 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
         .collect()
 }
 
-/// How long writers waited for locks that are shared, in nanoseconds: only waits that ended with the lock, while nothing was
-/// disturbed and nobody had died.
+/// The waits of writers for shared locks, in nanoseconds. Only waits that ended with the lock count, without a fault or a dead process.
 #[derive(Clone, Debug, Default)]
 pub struct WritersWaits {
-    /// From the question to the grant.
+    /// From the request to the grant.
     pub whole: Vec<u64>,
-    /// From when no other writer held the lock, or gave it up, to the grant: what readers alone kept it waiting.
+    /// From the release or withdrawal of the last other writer to the grant. During this time, the writer waited only for readers.
     pub for_readers: Vec<u64>,
-    /// Of readers and writers.
+    /// The average hold of readers and writers.
     pub mean_hold: u64,
 }
 
-/// Measures how long writers waited.
+/// Measures the waits of writers.
 #[must_use]
 pub fn writers_waits(history: &History) -> WritersWaits {
     let case = Case::new(history);
@@ -63,7 +64,7 @@ pub(super) fn is_shared(case: &Case<'_>, lock: &[usize]) -> bool {
     lock.iter().any(|of| case.operations[*of].shared)
 }
 
-/// While an operation held its lock: from its grant, as its holder knew of it, to its end, as late as that may have been.
+/// Returns the span in which an operation held its lock, from the grant as its holder knew it to the latest possible end.
 pub(super) fn hold(case: &Case<'_>, of: usize) -> Option<Span> {
     let operation = &case.operations[of];
     let from = operation.belief?.from;
@@ -77,10 +78,10 @@ fn end_of_hold(case: &Case<'_>, operation: &Operation) -> u64 {
     }
 }
 
-/// While an operation that wants its lock alone may keep others from it, by holding it or by waiting for it.
+/// Returns the span in which a writer may block others, because it holds the lock or waits for it.
 pub(super) fn in_the_way(case: &Case<'_>, of: usize) -> Option<Span> {
     let operation = &case.operations[of];
-    // What a waiter has left for readers to see ends by itself.
+    // The mark that a waiting writer leaves for readers expires.
     let lasting = MARK.max(2 * case.terms.longest + case.terms.patience);
     let to = match operation.answer {
         _ if operation.shared => return None,
@@ -92,10 +93,11 @@ pub(super) fn in_the_way(case: &Case<'_>, of: usize) -> Option<Span> {
         answer => {
             let at = answer.map(|(at, _)| at).or(operation.killed).unwrap_or(case.terms.end);
             let quiet = answer.is_some() && !case.hindered(operation.id.0, operation.invoked, at);
-            // What was on its way may be read when the fault is over, long after who sent it has died.
+            // After the fault, the server may execute a delayed request, long after its sender has died.
             let read = case.disturbed.touching(operation.invoked, at, None).filter(|_| !quiet);
             let at = read.map_or(at, |fault| at.max(fault.to));
-            // It is taken back when the waiter gives up, or ends by the server's clock, and later if that is set back.
+            // A writer that gives up removes its mark. Otherwise the mark expires by the server's clock, which is later if that clock is
+            // set back.
             let to = at.saturating_add(if quiet { case.terms.wake } else { lasting });
             let set = case.clock_set.touching(at, to, None).filter(|_| !quiet);
             set.map_or(to, |set| to.max(set.to + lasting))
@@ -104,10 +106,10 @@ pub(super) fn in_the_way(case: &Case<'_>, of: usize) -> Option<Span> {
     Some(Span { from: operation.invoked, to, whose: of, of })
 }
 
-/// When those who wanted the lock alone began to give it back, had given it back, or had given it up, in order.
+/// Returns the times when writers began to release, had released, or had given up, in order.
 fn writers_ends(case: &Case<'_>, lock: &[usize]) -> Vec<u64> {
     let mut ends: Vec<u64> = lock.iter().filter_map(|of| Some(in_the_way(case, *of)?.to)).collect();
-    // Others may have it before the one who gives it back knows.
+    // Another operation may get the lock before the releasing holder learns of its release.
     ends.extend(
         lock.iter().map(|of| &case.operations[*of]).filter(|operation| !operation.shared).filter_map(
             |operation| operation.ended.or(operation.answered().filter(|_| operation.belief.is_none())),
@@ -161,7 +163,7 @@ fn readers_stand_behind_writers(case: &Case<'_>, lock: &[usize], absent: &Spans)
         let operation = &case.operations[*of];
         let to = operation.answered().or(operation.killed).unwrap_or(u64::MAX);
         let waits = !operation.shared && operation.waits();
-        // By then the server knows of it.
+        // By then, the server knows the waiting writer.
         waits.then_some(Span { from: operation.invoked + case.terms.wake, to, whose: *of, of: *of })
     };
     let waiting = Spans::new(lock.iter().filter_map(waiting).filter(|span| span.from < span.to).collect());
@@ -169,19 +171,19 @@ fn readers_stand_behind_writers(case: &Case<'_>, lock: &[usize], absent: &Spans)
     let mut verdicts = Vec::new();
     for reader in lock.iter().map(|of| &case.operations[*of]) {
         let Some((at, Answer::Granted)) = reader.answer else { continue };
-        // Who holds the lock already must not stand behind one who waits for it.
+        // An owner that already holds the lock must not wait behind a waiter.
         if !reader.shared || reader.kind == Kind::Again {
             continue;
         }
         let Some(writer) = waiting.covering(reader.invoked, at) else { continue };
-        // Of several writers each has its turn, and the readers have theirs in between.
+        // With several writers, readers have their turn between two writers.
         let early = reader.invoked.saturating_sub(case.terms.wake);
         let between = ends.get(ends.partition_point(|end| *end < early)).is_some_and(|end| *end <= at);
         if between || stirred(case, absent, early, at) {
             continue;
         }
         let writer = &case.operations[writer.of];
-        // A server that has forgotten the writer learns of it when the writer asks again: when the lease ends of which it knows.
+        // A server that has lost the writer learns of it when the writer polls again, at the end of the lease that the writer knows.
         let learns = early.saturating_sub(case.terms.longest).max(writer.invoked);
         if case.lost_by(learns, at).is_some() {
             continue;
@@ -200,7 +202,7 @@ fn readers_stand_behind_writers(case: &Case<'_>, lock: &[usize], absent: &Spans)
     verdicts
 }
 
-/// Whether something from outside may have changed how long somebody waited.
+/// Returns true if an outside cause may have changed the length of a wait.
 fn stirred(case: &Case<'_>, absent: &Spans, from: u64, to: u64) -> bool {
     let early = from.saturating_sub(AFTERMATH);
     case.disturbed.touching(early, to, None).is_some()
@@ -209,5 +211,5 @@ fn stirred(case: &Case<'_>, absent: &Spans, from: u64, to: u64) -> bool {
         || absent.touching(from, to, None).is_some()
 }
 
-/// How long readers may stand behind a writer who has died.
+/// The time that readers may wait behind a dead writer.
 pub(super) const MARK: u64 = 6_000 * MILLISECOND;

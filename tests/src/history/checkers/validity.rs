@@ -1,5 +1,7 @@
-//! A guard claims the lock until its deadline and no longer, says so in time when it is lost, and never takes that back;
-//! and the resource that checks tokens never takes a stale one.
+//! Checker of guards' claims.
+//!
+//! A guard claims the lock only until its deadline, reports a loss in time, and never takes a loss back. The resource that checks tokens
+//! never accepts a stale token.
 
 use std::collections::HashMap;
 
@@ -19,7 +21,7 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
     verdicts
 }
 
-/// What the guard said of itself.
+/// Checks the guard's claims.
 fn claims(case: &Case<'_>, operation: &Operation) -> Option<(String, usize)> {
     let lock = &operation.lock;
     let mut over = false;
@@ -43,19 +45,19 @@ fn claims(case: &Case<'_>, operation: &Operation) -> Option<(String, usize)> {
     None
 }
 
-/// When the loss was told.
+/// Checks the time of the report of a loss.
 fn news(case: &Case<'_>, operation: &Operation) -> Option<(String, usize)> {
     operation.belief?;
     let (lock, process) = (&operation.lock, operation.id.0);
     let place = operation.events.last().copied()?;
     let told = operation.lost.map(|(at, ..)| at);
     let valid_until = operation.lost.map_or(operation.valid_until, |(.., valid_until)| valid_until);
-    // Told late, or given back late without having been told.
+    // The loss was reported late, or the holder released late without a report.
     let seen = told.or(operation.ended).or(operation.killed).unwrap_or(operation.last);
-    // The news starts a twentieth of the lease early, to be there in time; whoever was stalled then cannot have had it.
+    // The report begins a twentieth of the lease early, so that it arrives in time. A process that was stalled then cannot have got it.
     let start = valid_until.saturating_sub((operation.lease / 20).min(100 * MILLISECOND) + 5 * MILLISECOND);
-    // News of a jump of the server clock, however old, shorten what was granted since the clock was last heard of.
-    // A server that came back without its last writes may know a shorter lease, which can be over when its holder hears of it.
+    // A jump of the server's clock, even an old one, shortens grants since the last known clock value. A server that restarted without its
+    // last writes may know a shorter lease. That lease can be over when the holder learns of it.
     let promised = |place: &usize| match case.events[*place].what {
         What::Granted { valid_until, .. } | What::Moved { valid_until } => valid_until,
         _ => 0,
@@ -79,7 +81,7 @@ fn stale_writes(case: &Case<'_>) -> Vec<Verdict> {
     for (place, event) in case.events.iter().enumerate() {
         let What::Wrote { token, highest: known, accepted } = event.what else { continue };
         let highest = accepted_before.entry(&event.lock).or_insert((0, place));
-        // Of what a process has written that was killed before it said so only the resource knows.
+        // If a process was killed before it recorded its write, only the resource knows the write.
         let right = if accepted { token >= highest.0 } else { token < known };
         if !right {
             let what = if accepted { "accepted" } else { "refused" };

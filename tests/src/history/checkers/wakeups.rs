@@ -1,4 +1,4 @@
-//! A release with a waiter present is followed by a grant, soon.
+//! Checker: a release with a waiter soon leads to a grant.
 
 use std::collections::HashMap;
 
@@ -30,8 +30,8 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
     freed(case).iter().filter_map(verdict).collect()
 }
 
-/// How long it took from the beginning of a release that freed a lock, with a waiter present and nothing disturbed, to
-/// the next grant; in nanoseconds.
+/// Returns the times from the begin of a release to the next grant, in nanoseconds. Counts releases that freed a lock with a waiter, while
+/// no fault was active.
 #[must_use]
 pub fn handoffs(history: &History) -> Vec<u64> {
     let case = Case::new(history);
@@ -45,8 +45,8 @@ pub fn handoffs(history: &History) -> Vec<u64> {
     freed(&case).iter().filter_map(handoff).collect()
 }
 
-/// How long it took from the death of a process that held a lock, with a waiter present and nothing else disturbed, to the
-/// next grant; in nanoseconds.
+/// Returns the times from the death of a holder to the next grant, in nanoseconds. Counts deaths with a waiter, while no other fault was
+/// active.
 #[must_use]
 pub fn takeovers(history: &History) -> Vec<u64> {
     let case = Case::new(history);
@@ -60,23 +60,23 @@ pub fn takeovers(history: &History) -> Vec<u64> {
     freed(&case).iter().filter_map(takeover).collect()
 }
 
-/// A lock was freed.
+/// The event that freed a lock.
 struct Freed {
     by: usize,
     /// The process that held it, if its death freed the lock.
     dead: Option<usize>,
     at: u64,
-    /// By when somebody should have had it.
+    /// The time by which another operation should have got the lock.
     until: u64,
     next: Next,
 }
 
 enum Next {
-    /// Somebody had it; `handed` if that one had waited for it.
+    /// Another operation got the lock. `handed` is true if it had waited.
     Granted { at: u64, handed: bool },
-    /// Nobody, although this one waited.
+    /// No operation got the lock, although this operation waited.
     Nobody { waiter: usize },
-    /// Nobody wanted it for so long.
+    /// No operation wanted the lock in that time.
     Unwanted,
 }
 
@@ -89,8 +89,8 @@ impl Freed {
     }
 }
 
-/// After the death of a process, or while it is stopped, it may hold locks of which it could not tell. So may one that was shut down
-/// while its connection was broken have a place in a queue.
+/// Returns the spans in which processes may have unknown holds. A dead or stopped process may hold locks that it could not record. A
+/// process that was shut down with a broken connection may have a place in a queue.
 pub(super) fn absences(case: &Case<'_>) -> Spans {
     let events = case.events.iter().enumerate();
     let gone =
@@ -102,12 +102,13 @@ pub(super) fn absences(case: &Case<'_>) -> Spans {
 fn absence(case: &Case<'_>, process: u32, at: u64, of: usize) -> Span {
     let lasting = case.terms.longest + AFTERMATH;
     let to = at + lasting;
-    // A place in a queue ends by the server's clock, and later if that is set back.
+    // A place in a queue expires by the server's clock, which is later if that clock is set back.
     let set = case.clock_set.touching(at, to, None).filter(|_| case.is_fair);
     Span { from: at, to: set.map_or(to, |set| to.max(set.to + lasting)), whose: process as usize, of }
 }
 
-/// While a waiter's place may be in a queue although its wait has failed: the server could not be told, or refused to hear of it.
+/// Returns the span in which a waiter may still have a place in a queue, although its wait has failed. The server was unreachable, or
+/// rejected the withdrawal.
 pub(super) fn place_left(case: &Case<'_>, of: usize) -> Option<Span> {
     let operation = &case.operations[of];
     let (at, answer) = operation.answer.filter(|_| case.is_fair && operation.waits())?;
@@ -124,7 +125,7 @@ fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
     let mut answers: Vec<(u64, usize)> =
         lock.iter().filter_map(|of| Some((case.operations[*of].answered()?, *of))).collect();
     answers.sort_unstable();
-    // When those failed who may have been granted the lock all the same.
+    // The times of failures that may nevertheless have been granted the lock.
     let is_unheard =
         |of: usize| matches!(case.operations[of].answer, Some((_, Answer::Failed(Outcome::MaybeExecuted))));
     let unheard: Vec<u64> =
@@ -132,7 +133,7 @@ fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
     let waiting = |of: &usize| {
         let operation = &case.operations[*of];
         let to = operation.answered().or(operation.killed).unwrap_or(u64::MAX);
-        // Of those who share a lock not everybody waits for it to be free; `turns` judges them.
+        // Readers do not all wait for a free lock; `turns` judges them.
         let waits = operation.waits() && !operation.shared;
         waits.then_some(Span { from: operation.invoked, to, whose: 0, of: *of })
     };
@@ -155,7 +156,7 @@ fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
         let holds = lock.iter().filter_map(|of| Some(Span { whose: whose[of], ..hold(case, *of)? }));
         (Spans::new(holds.collect()), whose)
     });
-    // A lock that others share is not free yet.
+    // A lock with another shared hold is not free yet.
     let is_held = |by: usize, from: u64, to: u64| {
         shared
             .as_ref()
@@ -168,17 +169,17 @@ fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
             && last_of_owner.get(operation.owner.as_str()) == Some(&at)
             && !is_held(by, at, done)
         {
-            // Who had stood in a queue that the server lost stands there again when it has asked.
+            // A waiter from a queue that the server lost is back in the queue after its next poll.
             let has_lost_its_place = case.is_fair && case.lost_by(at.saturating_sub(ASKS), at).is_some();
             let done = if has_lost_its_place { done + ASKS } else { done };
-            // Of what the server had forgotten nobody is told: who waits asks when the lease ends of which it knows, and somebody else
-            // may have it meanwhile.
+            // The server sends no message about a lock that it has lost. A waiter polls at the end of the lease that it knows, and another
+            // operation may have got the lock meanwhile.
             let done = match case.lost_by(operation.since, at) {
                 Some(_) if was_granted_since(case, by, at, &answers) => continue,
                 Some(_) => done.max(operation.valid_until),
                 None => done,
             };
-            // One whose question came late may read without knowing it, and nobody is told when its lease ends.
+            // A late request may have made its sender a reader without its knowledge, and waiters get no message when that lease ends.
             let done = match unknown_reads_end(case, &unheard, at).filter(|_| operation.shared) {
                 Some(end) => done.max(operation.valid_until).max(end),
                 None => done,
@@ -187,17 +188,17 @@ fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
         }
         let was_lost =
             |at| case.lost_by(operation.since, at).is_some() && was_granted_since(case, by, at, &answers);
-        // What the server had forgotten somebody else has, if not nobody.
+        // If the server had lost the lock, another operation may hold it.
         if let Some((at, done)) = abandoned_at(operation)
             && !is_held(by, at, done)
             && !was_lost(at)
         {
             let dead = Some(operation.id.0 as usize);
-            // Who was told of the lease of a reader who has left since asks when that would have ended, or from time to time in any case.
+            // A waiter may know the lease of a reader that has left since. The waiter polls at the end of that lease, and regularly in any
+            // case.
             let told = if operation.shared { longest_read(case, lock, at).min(done + REPOLL) } else { done };
             let done = done.max(told);
-            // Who has become the first since it asked last does not know the lease of the one before, and those who died with the holder
-            // may stand before it.
+            // A new head does not know the lease of the previous holder. Waiters that died with the holder may stand before the head.
             let done = if case.is_fair { done.max(places_end(case, lock, by, at)) + ASKS } else { done };
             all.push(Freed { dead, ..follow(case, by, at, done, &answers, &waiting) });
         }
@@ -205,22 +206,21 @@ fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
     all
 }
 
-/// When the last lease ends of those who may read a lock that a reader gives back then, and do not know it: who failed last,
-/// as late as that.
+/// Returns when the last unknown read hold ends. A request that failed before `at` may have got such a hold; the last failure counts.
 fn unknown_reads_end(case: &Case<'_>, unheard: &[u64], at: u64) -> Option<u64> {
     let failed = unheard.partition_point(|answered| *answered <= at);
     let end = unheard.get(..failed)?.last()? + case.terms.longest;
     (at < end).then_some(end)
 }
 
-/// When a holder was killed, and when its lease is over for certain: it may have been renewed just before.
+/// Returns when a holder was killed, and when its lease has certainly ended. A renewal just before the kill counts.
 fn abandoned_at(operation: &Operation) -> Option<(u64, u64)> {
     let killed = operation.killed?;
     let held = operation.belief.is_some_and(|belief| belief.from < killed && belief.to == killed);
     held.then(|| (killed, killed + operation.lease + operation.lease / 50))
 }
 
-/// When the last lease ends of those who read with one who died then, or had done so.
+/// Returns when the last lease ends of the readers that read together with a reader that died at `died`, or that had already died.
 fn longest_read(case: &Case<'_>, lock: &[usize], died: u64) -> u64 {
     let readers = lock.iter().map(|of| &case.operations[*of]).filter(|other| other.shared);
     readers
@@ -229,10 +229,10 @@ fn longest_read(case: &Case<'_>, lock: &[usize], died: u64) -> u64 {
         .unwrap_or(died)
 }
 
-/// When those places in the queue of a fair lock end that the process of the operation `by` may have had when it died.
+/// Returns when the places of the process in the queue of a fair lock end. The process is that of `by`, which died at `died`.
 fn places_end(case: &Case<'_>, lock: &[usize], by: usize, died: u64) -> u64 {
     let may_have_stood = lock.iter().map(|of| &case.operations[*of]).any(|other| {
-        // Who left so late may not have told the server.
+        // A waiter that left so late may not have reached the server.
         let had_left = other.answered().is_some_and(|at| at + case.terms.patience < died);
         other.id.0 == case.operations[by].id.0
             && other.waits()
@@ -243,14 +243,14 @@ fn places_end(case: &Case<'_>, lock: &[usize], by: usize, died: u64) -> u64 {
     if may_have_stood { died + case.terms.longest } else { died }
 }
 
-/// When an operation freed its lock: the beginning and the end of that.
+/// Returns the begin and the end of the release that freed the lock.
 fn freed_at(operation: &Operation) -> Option<(u64, u64)> {
     let (at, (done, ending)) = (operation.ended?, operation.ending?);
     let held = operation.lost.is_none() && operation.belief.is_some_and(|belief| belief.to == at);
     (held && matches!(ending, Ending::Released | Ending::Dropped)).then_some((at, done))
 }
 
-/// Whether somebody was given the lock between this operation's grant and then.
+/// Returns true if another operation got the lock between this operation's grant and `at`.
 fn was_granted_since(case: &Case<'_>, by: usize, at: u64, answers: &[(u64, usize)]) -> bool {
     let from = case.operations[by].answered().unwrap_or(at);
     let [begin, end] = [from, at].map(|at| answers.partition_point(|(answered, _)| *answered < at));
@@ -282,7 +282,7 @@ fn follow(
                 let next = Next::Granted { at: answered, handed: operation.invoked < at };
                 return Freed { by, dead: None, at, until, next };
             }
-            // Whoever leaves may have been the one that was woken; the next one is told when it leaves.
+            // A waiter that leaves may be the waiter that was woken. The next waiter is woken when it leaves.
             Some(_) if operation.waits() => until = until.max(answered + patience),
             _ => {}
         }
@@ -292,5 +292,5 @@ fn follow(
     Freed { by, dead: None, at, until, next }
 }
 
-/// Time between two questions of one who stands in the queue of a fair lock.
+/// The time between two polls of a waiter in the queue of a fair lock.
 const ASKS: u64 = 2_000 * MILLISECOND;

@@ -1,4 +1,6 @@
-//! Somebody who takes locks as Redisson does: by its own calls, without a queue or a line to stand in, and renewing nothing.
+//! A client that takes locks as Redisson does.
+//!
+//! It uses only its own calls. It does not queue, and does not renew locks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +12,7 @@ use super::machine::{Machine, lock_name};
 use super::plan::{Foreigner, LEASE};
 use crate::history::{Kind, What};
 
-/// Comes when it is time, asks for as long as it wants, and leaves. What a plain lock means to Redisson is what its scripts mean here.
+/// Arrives at its time, polls a number of times, and leaves. Redisson's lock has the same state on the server as the lock of our scripts.
 pub(super) async fn come(number: u32, foreigner: Foreigner, machine: Arc<Machine>) {
     sleep(Duration::from_millis(foreigner.at)).await;
     let (lock, log) = (lock_name(foreigner.lock), &machine.log);
@@ -59,6 +61,6 @@ pub(super) async fn come(number: u32, foreigner: Foreigner, machine: Arc<Machine
     record(if had_it { What::Released } else { What::AlreadyLost });
 }
 
-/// Each of them is a process of its own to the log, whose number comes after this.
+/// The offset of foreigners' process numbers. Each foreigner is a separate process in the log.
 pub(super) const FOREIGN: u32 = 100;
 const MILLISECOND: u64 = 1_000_000;

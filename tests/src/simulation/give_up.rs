@@ -7,16 +7,16 @@ use tokio::time::timeout;
 
 use crate::fault::cancel_at;
 
-/// When the future of a call is dropped.
+/// The time at which the future of a call is dropped.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum GiveUp {
-    /// At so many polls in vain.
+    /// At this number of `Pending`s.
     Polls(usize),
-    /// After so many milliseconds.
+    /// After this number of milliseconds.
     After(u64),
 }
 
-/// What the call says, unless it is given up before.
+/// Returns the output of the call, or `None` if the call is dropped before its end.
 pub(super) async fn outcome_unless<T>(give_up: Option<GiveUp>, call: impl Future<Output = T>) -> Option<T> {
     match give_up {
         Some(GiveUp::Polls(polls)) => cancel_at(polls, call).await,

@@ -1,4 +1,6 @@
-//! Worlds of latches: nobody has one, so what tasks do with them and what is counted at the end is other than with locks.
+//! Simulated worlds of latches.
+//!
+//! A latch does not have an owner, so its tasks and its final counts differ from those of locks.
 
 use std::future::Future;
 use std::num::NonZeroU32;
@@ -15,7 +17,7 @@ use super::plan::{LOCKS, Manner, Step};
 use crate::history::{COUNTED_DOWN, Change, What};
 use crate::told;
 
-/// Whose turn it is to do something with a latch.
+/// A task's next operation on a latch.
 pub(super) struct Turn<'a> {
     pub(super) locks: &'a LockManager,
     pub(super) log: &'a Log,
@@ -24,7 +26,8 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Waits, counts down, sets or deletes: what other kinds draw for a hold decides which, so that steps are drawn alike for all.
+    /// Waits, counts down, sets or deletes. The choice uses the draws that other kinds use for a hold, so that steps are drawn alike for
+    /// all kinds.
     pub(super) async fn take(self, number: u64, step: &Step) {
         let name = lock_name(step.lock);
         let latch = self.locks.count_down_latch(&name);
@@ -60,7 +63,7 @@ impl Turn<'_> {
     }
 }
 
-/// What is to be written down of a call's end.
+/// Returns the event for a call's end.
 async fn end<T>(
     step: &Step,
     call: impl Future<Output = Result<T, Error>>,
@@ -73,7 +76,7 @@ async fn end<T>(
     }
 }
 
-/// Deletes every latch again and again, as another client would, so that whoever waits goes on.
+/// Deletes every latch repeatedly, as another client would, so that all waiters continue.
 pub(super) async fn open_all(machine: Arc<Machine>) {
     loop {
         for name in (0..LOCKS).map(lock_name) {
@@ -90,10 +93,10 @@ pub(super) async fn open_all(machine: Arc<Machine>) {
     }
 }
 
-/// Often enough that a latch which a task sets after this began keeps nobody for long. In virtual time.
+/// The pause between two deletions, in virtual time. A latch that a task sets afterwards does not block waiters for long.
 const OPENED_AGAIN: Duration = Duration::from_millis(50);
 
-/// Writes down how often the server has counted each latch down.
+/// Records how many times the server has counted each latch down.
 pub(super) fn count(machine: &Machine) {
     for name in (0..LOCKS).map(lock_name) {
         let found = machine.change(|server| {

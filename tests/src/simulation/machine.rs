@@ -1,4 +1,6 @@
-//! The simulated machine: one server, its clock, the way to it, and the log of all that happens. Nothing in it reads a real clock.
+//! The simulated machine: a server, its clock, its network and the log.
+//!
+//! Does not read a real clock.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -13,7 +15,7 @@ use wheellock::testing::server::{Host, Server};
 use super::plan::{Kind, LOCKS};
 use crate::history::{Event, What};
 
-/// All that has happened, on one clock. Clones are the same log.
+/// The log of all events, on a single clock. Clones share the log.
 #[derive(Clone)]
 pub(super) struct Log(Arc<Inner>);
 
@@ -29,7 +31,7 @@ impl Log {
         Self(Arc::new(Inner { events: Mutex::default(), timer, start }))
     }
 
-    /// Nanoseconds since the world began. The first one is missing, as it is on a manager's clock.
+    /// Returns the nanoseconds since the world began, at least 1. A manager's clock does not have the value 0 either.
     pub(super) fn now(&self) -> u64 {
         let elapsed = self.0.timer.now().saturating_duration_since(self.0.start);
         u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX).max(1)
@@ -40,7 +42,7 @@ impl Log {
         self.0.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
     }
 
-    /// Of the fleet itself.
+    /// Records an event of the fleet itself.
     pub(super) fn note(&self, lock: &str, what: What) {
         self.record(0, 0, 0, lock, what);
     }
@@ -50,14 +52,14 @@ impl Log {
     }
 }
 
-/// A server, the way to it, and what everybody sees of it.
+/// A server, the network to it, and the observers of its changes.
 pub(super) struct Machine {
     pub(super) host: Arc<Host>,
     pub(super) log: Log,
 }
 
 impl Machine {
-    /// All that a fleet with locks of this kind needs; they share one log.
+    /// Makes all servers that a fleet with locks of this kind needs. The servers share a log.
     pub(super) fn all(kind: Kind) -> Vec<Arc<Self>> {
         let timer = Timer::tokio(Duration::from_millis(1));
         let log = Log::new(timer.clone());
@@ -72,19 +74,19 @@ impl Machine {
         });
         host.change(|server| {
             server.run_id = format!("model-{number}");
-            // What it has executed is counted at the end.
+            // The executed commands are counted at the end.
             server.store.forgets = false;
         });
         Arc::new(Self { host, log })
     }
 
-    /// Changes something about the server, and then has it do what follows.
+    /// Changes the server, and then makes the server act on the change.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Server) -> T) -> T {
         self.host.change(change)
     }
 }
 
-/// What the log is to know of a server whenever that has done something.
+/// The records that the log gets after each action of a server.
 enum Books {
     Queues(Queues),
     Latches(Latches),
@@ -109,7 +111,7 @@ impl Books {
     }
 }
 
-/// What the log knows of latches.
+/// The logged states of latches.
 struct Latches {
     log: Log,
     known: HashMap<String, What>,
@@ -126,7 +128,7 @@ impl Latches {
     }
 }
 
-/// What the log knows of the queues of fair locks.
+/// The logged entries of the queues of fair locks.
 struct Queues {
     log: Log,
     queued: HashSet<String>,
@@ -150,7 +152,7 @@ impl Queues {
     }
 }
 
-/// One process' way to the server, which others do not share.
+/// A process' own network path to the server.
 #[derive(Clone)]
 pub(super) struct Way {
     is_shut: Arc<AtomicBool>,
@@ -176,7 +178,7 @@ impl Way {
         })
     }
 
-    /// Breaks the connections, and lets no other be made.
+    /// Breaks the connections, and refuses new connections.
     pub(super) fn shut(&self) {
         self.is_shut.store(true, Ordering::SeqCst);
         let opened = std::mem::take(&mut *self.opened.lock().unwrap_or_else(PoisonError::into_inner));
@@ -188,7 +190,7 @@ impl Way {
     }
 }
 
-/// What the server knows of a latch.
+/// Returns the server's state of a latch.
 pub(super) fn latch(server: &Server, name: &str) -> What {
     let (left, opened) = server.store.latch(name, &format!("{{{name}}}"));
     What::Latch { left, opened }
@@ -198,5 +200,5 @@ pub(super) fn lock_name(number: u64) -> String {
     format!("lock:{number}")
 }
 
-/// When the server's clock began, in milliseconds since 1970.
+/// The start of the server's clock, in milliseconds since 1970.
 const BEGAN: u64 = 1_700_000_000_000;

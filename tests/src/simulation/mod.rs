@@ -1,8 +1,10 @@
-//! Whole fleets in one thread and in virtual time: managers that contend on a server in memory while a seed decides what they do and
-//! what goes wrong. What they saw is judged by the checkers of real campaigns, and nothing may be left behind.
+//! Simulated fleets in a single thread and in virtual time.
 //!
-//! Everything comes from the seed: the plan, what the library draws, and the order of polls, for one thread runs one task after the
-//! other. So a world can be run again, and made smaller as long as the same complaint comes out of it.
+//! Managers contend for a server in memory, while a seed determines their actions and the faults. The checkers of real campaigns judge the
+//! history, and the world must leave no traces.
+//!
+//! The seed determines the plan, the library's random choices, and the order of polls, because a single thread runs all tasks. So a world
+//! can run again. It can also shrink, while the same complaint remains.
 
 mod foreigner;
 mod give_up;
@@ -32,23 +34,23 @@ use machine::{Log, Machine, lock_name};
 use plan::{DAY, LEASE, LOCKS, PATIENCE, PERMITS};
 use process::{POOL, Process};
 
-/// What became of a world.
+/// The result of a world.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What happened.
+    /// The history.
     pub history: History,
-    /// What must not have happened, and has no excuse.
+    /// Violations without an excuse.
     pub complaints: Vec<Verdict>,
 }
 
 impl Outcome {
-    /// How many locks were granted.
+    /// Returns the number of granted locks.
     #[must_use]
     pub fn grants(&self) -> usize {
         self.history.events.iter().filter(|event| matches!(event.what, What::Granted { .. })).count()
     }
 
-    /// The same for the same history, on any machine: identities, which are random, count by the order in which they appear.
+    /// Returns a hash that is equal for equal histories on any machine. Random identities count by the order in which they appear.
     #[must_use]
     pub fn hash(&self) -> u64 {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
@@ -58,7 +60,7 @@ impl Outcome {
         hash
     }
 
-    /// The history, line by line.
+    /// Returns the history, line by line.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let mut known = BTreeMap::new();
@@ -70,7 +72,7 @@ impl Outcome {
 ///
 /// # Panics
 ///
-/// If the world cannot be made, or a task in it panics: that is a finding, too.
+/// If the world cannot be made, or if a task in it panics. A panic is a finding, too.
 #[must_use]
 pub fn run(plan: &Plan) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
@@ -156,7 +158,7 @@ async fn world(plan: &Plan) -> Vec<Event> {
                 }
             }
         };
-        // Whoever is not done by then never is, and the checkers say so.
+        // A process that is not done by then does not end, and the checkers report that.
         let is_done = timeout(Duration::from_millis(ENDLESS), all).await.is_ok();
         if is_done && !process.is_dead.get() {
             log.record(process.number, 0, 0, "", What::Finished);
@@ -184,7 +186,7 @@ async fn fill_the_pool(plan: &Plan, fleet: &[Rc<Process>]) {
     assert!(filled.expect("nothing is wrong yet"), "the pool is new");
 }
 
-/// When everything has ended nobody leads, and whoever watches knows.
+/// Checks that no process leads when all operations have ended, and that the observers know it.
 async fn ask_observers(fleet: &[Rc<Process>], log: &Log) {
     sleep(Duration::from_millis(2 * LEASE + UNHEARD)).await;
     for process in fleet {
@@ -200,9 +202,9 @@ async fn ask_observers(fleet: &[Rc<Process>], log: &Log) {
     }
 }
 
-/// Counts what is left when everything has ended.
+/// Counts the leftovers when all operations have ended.
 async fn probe(plan: &Plan, fleet: &[Rc<Process>], machines: &[Arc<Machine>], log: &Log) {
-    // Whoever was killed holds until the lease ends, and a subscription lingers.
+    // The hold of a killed process lasts until its lease ends, and a subscription lasts a little longer.
     sleep(Duration::from_millis(LINGER + 2 * LEASE)).await;
     let told = |process: u32, name: &str, found: u64| {
         log.record(process, 0, 0, "", What::Probe { name: name.to_owned(), found, allowed: 0 });
@@ -219,7 +221,7 @@ async fn probe(plan: &Plan, fleet: &[Rc<Process>], machines: &[Arc<Machine>], lo
             }
             found
         };
-        // A connection asks from time to time whether its server is there.
+        // A connection pings its server from time to time.
         for _ in 0..LOOKS {
             if count().iter().all(|(_, found)| *found == 0) {
                 break;
@@ -230,10 +232,10 @@ async fn probe(plan: &Plan, fleet: &[Rc<Process>], machines: &[Arc<Machine>], lo
     }
     let (mut holders, mut channels) = (0, 0);
     for machine in machines {
-        // It looks who has closed its connection.
+        // Makes the server notice closed connections.
         machine.change(|_| {});
         machine.change(|server| {
-            // A latch is nobody's, and may stay set.
+            // A latch does not have an owner, and may stay set.
             let locks: Vec<String> = (0..LOCKS).map(lock_name).filter(|_| plan.kind != Kind::Latch).collect();
             holders += server.store.holds().filter(|(key, ..)| locks.iter().any(|lock| lock == key)).count();
             channels += server.store.channels.len();
@@ -256,7 +258,7 @@ async fn probe(plan: &Plan, fleet: &[Rc<Process>], machines: &[Arc<Machine>], lo
     }
 }
 
-/// A line of a history with random identities replaced by numbers.
+/// Replaces the random identities in a line of a history by numbers.
 fn portable(line: &str, known: &mut BTreeMap<String, usize>) -> String {
     let mut text = String::with_capacity(line.len());
     for word in line.split_inclusive([' ', ':']) {
@@ -276,17 +278,17 @@ fn portable(line: &str, known: &mut BTreeMap<String, usize>) -> String {
 }
 
 const MILLISECOND: u64 = 1_000_000;
-/// By when a release has reached a waiter while nothing is wrong.
+/// The time within which a release reaches a waiter when no fault is active.
 const WAKE: u64 = 200;
-/// The same where so many servers have to be heard of, and who stood in each other's way draw lots.
+/// The same time for a quorum. Several servers have to reply, and conflicting waiters back off for random times.
 const WAKE_OF_MANY: u64 = 1_000;
-/// For how long a dead waiter of a fair lock is in the way of others.
+/// The time that a dead waiter of a fair lock blocks others.
 const DEAD_HEAD: u64 = 5_000;
-/// Within which an observer makes up for a message that was lost, and gets its answer.
+/// The time within which an observer makes up for a lost message, and gets its reply.
 const UNHEARD: u64 = 6_000;
-/// A world that is not over then never is.
+/// A world that takes longer than this does not end.
 const ENDLESS: u64 = 120_000;
-/// How often is looked whether a process is quiet.
+/// The number of checks that a process is quiet.
 const LOOKS: u32 = 50;
-/// Longer than a subscription lingers.
+/// Longer than a subscription lasts after its last waiter.
 const LINGER: u64 = 2_500;

@@ -12,47 +12,47 @@ use super::plan::{Kind, Plan};
 use super::shrink::shrink;
 use super::{Outcome, run};
 
-/// What is to be run.
+/// The settings of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Night {
     /// The first seed.
     pub from: u64,
-    /// How many.
+    /// The number of seeds.
     pub seeds: u64,
-    /// Only fleets of this kind.
+    /// The only kind of fleets, if given.
     pub kind: Option<Kind>,
-    /// No seed is begun after that.
+    /// The time after which the run does not begin further seeds.
     pub at_most: Option<Duration>,
-    /// Ends with the first finding, and does not make it smaller.
+    /// True to end with the first finding, without shrinking it.
     pub until_found: bool,
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub struct Morning {
-    /// How many worlds were run,
+    /// Worlds that ran.
     pub worlds: u64,
-    /// how many locks were granted in them,
+    /// Granted locks in all worlds.
     pub grants: u64,
-    /// how many things were written down,
+    /// Recorded events.
     pub events: u64,
-    /// and what went wrong by design.
+    /// Planned faults.
     pub troubles: u64,
-    /// What must not be, by seeds.
+    /// The findings, by seeds.
     pub findings: Vec<Finding>,
 }
 
-/// What must not be.
+/// A violation.
 #[derive(Debug)]
 pub struct Finding {
-    /// Of the world in which it was.
+    /// The seed of its world.
     pub seed: u64,
-    /// Told so that a person can read it.
+    /// The description for humans.
     pub text: String,
 }
 
 impl Night {
-    /// What the arguments of the program say, or what is wrong with them.
+    /// Parses the arguments of the program, or returns the error.
     fn said(arguments: &[String]) -> Result<Self, String> {
         let mut night = Self { from: 0, seeds: u64::MAX, kind: None, at_most: None, until_found: false };
         let mut words = arguments.iter();
@@ -88,7 +88,7 @@ impl Night {
         Ok(night)
     }
 
-    /// Runs the seeds on every processor; `told` hears now and then how far it is.
+    /// Runs the seeds on every processor. Calls `told` now and then with the progress.
     ///
     /// # Panics
     ///
@@ -135,7 +135,7 @@ impl Night {
         morning
     }
 
-    /// Grants, events, and what is to be told if anything is wrong.
+    /// Returns the numbers of grants and events, and the finding if there is a violation.
     fn judge(self, plan: &Plan) -> (u64, u64, Option<Finding>) {
         let Some(outcome) = world(plan) else {
             return (0, 0, Some(self.tell(plan, "panicked", |plan| world(plan).is_none())));
@@ -175,12 +175,12 @@ impl Night {
     }
 }
 
-/// `None` if it panicked.
+/// Runs a world. Returns `None` if it panicked.
 fn world(plan: &Plan) -> Option<Outcome> {
     catch_unwind(AssertUnwindSafe(|| run(plan))).ok()
 }
 
-/// The program's `main`: `--seeds N --from S --kind K --minutes M --until-found`.
+/// Runs the program's `main`: `--seeds N --from S --kind K --minutes M --until-found`.
 pub fn main(arguments: &[String]) -> ExitCode {
     let night = match Night::said(arguments) {
         Ok(night) => night,
@@ -207,12 +207,12 @@ pub fn main(arguments: &[String]) -> ExitCode {
 }
 
 const OPTIONS: &str = "--seeds, --from, --kind, --minutes and --until-found";
-/// More than that is one mistake told many times.
+/// Further findings are usually the same mistake.
 const MOST_FINDINGS: usize = 3;
 const TOLD_EVERY: u64 = 10_000;
-/// A seed like that is a fleet with latches besides: their kind is not among those that a seed chooses from.
+/// The distance between seeds that also run a fleet with latches, a kind that seeds do not choose.
 const LATCHES_EVERY: u64 = 16;
-/// The same for a process that is visited, whose fleets take longer.
+/// The same distance for visited processes, whose fleets take longer.
 const VISITED_EVERY: u64 = 50;
 
 #[cfg(test)]

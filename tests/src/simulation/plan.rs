@@ -1,4 +1,6 @@
-//! What happens in one simulated fleet, as a value that its seed decides: who asks for what when, and what goes wrong meanwhile.
+//! The plan of a simulated fleet, as a value.
+//!
+//! A seed determines the plan: the requests of each task, and the faults with their times.
 
 use std::fmt;
 
@@ -7,12 +9,12 @@ use wheellock::testing::server::{How, Make, Side};
 use super::give_up::GiveUp;
 use crate::fault::Random;
 
-/// What is locked.
+/// The kind of locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// `lock`
     Plain,
-    /// `lock`, taken again and again, so that tasks hand it over
+    /// `lock`, taken repeatedly, so that tasks hand it over
     Hot,
     /// `fair_lock`
     Fair,
@@ -30,18 +32,18 @@ pub enum Kind {
     Semaphore,
     /// `election`
     Election,
-    /// `multi_lock` of all locks, and `lock` of one
+    /// `multi_lock` of all locks, and `lock` of a single lock
     Set,
     /// `RedLockManager::lock`, on three independent servers
     Quorum,
     /// `count_down_latch`
     Latch,
-    /// `lock`, taken again and again by one process alone, beside visitors that listen or poll
+    /// `lock`, taken repeatedly by a single process, beside visitors that subscribe or poll
     Visited,
 }
 
 impl Kind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 14] = [
         Self::Plain,
         Self::Hot,
@@ -58,16 +60,16 @@ impl Kind {
         Self::Latch,
         Self::Visited,
     ];
-    /// How many of them a seed chooses from. A later one would have every seed decide for another fleet than before.
+    /// The number of kinds that a seed chooses from. Including a later kind would change the fleet of every seed.
     const DRAWN: usize = 12;
 
-    /// The kind that is called so.
+    /// Returns the kind of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.to_string() == name)
     }
 
-    /// How many servers there are.
+    /// Returns the number of servers.
     pub(super) fn servers(self) -> u64 {
         if self == Self::Quorum { 3 } else { 1 }
     }
@@ -76,7 +78,7 @@ impl Kind {
         matches!(self, Self::Permits | Self::Semaphore)
     }
 
-    /// Whether the server keeps a number, and not who holds what.
+    /// Returns true if the server keeps only a number, not the holders.
     pub(super) fn is_counted(self) -> bool {
         self.is_pool() || self == Self::Latch
     }
@@ -103,68 +105,68 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A fleet and its day. All times are milliseconds.
+/// A fleet and its actions. All times are milliseconds.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(super) seed: u64,
-    /// What is locked.
+    /// The kind of locks.
     pub kind: Kind,
     pub(super) processes: u32,
-    /// How long an answer takes.
+    /// The time until a reply.
     pub(super) latency: u64,
     /// Bytes per turn and direction.
     pub(super) trickle: Option<usize>,
-    /// Long texts trickle only at their beginning: the scripts that each connection loads are most of all bytes.
+    /// True if only the beginning of long texts is slow. Otherwise the scripts that each connection loads would dominate.
     pub(super) hurries: bool,
     pub(super) messages_last: bool,
     pub(super) hand_over: u64,
-    /// Each server has a replica, and grants count when it has them.
+    /// True if each server has a replica, and grants count when the replica has them.
     pub(super) durable: bool,
-    /// Every process watches who leads.
+    /// True if every process observes the leaders.
     pub(super) observed: bool,
     pub(super) tasks: Vec<Task>,
     pub(super) troubles: Vec<Trouble>,
     pub(super) foreigners: Vec<Foreigner>,
 }
 
-/// Somebody who takes a lock as Redisson does, and knows nothing of this library.
+/// A client that takes a lock as Redisson does, without this library.
 #[derive(Clone, Debug)]
 pub(super) struct Foreigner {
     pub(super) at: u64,
     pub(super) lock: u64,
-    /// Asks so often, every ten milliseconds.
+    /// The number of polls, one every ten milliseconds.
     pub(super) asks: u64,
     pub(super) hold: u64,
-    /// Ends without a word, and its lease runs out.
+    /// True if the client ends without a release, so that its lease expires.
     pub(super) dies: bool,
 }
 
-/// What one task does, one after the other.
+/// The steps of a task, in order.
 #[derive(Clone, Debug)]
 pub(super) struct Task {
     pub(super) process: u32,
     pub(super) steps: Vec<Step>,
 }
 
-/// Takes something and gives it back.
+/// A step: an acquire and a release.
 #[derive(Clone, Debug)]
 pub(super) struct Step {
-    /// Before it.
+    /// The pause before the step.
     pub(super) pause: u64,
     pub(super) lock: u64,
     pub(super) manner: Manner,
-    /// A fixed lease; the watchdog's if there is none.
+    /// The fixed lease; without it, the watchdog's lease.
     pub(super) lease: Option<u64>,
-    /// Shows its owner beforehand.
+    /// True to choose the owner beforehand.
     pub(super) presents: bool,
-    /// Reads.
+    /// True for a read hold.
     pub(super) shared: bool,
     pub(super) permits: u32,
     pub(super) give_up: Option<GiveUp>,
     pub(super) hold: u64,
-    /// Takes it once more meanwhile.
+    /// True to acquire again during the hold.
     pub(super) again: bool,
-    /// Renews it by hand meanwhile.
+    /// True to renew by hand during the hold.
     pub(super) renews: bool,
     pub(super) give_back: GiveBack,
 }
@@ -181,11 +183,11 @@ pub(super) enum Manner {
 pub(super) enum GiveBack {
     Release,
     Drop,
-    /// The future of the release is dropped at so many polls in vain.
+    /// The future of the release is dropped at this number of `Pending`s.
     ReleaseAndDrop(usize),
 }
 
-/// Something goes wrong at a time, and for a time.
+/// A fault, its time and its length.
 #[derive(Clone, Debug)]
 pub(super) struct Trouble {
     pub(super) at: u64,
@@ -197,69 +199,69 @@ pub(super) struct Trouble {
 pub(super) enum Wrong {
     /// All connections break.
     Broken(How),
-    /// A connection breaks after so many more bytes.
+    /// A connection breaks after this number of bytes.
     Cut(Side, usize, How),
-    /// So many calls are executed, and instead of their answers the connection breaks.
+    /// The server executes this number of calls. The connection breaks instead of delivering their replies.
     AnswersLost(usize),
-    /// After so many calls the connection breaks, and what came last is executed at the end of this.
+    /// After this number of calls the connection breaks. The server executes the last call at the end of the fault.
     Late(usize, How),
-    /// Nothing is answered, and connections stay.
+    /// The server does not reply, and connections stay open.
     Silent,
-    /// The server is down, and comes back, with its data or without.
+    /// The server is down, and restarts with or without its data.
     Down {
         forgets: bool,
     },
-    /// Everything is deleted, and nobody told.
+    /// All data is deleted, without a message.
     Flushed,
     ScriptsFlushed,
-    /// So many calls are refused.
+    /// The server rejects this number of calls.
     Refused(usize, &'static str),
-    /// A lock is deleted, and nobody told.
+    /// A lock is deleted, without a message.
     Evicted(u64),
-    /// A lock is freed by force, by this process.
+    /// This process frees a lock by force.
     Forced(u32, u64),
-    /// The server's clock goes by so many milliseconds.
+    /// The server's clock jumps by this number of milliseconds.
     ClockSet(i64),
-    /// One process cannot reach the server.
+    /// A process cannot reach the server.
     Parted(u32),
-    /// One process ends, and gives nothing back.
+    /// A process ends without releases.
     Killed(u32),
-    /// Answers take so much longer.
+    /// Replies take this much longer.
     Slow(u64),
-    /// One process' manager is shut down, while its tasks work.
+    /// A process' manager is shut down while its tasks work.
     ShutDown(u32),
-    /// For so long a replica hears of nothing but what somebody waits for; then it takes over.
+    /// During this time, a replica gets only writes that a client waits for. Then the replica takes over.
     FailedOver,
-    /// Replicas acknowledge nothing.
+    /// Replicas do not acknowledge writes.
     Unacknowledged,
-    /// All processes stand still, as if their machine did; the servers' clocks go on.
+    /// All processes stand still, as if their machine did. The servers' clocks continue.
     Stopped,
 }
 
 impl Wrong {
-    /// Whether requests may be executed in another order than they were made in.
+    /// Returns true if the server may execute requests in a different order than they were sent.
     fn reorders(&self) -> bool {
         matches!(self, Self::Late(..) | Self::Silent)
     }
 
     fn is_left_out(&self, kind: Kind) -> bool {
         match self {
-            // Nobody brings back a count that is gone: an operator would have to.
+            // The library does not restore a lost count; an operator would have to.
             Self::Down { forgets } => *forgets && kind.is_counted(),
             Self::Flushed | Self::Evicted(_) | Self::Forced(..) => kind.is_counted(),
             Self::Killed(_) => kind == Kind::Semaphore,
-            // Counted permits have no lease and no news of a loss: whoever has some has to stop before its manager does.
+            // Counted permits do not have a lease or a loss notice. Their holders have to stop before their manager does.
             Self::ShutDown(_) => kind == Kind::Semaphore,
-            // Nor does anybody know of what was given back, and not replicated; and a quorum is of servers that nobody takes over from.
+            // The library does not know of a release that was not replicated either. The servers of a quorum do not have successors.
             Self::FailedOver => matches!(kind, Kind::Semaphore | Kind::Quorum | Kind::Latch),
-            // Who comes late stands in the queue of a fair lock until its deadline of five seconds has passed.
+            // A late request stays in the queue of a fair lock until its deadline of five seconds has passed.
             Self::Late(..) => kind == Kind::Fair,
             _ => false,
         }
     }
 }
 
-/// What servers say that refuse to execute anything.
+/// The error replies of servers that reject all commands.
 const REFUSALS: [&str; 5] = [
     "LOADING Redis is loading the dataset in memory",
     "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
@@ -268,9 +270,9 @@ const REFUSALS: [&str; 5] = [
     "TRYAGAIN Multiple keys request during rehashing of slot",
 ];
 
-/// When the last step begins, and the last trouble ends.
+/// The time when the last step begins and the last fault ends.
 pub(super) const DAY: u64 = 3_000;
-/// The watchdog's.
+/// The watchdog's lease.
 pub(super) const LEASE: u64 = 600;
 /// The connection's response timeout.
 pub(super) const PATIENCE: u64 = 1_000;
@@ -278,7 +280,7 @@ pub(super) const PERMITS: u64 = 3;
 pub(super) const LOCKS: u64 = 2;
 
 impl Plan {
-    /// What the seed decides; the kind, too, unless it is given.
+    /// Makes the plan of a seed. The seed also determines the kind, unless it is given.
     #[must_use]
     pub fn of(seed: u64, kind: Option<Kind>) -> Self {
         let mut plan = Self { hurries: true, ..Self::narrow(seed, kind) };
@@ -299,7 +301,7 @@ impl Plan {
         if random.below(6) == 0 && plan.kind != Kind::Quorum {
             plan.durable = random.below(2) == 0;
             if plan.durable {
-                // They wait for no acknowledgement.
+                // Foreigners do not wait for acknowledgements.
                 plan.foreigners.clear();
             }
             for _ in 0..1 + random.below(2) {
@@ -323,7 +325,8 @@ impl Plan {
         plan
     }
 
-    /// Half of the fleets that share permits take some together. Drawn apart from all else, which stays as it was for every seed.
+    /// Makes half of the fleets with shared permits take several permits at once. Uses a separate generator, so that the rest of each
+    /// seed's plan stays the same.
     fn take_several(&mut self, seed: u64) {
         let mut random = Random::new(seed ^ 0x05E7_E4A1_u64.rotate_left(23));
         let _first_of_similar_seeds_is_similar = random.number();
@@ -333,7 +336,7 @@ impl Plan {
         }
     }
 
-    /// What was simulated first: seeds that found something then decide the same still.
+    /// Makes the original, narrower plan of a seed, so that seeds with old findings still reproduce them.
     #[must_use]
     pub fn narrow(seed: u64, kind: Option<Kind>) -> Self {
         let mut random = Random::new(seed ^ 0x5EED_0F0F_1EE7_u64.rotate_left(17));
@@ -381,12 +384,12 @@ impl Plan {
 }
 
 impl Plan {
-    /// Adds a restart of every server, one after the other, each away for two leases, under a lock that is held meanwhile.
+    /// Adds a restart of every server, one after the other. Each server is down for two leases, during a hold of the same lock.
     fn roll(&mut self, random: &mut Random) {
         let (begins, forgets) = (random.below(LEASE), random.below(2) == 0);
         let servers = self.kind.servers();
         for place in 0..servers {
-            // The time decides which server it is.
+            // The time determines the server.
             let at = (begins / servers + place * LEASE) * servers + place;
             self.troubles.push(Trouble { at, lasts: 2 * LEASE, what: Wrong::Down { forgets } });
         }
@@ -402,18 +405,18 @@ impl Plan {
         self.tasks.push(Task { process: 1 + u32_below(random, self.processes), steps: vec![step] });
     }
 
-    /// What the servers say that they are. Not drawn: seeds that found something decide all else as they did.
+    /// Returns the make and version that the servers report. Not drawn, so that the rest of each seed's plan stays the same.
     pub(super) fn make(&self) -> Make {
         let place = usize::try_from(self.seed % 4).unwrap_or_default();
         Make::ALL.get(place).copied().unwrap_or_default()
     }
 
-    /// Whether servers execute what one process asks for in the order in which it asks.
+    /// Returns true if servers execute the requests of a process in order.
     pub(super) fn is_in_order(&self) -> bool {
         !self.troubles.iter().any(|trouble| trouble.what.reorders())
     }
 
-    /// Whether servers have replicas that may take over, and clients know of them.
+    /// Returns true if servers have replicas that may take over, and clients know these replicas.
     pub(super) fn is_replicated(&self) -> bool {
         self.durable || self.troubles.iter().any(|trouble| matches!(trouble.what, Wrong::FailedOver))
     }
@@ -449,7 +452,7 @@ impl fmt::Display for Plan {
     }
 }
 
-/// The first process never stops wanting a lock, for the whole day; the others come now and then.
+/// Makes the tasks: the first process always wants a lock; the others want it now and then.
 fn visited(random: &mut Random, processes: u32, tasks_each: u64) -> Vec<Task> {
     let mut tasks = Vec::new();
     for _ in 0..2 + tasks_each {
@@ -461,7 +464,7 @@ fn visited(random: &mut Random, processes: u32, tasks_each: u64) -> Vec<Task> {
         let mut steps: Vec<_> = (0..20).map(|_| Step::drawn(random, Kind::Hot)).collect();
         for step in &mut steps {
             step.pause = pick(random, &[0, 20, 90]);
-            // Even processes poll, by spin locks or by trying again and again.
+            // Processes with even numbers poll, with spin locks or with repeated attempts.
             if process % 4 == 2 {
                 step.manner = Manner::Try;
             }

@@ -1,4 +1,6 @@
-//! One simulated process: a manager, and tasks that do what the plan says and write down what they see.
+//! A simulated process: a manager and its tasks.
+//!
+//! The tasks follow the plan and record their observations.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -28,13 +30,13 @@ use crate::told;
 pub(super) struct Process {
     pub(super) number: u32,
     pub(super) locks: LockManager,
-    /// One for each server, the first of which is `locks`.
+    /// The managers, one for each server. The first is `locks`.
     pub(super) managers: Vec<LockManager>,
     pub(super) ways: Vec<Way>,
     quorum: Option<RedLockManager>,
     pub(super) tasks: RefCell<Vec<JoinHandle<()>>>,
     observers: RefCell<Vec<JoinHandle<()>>>,
-    /// The token of who leads, as an observer was told last, by the election's number; 0 for nobody.
+    /// The leader's token in the last report to an observer, by the election's number. It is 0 without a leader.
     pub(super) seen: RefCell<BTreeMap<u64, u64>>,
     pub(super) is_dead: Cell<bool>,
     pub(super) is_shut: Cell<bool>,
@@ -43,7 +45,7 @@ pub(super) struct Process {
     next_op: Cell<u64>,
 }
 
-/// What may be asked for.
+/// An object that a task may acquire.
 #[derive(Clone)]
 enum Wanted {
     Plain(Lock),
@@ -65,7 +67,7 @@ enum Held {
     Quorum(RedLockGuard),
 }
 
-/// One operation under way.
+/// A pending operation.
 struct Op<'a> {
     process: &'a Process,
     task: u32,
@@ -73,7 +75,7 @@ struct Op<'a> {
     lock: &'a str,
     wanted: Wanted,
     shared: bool,
-    /// An operation of the same owner under way inside this one, and what is to be recorded if it is dropped.
+    /// A pending operation of the same owner inside this one, and the event to record if it is dropped.
     inner: Cell<Option<(u64, What)>>,
 }
 
@@ -134,7 +136,7 @@ impl Process {
         })
     }
 
-    /// Does one thing after the other; begins nothing once the day is over.
+    /// Runs the steps in order. Begins no step after the end of the day.
     pub(super) async fn task(self: Rc<Self>, task: u32, steps: Vec<Step>, end: u64) {
         for step in steps {
             sleep(Duration::from_millis(step.pause)).await;
@@ -152,7 +154,7 @@ impl Process {
         }
         let name = if self.kind.is_pool() { POOL.to_owned() } else { lock_name(step.lock) };
         let mut wanted = self.wanted(&name, step);
-        // A leader has the watchdog's.
+        // A leader has the watchdog's lease.
         let lease = step.lease.filter(|_| self.kind != Kind::Election);
         let mut attempt = Attempt {
             asked: match step.manner {
@@ -223,12 +225,12 @@ impl Process {
         Op { process: self, task, number, lock, wanted, shared, inner: Cell::new(None) }
     }
 
-    /// The number of the next operation, after which there are so many more.
+    /// Returns the number of the next operation, and reserves `operations` numbers.
     fn next_number(&self, operations: u64) -> u64 {
         self.next_op.replace(self.next_op.get() + operations)
     }
 
-    /// Watches who leads each election, until it is told to stop.
+    /// Observes the leader of each election, until a signal to stop.
     pub(super) fn observe(self: &Rc<Self>) {
         for number in 0..LOCKS {
             let process = Rc::clone(self);
@@ -241,7 +243,7 @@ impl Process {
                             process.seen.borrow_mut().insert(number, token);
                         }
                         Err(_) if process.is_shut.get() => return,
-                        // The server cannot be asked: that was said after this long.
+                        // The server is unreachable, and the observer has reported that after this time.
                         Err(_) => sleep(Duration::from_millis(PATIENCE)).await,
                     }
                 }
@@ -254,7 +256,7 @@ impl Process {
         self.observers.borrow().iter().for_each(JoinHandle::abort);
     }
 
-    /// Gives everything back, and begins nothing any more.
+    /// Releases all holds, and begins no further steps.
     pub(super) async fn shut_down(&self) {
         self.is_shut.set(true);
         self.log.record(self.number, 0, 0, "", What::ShutDown);
@@ -277,7 +279,7 @@ impl Process {
         );
     }
 
-    /// Ends at once, and gives nothing back.
+    /// Ends at once, without releases.
     pub(super) fn kill(&self) {
         self.log.record(self.number, 0, 0, "", What::Killed);
         self.is_dead.set(true);
@@ -356,7 +358,7 @@ async fn ask_for_leased(
     }
 }
 
-/// Resolves when the first of them is lost.
+/// Resolves when the first permit is lost.
 async fn first_loss(permits: &[Permit]) -> LostReason {
     let mut losses: Vec<_> = permits.iter().map(|permit| Box::pin(permit.lost())).collect();
     std::future::poll_fn(|cx| {
@@ -366,7 +368,7 @@ async fn first_loss(permits: &[Permit]) -> LostReason {
     .await
 }
 
-/// Gives all of them back, whatever became of the others; the first failure is what they say.
+/// Releases all permits, even after a failure. Returns the first failure.
 async fn release_all(permits: Vec<Permit>) -> Result<Released, Error> {
     let mut said = Ok(Released::Released);
     for permit in permits {
@@ -379,7 +381,7 @@ async fn release_all(permits: Vec<Permit>) -> Result<Released, Error> {
 }
 
 impl Held {
-    /// What can be lost; a counted permit cannot.
+    /// Returns the guard that can be lost. A counted permit cannot be lost.
     fn guard(&self) -> Option<&Guard> {
         match self {
             Self::Plain(guard) => Some(guard),
@@ -449,7 +451,7 @@ impl Held {
 }
 
 impl Op<'_> {
-    /// What happens to a set happens to each of its locks, which are operations of their own to those who judge.
+    /// Records an event. An event of a set is recorded for each of its locks, because the checkers treat each lock as a separate operation.
     fn record(&self, what: What) {
         let Process { log, number: process, .. } = self.process;
         let Wanted::Set(set) = &self.wanted else {
@@ -457,7 +459,7 @@ impl Op<'_> {
         };
         for (number, lock) in (self.number..).zip(set.members()) {
             let what = match &what {
-                // It may be another lock of the set that was held.
+                // The attempt may have held this lock and failed for another lock of the set.
                 What::NotGranted => What::Cancelled,
                 what => what.clone(),
             };
@@ -471,12 +473,12 @@ impl Op<'_> {
 
     fn invoked(&self, attempt: &Attempt) {
         self.record(What::Invoked {
-            // A set may have some of its locks while it waits for another, which nobody sees: who waits for one of them cannot say that it
-            // is free.
+            // A set may hold some locks while it waits for another lock, and the history does not show it. So a waiter for one of its locks
+            // cannot claim that the lock is free.
             kind: if self.process.kind == Kind::Set { Asked::Try } else { attempt.asked },
             renewed: attempt.renewed,
             lease: attempt.lease * MILLISECOND,
-            // An announcement follows a campaign, and has the time of any request.
+            // An announcement follows a campaign, and its time limit is that of any request.
             deadline: attempt
                 .wait
                 .filter(|_| !self.is_set() && self.process.kind != Kind::Election)
@@ -493,13 +495,13 @@ impl Op<'_> {
 
     fn granted(&self, owner: String, valid_until: u64, token: Option<u64>) {
         self.record(What::Granted { owner, valid_until, token });
-        // No time has passed since the library returned the guard: one that has ended is a claim that is not so.
+        // No time has passed since the library returned the guard. So an expired guard is a false claim.
         if valid_until < self.process.log.now() {
             self.record(What::Claimed { until: valid_until });
         }
     }
 
-    /// An owner that is looked at is not handed over.
+    /// Returns the owner to record. Asking a guard for its owner prevents the hand-over of its hold.
     fn owner_of(&self, held: &Held) -> String {
         match held {
             _ if matches!(self.process.kind, Kind::Hot | Kind::Quorum | Kind::Visited) => {
@@ -534,7 +536,8 @@ impl Op<'_> {
     }
 
     fn failed(&self, error: &Error) {
-        // One of a set may have been had meanwhile, and so may the lead be that is to be announced; it was given back.
+        // A set may have held one of its locks meanwhile, and an election may have held the lead before its announcement. The library has
+        // released it.
         let is_unsure = self.is_set() || self.process.kind == Kind::Election;
         let outcome = if is_unsure { Outcome::MaybeExecuted } else { told::outcome(error) };
         self.record(What::Failed { outcome, text: error.to_string() });
@@ -620,7 +623,7 @@ impl Op<'_> {
                 if held.is_valid() {
                     self.record(What::Claimed { until: held.valid_until() });
                 }
-                // What the same owner was doing meanwhile is dropped where it stands, right after this.
+                // The next step drops the pending operation of the same owner.
                 if let Some((number, what)) = self.inner.take() {
                     let Process { log, number: process, .. } = self.process;
                     log.record(*process, self.task, number, self.lock, what);
@@ -630,7 +633,7 @@ impl Op<'_> {
         }
     }
 
-    /// Looks at the guard all the time for so many milliseconds. Its end was known to be `until`.
+    /// Checks the guard continuously for `hold` milliseconds. Its last known expiry was `until`.
     async fn look(&self, hold: u64, mut until: u64, look: impl Fn() -> (bool, u64)) {
         let end = self.process.log.now() + hold * MILLISECOND;
         loop {
@@ -653,7 +656,7 @@ impl Op<'_> {
         }
     }
 
-    /// Takes the lock once more by the same owner, and gives that back.
+    /// Acquires the lock again with the same owner, and releases that second hold.
     async fn hold_again(&self, guard: &Guard) {
         let wanted = self.wanted.clone().with_owner(guard.owner());
         let op = self.process.begin(self.task, self.lock, wanted, self.shared);
@@ -692,7 +695,7 @@ impl Op<'_> {
     fn released(&self, released: Result<Released, Error>) {
         self.record(match released {
             Ok(Released::Released) => What::Released,
-            // The shutdown has given it back.
+            // The shutdown has released the hold.
             Ok(Released::AlreadyLost) if self.process.is_shut.get() => What::Dropped,
             Ok(Released::AlreadyLost) => What::AlreadyLost,
             Err(error) => What::Unconfirmed { text: error.to_string() },
@@ -708,7 +711,7 @@ thread_local! {
     static RANDOM: RefCell<Random> = RefCell::new(Random::new(0));
 }
 
-/// What the library draws from in this thread's world.
+/// Seeds the generator that the library uses in this thread's world.
 pub(super) fn seed_the_library(seed: u64) {
     RANDOM.with(|random| *random.borrow_mut() = Random::new(seed));
 }
@@ -717,10 +720,10 @@ fn random() -> u64 {
     RANDOM.with(|random| random.borrow_mut().number())
 }
 
-/// What all share where there are permits.
+/// The name of the pool that all processes share.
 pub(super) const POOL: &str = "pool";
 const MILLISECOND: u64 = 1_000_000;
-/// How often a holder looks at its guard, in nanoseconds.
+/// The time between two checks of a guard, in nanoseconds.
 const SLICE: u64 = 10 * MILLISECOND;
-/// Beyond the end of every world.
+/// Later than the end of any world.
 const FOR_EVER: u64 = u64::MAX / 2;

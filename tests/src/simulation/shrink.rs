@@ -1,8 +1,10 @@
-//! Makes a world with a complaint smaller: takes away whatever the complaint comes without, until nothing can be taken away.
+//! Shrinking of a world with a complaint.
+//!
+//! Removes each part that the complaint does not need, until every remaining part is needed.
 
 use super::plan::Plan;
 
-/// The smallest world found that is still `bad`; `plan` must be.
+/// Returns the smallest world found that is still `bad`. `plan` itself must be bad.
 #[must_use]
 pub fn shrink(plan: &Plan, bad: impl Fn(&Plan) -> bool) -> Plan {
     let mut smallest = plan.clone();
@@ -16,7 +18,7 @@ pub fn shrink(plan: &Plan, bad: impl Fn(&Plan) -> bool) -> Plan {
     }
 }
 
-/// Worlds in which one thing less happens, those with the most less first.
+/// Returns worlds with fewer events. Worlds with the largest removals come first.
 fn smaller(plan: &Plan) -> impl Iterator<Item = Plan> {
     let without_task = (0..plan.tasks.len()).map(|task| {
         let mut plan = plan.clone();
@@ -49,7 +51,7 @@ fn smaller(plan: &Plan) -> impl Iterator<Item = Plan> {
     without_task.chain(without_trouble).chain(without_foreigner).chain(without_step).chain(calmer)
 }
 
-/// A finding is to be told within a minute.
+/// A limit, so that a finding takes at most about a minute.
 const MOST_ATTEMPTS: usize = 3_000;
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-//! What goes wrong in a world, and when it is over: each trouble begins and ends in the log, by the name under which the checkers know
-//! it.
+//! The faults of a world.
+//!
+//! Each fault begins and ends in the log, under its name for the checkers.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,13 +16,13 @@ use super::plan::{Kind, LEASE, LOCKS, Plan, Trouble, Wrong};
 use super::process::Process;
 use crate::history::{Fault, Kind as Asked, Outcome, What};
 
-/// Lets everything happen that the plan says, and returns when the last of it is over.
+/// Runs all faults of the plan, and returns at the end of the last fault.
 pub(super) async fn happen(plan: &Plan, fleet: &[Rc<Process>], machines: &[Arc<Machine>], begin: Instant) {
     let (mut under_way, shared) = (Vec::new(), Rc::new(plan.clone()));
     for trouble in &plan.troubles {
         sleep_until(begin + Duration::from_millis(trouble.at)).await;
         let (plan, trouble) = (Rc::clone(&shared), trouble.clone());
-        // One server of those that there are; a lock is freed by force on the first of them.
+        // The server of the fault. A lock is always freed by force on the first server.
         let place = match trouble.what {
             Wrong::Forced(..) => 0,
             _ => usize::try_from(trouble.at % plan.kind.servers()).unwrap_or_default(),
@@ -111,7 +112,7 @@ async fn happens(plan: &Plan, trouble: &Trouble, fleet: &[Rc<Process>], machine:
                 if *forgets {
                     server.store.forget_everything();
                 } else {
-                    // A restart forgets the scripts alone.
+                    // A restart deletes only the scripts.
                     server.store.execute(&["SCRIPT", "FLUSH"]);
                 }
             });
@@ -140,7 +141,7 @@ async fn happens(plan: &Plan, trouble: &Trouble, fleet: &[Rc<Process>], machine:
                     _ => process.locks.lock(&name),
                 };
                 let is_done = lock.force_release().await.is_ok();
-                // What the server has not read yet frees the lock when it does.
+                // A request that the server has not read yet frees the lock when the server reads it.
                 while !is_done && machine.change(|server| server.is_late()) {
                     sleep(Duration::from_millis(1)).await;
                 }
@@ -177,7 +178,7 @@ async fn happens(plan: &Plan, trouble: &Trouble, fleet: &[Rc<Process>], machine:
     log.note("", What::Ends { fault });
 }
 
-/// Time passes, and nobody is polled; then everything that was due meanwhile is, in any order.
+/// Lets time pass without polling any task. Then all tasks that were due run, in any order.
 async fn stand_still(lasts: Duration, processes: &[u32], log: &Log) {
     let all = |what: What| processes.iter().for_each(|number| log.record(*number, 0, 0, "", what.clone()));
     all(What::Stopped);
@@ -185,8 +186,8 @@ async fn stand_still(lasts: Duration, processes: &[u32], log: &Log) {
     all(What::Continued);
 }
 
-/// What came late may have been a question that had been asked again since: its caller knows nothing of a lease that begins now, or of
-/// what a writer who waits leaves for readers. To those who judge somebody asked who will never come back.
+/// Records a ghost waiter. A late request may be one that its caller has retried. Its caller does not know the lease that begins now, or
+/// the mark that a waiting writer leaves for readers. For the checkers, a process sent the request and then died.
 fn haunt(log: &Log) {
     for (number, lock) in (0..LOCKS).map(|number| (number, lock_name(number))) {
         let record = |what| log.record(GHOST, 0, log.now() + number, &lock, what);
@@ -202,10 +203,10 @@ fn haunt(log: &Log) {
     }
 }
 
-/// No process of the fleet.
+/// A number that is not a process of the fleet.
 const GHOST: u32 = 99;
 
-/// By what name the checkers know it; that one dies or is stopped is told of its process.
+/// Returns the fault's name for the checkers. A kill or stop is recorded for its process instead.
 fn fault(what: &Wrong, durable: bool) -> Option<Fault> {
     Some(match what {
         Wrong::Broken(_) | Wrong::Cut(..) | Wrong::AnswersLost(_) | Wrong::Parted(_) | Wrong::ShutDown(_) => {
@@ -214,7 +215,7 @@ fn fault(what: &Wrong, durable: bool) -> Option<Fault> {
         Wrong::Late(..) | Wrong::Refused(..) | Wrong::Slow(_) | Wrong::Unacknowledged => Fault::Slow,
         Wrong::Silent => Fault::Silent,
         Wrong::Down { forgets: false } => Fault::Down,
-        // What counts is there.
+        // The replica has all acknowledged writes.
         Wrong::FailedOver if durable => Fault::Down,
         Wrong::FailedOver | Wrong::Down { forgets: true } | Wrong::Flushed => Fault::Forgot,
         Wrong::ScriptsFlushed => Fault::Flushed,

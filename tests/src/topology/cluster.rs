@@ -1,4 +1,6 @@
-//! A cluster of masters and replicas, whose slots can be moved, halfway too.
+//! A cluster of masters and replicas, with movable slots.
+//!
+//! A move can also stop halfway.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -14,37 +16,37 @@ use super::{
 use crate::cli::Reply;
 use crate::server::RedisServer;
 
-/// The nodes of a cluster. A node keeps its place in [`nodes`](Self::nodes), whatever its role: at first the masters,
-/// each with as many slots as the next, then their replicas in turns (with three masters, node 3 follows node 0).
+/// The nodes of a cluster. A node keeps its index in [`nodes`](Self::nodes), whatever its role. At first, the masters come first and have
+/// equal numbers of slots. Their replicas follow in turns (with three masters, node 3 follows node 0).
 ///
-/// A dead or paused master is replaced by its replica about 2 s later. Replicas follow nobody else's slots.
+/// A replica takes over from a dead or paused master about 2 s later. Replicas follow only their own master's slots.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<RedisServer>,
-    /// The name by which a node is known to the others.
+    /// The nodes' ids within the cluster.
     ids: Vec<String>,
-    /// Names that nodes had before they were replaced.
+    /// Ids of nodes that were replaced.
     forgotten: Vec<(usize, String)>,
     promotions: Mutex<Promotions>,
     settings: Settings,
 }
 
 impl Cluster {
-    /// Starts so many masters with so many replicas each, and waits until all agree.
+    /// Starts `masters` masters with `replicas_each` replicas each, and waits until all nodes agree.
     ///
     /// # Panics
     ///
-    /// If they do not start; the message says why.
+    /// If the nodes do not start; the message says why.
     #[must_use]
     pub fn start(masters: usize, replicas_each: usize, settings: &Settings) -> Self {
         must("cannot start a cluster", Self::try_start(masters, replicas_each, settings))
     }
 
-    /// As [`start`](Self::start), for tools that report errors instead of panicking.
+    /// Starts a cluster like [`start`](Self::start), for tools that report errors instead of panicking.
     ///
     /// # Errors
     ///
-    /// They do not start, or do not find each other.
+    /// The nodes do not start, or do not find each other.
     pub fn try_start(masters: usize, replicas_each: usize, settings: &Settings) -> Result<Self> {
         let tls = if settings.tls.is_some() { "yes" } else { "no" };
         let own = [DIRECTIVES, &[("tls-cluster", tls)]].concat();
@@ -63,18 +65,18 @@ impl Cluster {
         self.settings.url("redis+cluster", &self.nodes)
     }
 
-    /// All nodes.
+    /// Returns all nodes.
     #[must_use]
     pub fn nodes(&self) -> &[RedisServer] {
         &self.nodes
     }
 
-    /// All nodes, to kill and restart them.
+    /// Returns all nodes, to kill and restart them.
     pub fn nodes_mut(&mut self) -> &mut [RedisServer] {
         &mut self.nodes
     }
 
-    /// The slot of a key, as a node says.
+    /// Returns the slot of a key, according to a node.
     ///
     /// # Panics
     ///
@@ -85,17 +87,17 @@ impl Cluster {
         must("CLUSTER KEYSLOT", slot.and_then(|slot| Ok(slot.parse()?)))
     }
 
-    /// The place of the node that owns a slot: of all claims that nodes know of, the latest.
+    /// Returns the index of the node that owns a slot. If several nodes claim the slot, the latest claim counts.
     ///
     /// # Panics
     ///
-    /// If nobody owns it, or a node cannot be asked.
+    /// If the slot does not have an owner, or a node does not reply.
     #[must_use]
     pub fn owner_of(&self, slot: u16) -> usize {
         must("who owns the slot?", self.owner(slot))
     }
 
-    /// The place of the node that owns a key's slot.
+    /// Returns the index of the node that owns a key's slot.
     ///
     /// # Panics
     ///
@@ -105,11 +107,11 @@ impl Cluster {
         self.owner_of(self.slot_of(key))
     }
 
-    /// The places of the nodes that follow a master, as a node says.
+    /// Returns the indices of a master's replicas, according to a node.
     ///
     /// # Panics
     ///
-    /// If no node can be asked.
+    /// If no node replies.
     #[must_use]
     pub fn replicas_of(&self, master: usize) -> Vec<usize> {
         let view = must("CLUSTER NODES", View::of(self.any()));
@@ -119,12 +121,11 @@ impl Cluster {
         (0..self.ids.len()).filter(|index| follows(&self.ids[*index])).collect()
     }
 
-    /// Moves a slot with all its keys to another master, under the eyes of the clients; returns when all nodes that are up
-    /// have heard of it.
+    /// Moves a slot with all its keys to another master, while clients use it. Returns when all running nodes know the move.
     ///
     /// # Panics
     ///
-    /// If a node refuses.
+    /// If a node rejects a command.
     pub fn move_slot(&self, slot: u16, to: usize) {
         self.begin_move(slot, to);
         while self.migrate_keys(slot, to, BATCH) > 0 {}
@@ -134,8 +135,8 @@ impl Cluster {
                 |(_, node)| Ok(View::of(node)?.owner_of(slot).map(|(id, _)| id) == Some(&self.ids[to]));
             let all = up(&self.nodes).map(heard).collect::<Result<Vec<bool>>>()?;
             ensure!(!all.contains(&false), "not all have heard of slot {slot}'s move");
-            // A node that does not know of the highest epoch takes the next slot over under one that others outbid, and
-            // then the slot is nobody's: each of two says that it is the other's (seen on Redis 7.0).
+            // All nodes must know the highest epoch first. Otherwise a node may take the next slot over with an epoch that other nodes
+            // outbid. Then each of two nodes says that the other owns the slot (seen on Redis 7.0).
             let epochs = |node: &RedisServer| {
                 let view = View::of(node)?;
                 Ok(self.ids.iter().map(|id| view.nodes.get(id).map(|known| known.epoch)).collect::<Vec<_>>())
@@ -147,20 +148,20 @@ impl Cluster {
         must("a moved slot", settle(heard));
     }
 
-    /// Announces a move to both sides: for keys that it does not have, the owner says ASK from now on.
+    /// Announces a move to both sides. From now on, the owner replies ASK for keys that it does not have.
     ///
     /// # Panics
     ///
-    /// If a node refuses.
+    /// If a node rejects a command.
     pub fn begin_move(&self, slot: u16, to: usize) {
         must("begin of a move", self.owner(slot).and_then(|from| self.begin(slot, from, to)));
     }
 
-    /// Moves so many keys at most of a slot whose move has begun; returns how many it found.
+    /// Moves at most `at_most` keys of a slot whose move has begun. Returns the number of keys that it found.
     ///
     /// # Panics
     ///
-    /// If a node refuses.
+    /// If a node rejects a command.
     pub fn migrate_keys(&self, slot: u16, to: usize, at_most: usize) -> usize {
         must("MIGRATE", self.migrate(slot, to, at_most))
     }
@@ -169,43 +170,43 @@ impl Cluster {
     ///
     /// # Panics
     ///
-    /// If a node refuses.
+    /// If a node rejects a command.
     pub fn migrate_key(&self, key: &str, to: usize) {
         let move_it = || self.migrate_these(self.owner_of_key(key), to, vec![key.into()]);
         must("MIGRATE", move_it());
     }
 
-    /// Tells all masters who owns the slot now, the new owner first. What is left with the old one is lost to all.
+    /// Announces the slot's new owner to all masters, the new owner first. Keys that remain on the old owner are lost.
     ///
     /// # Panics
     ///
-    /// If a node refuses.
+    /// If a node rejects a command.
     pub fn finish_move(&self, slot: u16, to: usize) {
         must("end of a move", self.hand_over(slot, to));
     }
 
-    /// Calls a move off that was begun and of which no key has been migrated.
+    /// Cancels a move that has begun without migrating any key.
     ///
     /// # Panics
     ///
-    /// If a node refuses.
+    /// If a node rejects a command.
     pub fn cancel_move(&self, slot: u16, to: usize) {
         for index in [self.owner_of(slot), to] {
             must("a move called off", self.set_slot(index, slot, &["STABLE"]));
         }
     }
 
-    /// Has a replica take over from its master, in agreement with it; returns when all have settled.
+    /// Makes a replica take over from its master, in agreement with the master. Returns when all nodes agree.
     ///
     /// # Panics
     ///
-    /// If the node is no replica, or they do not settle.
+    /// If the node is not a replica, or the nodes do not agree.
     pub fn failover(&self, replica: usize) {
         let order = || ask(&self.nodes[replica], &["CLUSTER", "FAILOVER"]);
         must("CLUSTER FAILOVER", order());
         let mut ordered = Instant::now();
         let took_over = || {
-            // A replica gives the order up after five seconds (`CLUSTER_MF_TIMEOUT` in cluster.c of Redis 7.0).
+            // A replica drops the order after five seconds (`CLUSTER_MF_TIMEOUT` in cluster.c of Redis 7.0).
             if ordered.elapsed() > FAILOVER_ORDER && check_primary(&self.nodes[replica]).is_err() {
                 order()?;
                 ordered = Instant::now();
@@ -218,26 +219,25 @@ impl Cluster {
         must("failover", self.settle(took_over));
     }
 
-    /// Waits until all nodes that are up say that the cluster is well, and agree on who is who and who owns what, and
-    /// replicas hear what their masters write. For a dead master somebody must have taken over.
+    /// Waits until all running nodes report a healthy cluster, agree on roles and slots, and replicas receive their masters' writes. A
+    /// replica must have taken over from each dead master.
     ///
     /// # Panics
     ///
-    /// If that does not happen within a minute.
+    /// If that takes longer than a minute.
     pub fn wait_ok(&self) {
         must("the cluster is not well", self.settle(|| Ok(())));
     }
 
-    /// Kills a node, and starts a clean one at the same address: it knows nobody, and nobody knows it. It stays that way
-    /// until [`heal`](Self::heal).
+    /// Kills a node, and starts a clean node at the same address. The clean node and the others do not know each other until
+    /// [`heal`](Self::heal).
     ///
-    /// Its replicas keep what they have and do not take over until then. Left to themselves they would do either, as the
-    /// clean node is late or early: elect one of themselves while nobody is at the address, or empty themselves, because
-    /// whoever is there now is a master without keys.
+    /// Until then, the node's replicas keep their data and do not take over. Otherwise the result would depend on the clean node's start.
+    /// While the address is dead, they would elect one of themselves. When the clean node is up, they would copy its empty data.
     ///
     /// # Panics
     ///
-    /// If it does not start.
+    /// If the node does not start.
     pub fn replace(&mut self, index: usize) {
         for replica in self.replicas_of(index) {
             must("a replica that waits", self.wait_for_word(replica));
@@ -248,12 +248,12 @@ impl Cluster {
         self.forgotten.push((index, old));
     }
 
-    /// Restarts and resumes whatever is down, takes in nodes that were replaced, as replicas of whoever took their place,
-    /// finishes moves that were begun, and waits until all have settled.
+    /// Restarts and resumes all nodes that are down. Adds replaced nodes again, as replicas of their successors. Finishes moves that have
+    /// begun. Waits until all nodes agree.
     ///
     /// # Panics
     ///
-    /// If that does not happen within a minute, or a master was replaced that had no replica.
+    /// If that takes longer than a minute, or if a master without replicas was replaced.
     pub fn heal(&mut self) {
         revive_all(&mut self.nodes);
         let unfinished = must("unfinished moves", self.unfinished_moves());
@@ -287,7 +287,7 @@ impl Cluster {
         Ok(latest.with_context(|| format!("nobody owns slot {slot}"))?.1)
     }
 
-    /// What `redis-cli --cluster create` does.
+    /// Sets the cluster up as `redis-cli --cluster create` does.
     fn create(&self, masters: usize) -> Result<()> {
         for (index, node) in self.nodes.iter().enumerate() {
             ask(node, &["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()])?;
@@ -295,7 +295,7 @@ impl Cluster {
                 let [first, end] = [index, index + 1].map(|index| index * SLOTS / masters);
                 ask(node, &["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &(end - 1).to_string()])?;
             }
-            // Introduced to all that came before, it need not wait for hearsay.
+            // Introduced to all earlier nodes, so that it does not wait for gossip.
             for other in &self.nodes[..index] {
                 meet(node, other)?;
             }
@@ -306,13 +306,13 @@ impl Cluster {
         Ok(())
     }
 
-    /// Has a node follow a master as soon as it knows it.
+    /// Makes a node follow a master as soon as the node knows the master.
     fn replicate(&self, node: &RedisServer, master: &str) -> Result<()> {
         settle(|| ask(node, &["CLUSTER", "REPLICATE", master]))?;
         Ok(())
     }
 
-    /// Has a replica neither take over nor follow whoever else is at its master's address.
+    /// Stops a replica from taking over, and from following another node at its master's address.
     fn wait_for_word(&self, replica: usize) -> Result<()> {
         let node = &self.nodes[replica];
         ask(node, &["CONFIG", "SET", "cluster-replica-no-failover", "yes"])?;
@@ -339,8 +339,8 @@ impl Cluster {
             let replicas = before.nodes.iter().filter(|(_, known)| known.master.as_deref() == Some(old));
             let replicas: Vec<_> = replicas.map(|(id, _)| id).collect();
             let heir = *replicas.first().context("it was a master without replicas")?;
-            // The others met a stranger at its address and struck that from their books. It is not failed, nor will it
-            // ever be, so nobody takes over by himself.
+            // The other nodes met an unknown node at this address and removed the address. They do not mark the old master as failed, so no
+            // replica takes over by itself.
             ask(&self.nodes[self.index_of(heir)?], &["CLUSTER", "FAILOVER", "TAKEOVER"])?;
             for replica in replicas {
                 self.wait_no_longer(self.index_of(replica)?)?;
@@ -424,22 +424,22 @@ impl Cluster {
         Ok(())
     }
 
-    /// Slots, and where they were to go. Either side may have lost its memory of the move with a failover.
+    /// Returns unfinished moves: slots and their targets. A failover may have erased the move on either side.
     fn unfinished_moves(&self) -> Result<BTreeSet<(u16, usize)>> {
         let mut moves = BTreeSet::new();
         for (index, node) in up(&self.nodes) {
             let view = View::of(node)?;
             moves.extend(view.importing.iter().map(|slot| (*slot, index)));
             for (slot, to) in &view.migrating {
-                // Whoever does not know it cannot have been replaced: that node's keys are gone.
+                // An unknown target was not replaced by a successor: its keys are gone.
                 moves.extend(self.index_of(to).ok().map(|to| (*slot, to)));
             }
         }
         Ok(moves)
     }
 
-    /// Finishes a move, whatever became of both sides since it began. As long as it imports the slot, a node believes nobody
-    /// who says that the slot has another owner now.
+    /// Finishes a move, whatever happened to both sides since its begin. While a node imports the slot, it ignores nodes that claim another
+    /// owner.
     fn complete(&self, slot: u16, to: usize) -> Result<()> {
         let view = View::of(&self.nodes[to])?;
         let own = view.nodes.get(&self.ids[to]).context("it does not know itself")?;
@@ -459,7 +459,7 @@ impl Cluster {
         self.hand_over(slot, to)
     }
 
-    /// Waits until all agree, and whatever else is asked for holds.
+    /// Waits until all nodes agree and the condition `and` holds.
     fn settle(&self, mut and: impl FnMut() -> Result<()>) -> Result<()> {
         let masters = settle(|| {
             and()?;
@@ -475,7 +475,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The masters with their numbers of replicas, if all who are up agree on who is who and who owns what.
+    /// Returns the masters with their numbers of replicas, if all running nodes agree on roles and slots.
     fn agreed_masters(&self) -> Result<BTreeMap<usize, usize>> {
         let mut masters = BTreeMap::new();
         let (mut agreed, mut masters_of) = (None, vec![None; self.nodes.len()]);
@@ -488,7 +488,7 @@ impl Cluster {
             for (other, at) in up(&self.nodes) {
                 let known = view.nodes.get(&self.ids[other]);
                 if known.is_none() && !self.forgotten.iter().any(|(index, _)| *index == other) {
-                    // A handshake that took longer than the nodes' timeout is given up, and nobody begins another by himself.
+                    // Nodes give up a handshake that takes longer than the node timeout, and do not begin another by themselves.
                     meet(node, at)?;
                 }
                 let known = known.with_context(|| format!("{addr} does not know node {other}"))?;
@@ -520,10 +520,10 @@ impl Cluster {
     }
 }
 
-/// When which node was promoted, for one reason: a node counts votes for as long as they might come, twice the node timeout
-/// and at least 2 s, even after it has won by them. Made a replica again, and its master failing within that time, it
-/// declares itself the winner without an election. Nobody believes it, and nobody else is left to take over: the slots stay
-/// down (seen with Redis 7.0.15; redis/redis#8752, fixed in Valkey). Nothing tells when it has forgotten, so time must.
+/// The times of promotions. A node counts votes for twice the node timeout and at least 2 s, even after its election. If it becomes a
+/// replica again and its master fails within that time, it declares itself the winner without an election. The other nodes do not accept
+/// it, and no other replica is left. So the slots stay down (seen with Redis 7.0.15; redis/redis#8752, fixed in Valkey). Nodes do not
+/// report the end of that time, so only waiting helps.
 #[derive(Debug, Default)]
 struct Promotions {
     masters: BTreeSet<usize>,
@@ -531,7 +531,7 @@ struct Promotions {
 }
 
 impl Promotions {
-    /// Takes note of who is a master at `now`; returns how long to wait before the next failover.
+    /// Records the masters at `now`. Returns how long to wait before the next failover.
     fn note(&mut self, masters: BTreeSet<usize>, now: Instant) -> Option<Duration> {
         self.seen.extend(masters.difference(&self.masters).map(|promoted| (*promoted, now)));
         let demoted = self.seen.iter().filter(|(index, _)| !masters.contains(index));
@@ -551,19 +551,19 @@ fn meet(node: &RedisServer, other: &RedisServer) -> Result<()> {
     Ok(())
 }
 
-/// Failover within seconds; a replica may take over however far behind it is, and stays with its master when that has no
-/// slot left.
+/// Failover takes only seconds. A replica may take over however late its data is. It stays with its master when the master does not have
+/// slots any more.
 const DIRECTIVES: &[(&str, &str)] = &[
     ("cluster-node-timeout", "1000"),
     ("cluster-replica-validity-factor", "0"),
     ("cluster-allow-replica-migration", "no"),
 ];
-/// How long a replica may take to follow an order to take over.
+/// The time within which a replica obeys an order to take over.
 const FAILOVER_ORDER: Duration = Duration::from_secs(6);
-/// For the node timeout above.
+/// The time of an election with the node timeout above.
 const ELECTION: Duration = Duration::from_secs(2);
 const SLOTS: usize = 16_384;
-/// As many keys in one MIGRATE as redis-cli moves by default.
+/// The number of keys per MIGRATE that redis-cli uses by default.
 const BATCH: usize = 10;
 const MIGRATE_MILLIS: &str = "5000";
 

@@ -1,7 +1,9 @@
-//! Several private servers that belong together: a primary with replicas, what Sentinels watch, a cluster.
+//! Topologies of private servers.
 //!
-//! Each is up in seconds, on loopback ports of its own, and gone with its owner. Owns what they have in common: the
-//! settings, the questions asked of single servers, and waiting, bounded, until all agree. Needs Redis 7 or Valkey.
+//! A topology is a primary with replicas, a set with Sentinels, or a cluster.
+//!
+//! A topology starts within seconds, on its own loopback ports, and ends with its owner. The module provides the common parts: settings,
+//! commands to single servers, and bounded waits until all servers agree. Needs Redis 7 or Valkey.
 
 mod cluster;
 mod replicas;
@@ -23,7 +25,7 @@ use crate::cli::Reply;
 use crate::percent::encode;
 use crate::server::{Builder, RedisServer};
 
-/// What all servers of a topology have in common. The default is plain text, no password, nothing persisted.
+/// The common settings of a topology's servers. The default is plain text, without a password and without persistence.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     args: Vec<(String, String)>,
@@ -41,7 +43,7 @@ struct Encryption {
 }
 
 impl Settings {
-    /// Adds a directive to the configuration of every server; Sentinels are none. It wins over the topology's own.
+    /// Adds a directive to the configuration of every server, but not of Sentinels. The directive overrides the topology's own.
     #[must_use]
     pub fn arg(mut self, name: &str, value: &str) -> Self {
         self.args.push((name.to_owned(), value.to_owned()));
@@ -55,29 +57,29 @@ impl Settings {
         self
     }
 
-    /// The password of the servers' default user, which replicas and Sentinels use too. No spaces, no quotes.
+    /// Sets the password of the servers' default user. Replicas and Sentinels use it, too. It must not contain spaces or quotes.
     #[must_use]
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self
     }
 
-    /// A password for the Sentinels themselves, which they use among each other too. No spaces, no quotes.
+    /// Sets a password for the Sentinels. They also use it among each other. It must not contain spaces or quotes.
     #[must_use]
     pub fn sentinel_password(mut self, password: &str) -> Self {
         self.sentinel_password = Some(password.to_owned());
         self
     }
 
-    /// Makes an ACL user on every server, and it is this user whom the topology's URL names.
+    /// Makes an ACL user on every server. The topology's URL names this user.
     #[must_use]
     pub fn user(mut self, name: &str, password: &str, rules: &str) -> Self {
         self.user = Some((name.to_owned(), password.to_owned()));
         self.arg("user", &format!("{name} on >{password} {rules}"))
     }
 
-    /// Everybody speaks TLS to everybody, with a certificate for `127.0.0.1` and `localhost` from an authority of its
-    /// own. Clients need none.
+    /// Makes all servers and clients use TLS. The certificate is for `127.0.0.1` and `localhost`, from a new authority. Clients do not need
+    /// certificates.
     #[must_use]
     pub fn tls(mut self) -> Self {
         let authority = Authority::new("a private topology");
@@ -86,13 +88,13 @@ impl Settings {
         self
     }
 
-    /// Who signed the servers' certificate; `None` without TLS.
+    /// Returns the authority that signed the servers' certificate; `None` without TLS.
     #[must_use]
     pub fn authority(&self) -> Option<&Authority> {
         self.tls.as_ref().map(|tls| &tls.authority)
     }
 
-    /// A server with these settings, and with the directives of the topology itself.
+    /// Returns a server with these settings and with the topology's own directives.
     fn server(&self, own: &[(&str, &str)]) -> Builder {
         let builder = self.encrypted(RedisServer::builder().tcp().config_file());
         // By default, a primary waits 5 s for more replicas before it begins to feed the first one.
@@ -111,7 +113,7 @@ impl Settings {
         }
     }
 
-    /// `scheme` as it is or with TLS, who the client is, and where `servers` are.
+    /// Builds the URL: `scheme` with or without TLS, the client's user, and the addresses of `servers`.
     fn url(&self, scheme: &str, servers: &[RedisServer]) -> String {
         let scheme =
             if self.tls.is_some() { scheme.replacen("redis", "rediss", 1) } else { scheme.to_owned() };
@@ -129,7 +131,7 @@ fn with_args(builder: Builder, args: &[(String, String)]) -> Builder {
     args.iter().fold(builder, |builder, (name, value)| builder.arg(name, value))
 }
 
-/// Starts servers side by side; their order is that of the builders.
+/// Starts servers in parallel, in the order of the builders.
 fn start_all(builders: impl IntoIterator<Item = Builder>) -> Result<Vec<RedisServer>> {
     std::thread::scope(|scope| {
         let starting: Vec<_> =
@@ -145,7 +147,7 @@ fn revive_all(servers: &mut [RedisServer]) {
     servers.iter_mut().for_each(RedisServer::revive);
 }
 
-/// The servers that can be asked, with their places.
+/// Returns the running servers with their indices.
 fn up(servers: &[RedisServer]) -> impl Iterator<Item = (usize, &RedisServer)> {
     servers.iter().enumerate().filter(|(_, server)| server.is_up())
 }
@@ -155,7 +157,7 @@ fn index_of(servers: &[RedisServer], addr: SocketAddr) -> Result<usize> {
     index.with_context(|| format!("{addr} is none of ours"))
 }
 
-/// Runs a command; an error reply is an error.
+/// Runs a command. Returns an error for an error reply.
 fn ask<A: AsRef<[u8]>>(server: &RedisServer, command: &[A]) -> Result<Reply> {
     let reply = server.connect()?.query(command)?;
     if let Reply::Error(refused) = &reply {
@@ -165,7 +167,7 @@ fn ask<A: AsRef<[u8]>>(server: &RedisServer, command: &[A]) -> Result<Reply> {
     Ok(reply)
 }
 
-/// A field of INFO or CLUSTER INFO.
+/// Returns a field of INFO or CLUSTER INFO.
 fn field<'a>(info: &'a str, name: &str) -> Result<&'a str> {
     let mut values = info.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     values.next().with_context(|| format!("no field {name} in {info:?}"))
@@ -182,11 +184,11 @@ fn check_linked(server: &RedisServer, primary: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Waits until so many replicas of each primary acknowledge what is written from now on.
+/// Waits until this number of replicas of each primary acknowledges new writes.
 ///
-/// A link that is up is not enough: after a full sync without a disk, Redis 7.0 calls it up at once and streams only once
-/// the replica has acknowledged something, which it does every second (`repl_start_cmd_stream_on_ack` in replication.c).
-/// Until then whatever is written is lost with the primary.
+/// A link that is up is not enough. After a diskless full sync, Redis 7.0 reports the link as up at once. It streams only after the
+/// replica's first acknowledgement, which the replica sends every second (`repl_start_cmd_stream_on_ack` in replication.c). Until then,
+/// writes are lost with the primary.
 fn settle_streams<'a>(primaries: impl IntoIterator<Item = (&'a RedisServer, usize)>) -> Result<()> {
     primaries.into_iter().try_for_each(|(primary, replicas)| settle(|| check_streams(primary, replicas)))
 }
@@ -194,7 +196,7 @@ fn settle_streams<'a>(primaries: impl IntoIterator<Item = (&'a RedisServer, usiz
 fn check_streams(primary: &RedisServer, replicas: usize) -> Result<()> {
     let mut cli = primary.connect()?;
     let mut write = |command: &[&str]| match cli.query(command)? {
-        // Another node's slot.
+        // Another node owns the slot.
         Reply::Error(moved) if moved.starts_with("MOVED") || moved.starts_with("ASK") => Ok(None),
         Reply::Error(refused) => bail!("{} said to {}: {refused}", primary.addr(), command[0]),
         reply => Ok(Some(reply.to_string())),
@@ -208,18 +210,18 @@ fn check_streams(primary: &RedisServer, replicas: usize) -> Result<()> {
             return Ok(());
         }
     }
-    // It has no slots, or next to none.
+    // The server does not have slots, or has very few.
     Ok(())
 }
 
-/// Fails unless `server` says that it is a primary.
+/// Fails unless `server` reports that it is a primary.
 fn check_primary(server: &RedisServer) -> Result<()> {
     let info = ask(server, &["INFO", "replication"])?.to_string();
     ensure!(field(&info, "role")? == "master", "{} is no primary", server.addr());
     Ok(())
 }
 
-/// Repeats `check` until it passes; what it said last is the error if it never does.
+/// Repeats `check` until it passes. If it never passes, returns its last error.
 fn settle<T>(mut check: impl FnMut() -> Result<T>) -> Result<T> {
     let deadline = Instant::now() + SETTLE_TIMEOUT;
     loop {
@@ -233,15 +235,15 @@ fn settle<T>(mut check: impl FnMut() -> Result<T>) -> Result<T> {
     }
 }
 
-/// For what a test cannot go on without.
+/// Panics if a step failed that the test cannot do without.
 fn must<T>(what: &str, done: Result<T>) -> T {
     done.unwrap_or_else(|error| panic!("{what}: {error:#}"))
 }
 
-/// The slowest of them, a failover on a busy machine, takes some seconds.
+/// The slowest wait, a failover on a busy machine, takes some seconds.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Of a hundred keys one is in the slots of any node with a twentieth of them, all but certainly.
+/// With a hundred keys, a node with a twentieth of the slots owns at least one key, almost certainly.
 const KEYS_TRIED: usize = 100;
 const WAIT_MILLIS: &str = "3000";
-/// A look at a whole topology costs about a millisecond, and the servers need the processor too.
+/// A check of a whole topology costs about a millisecond, and the servers need the processor, too.
 const SETTLE_INTERVAL: Duration = Duration::from_millis(5);

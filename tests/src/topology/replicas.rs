@@ -1,4 +1,6 @@
-//! A primary with replicas, and nobody to watch them: failover is done by hand.
+//! A primary with replicas, without Sentinels.
+//!
+//! The test itself does the failover.
 
 use anyhow::{Context, Result};
 
@@ -7,7 +9,7 @@ use super::{
 };
 use crate::server::RedisServer;
 
-/// A primary and its replicas. A server keeps its place in [`servers`](Self::servers), whatever its role.
+/// A primary and its replicas. A server keeps its index in [`servers`](Self::servers), whatever its role.
 #[derive(Debug)]
 pub struct Replicas {
     servers: Vec<RedisServer>,
@@ -16,72 +18,72 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// Starts a primary and so many replicas, and waits until all are linked and hear what it writes.
+    /// Starts a primary and `replicas` replicas, and waits until all are linked and receive its writes.
     ///
     /// # Panics
     ///
-    /// If they do not start; the message says why.
+    /// If the servers do not start; the message says why.
     #[must_use]
     pub fn start(replicas: usize, settings: &Settings) -> Self {
         must("cannot start replicas", Self::try_start(replicas, settings))
     }
 
-    /// As [`start`](Self::start), for tools that report errors instead of panicking.
+    /// Starts the servers like [`start`](Self::start), for tools that report errors instead of panicking.
     ///
     /// # Errors
     ///
-    /// They do not start, or do not find each other.
+    /// The servers do not start, or do not find each other.
     pub fn try_start(replicas: usize, settings: &Settings) -> Result<Self> {
         let servers = start_servers(replicas, settings)?;
         Ok(Self { servers, primary: 0, settings: settings.clone() })
     }
 
-    /// `redis://[user:password@]host:port,host:port...` with the addresses of all, or `rediss:`
+    /// `redis://[user:password@]host:port,host:port...` with all addresses, or `rediss:`
     #[must_use]
     pub fn url(&self) -> String {
         self.settings.url("redis", &self.servers)
     }
 
-    /// All servers. The first one was the first primary.
+    /// Returns all servers. The first server was the first primary.
     #[must_use]
     pub fn servers(&self) -> &[RedisServer] {
         &self.servers
     }
 
-    /// All servers, to kill and restart them. They keep their role over a restart.
+    /// Returns all servers, to kill and restart them. The servers keep their roles over a restart.
     pub fn servers_mut(&mut self) -> &mut [RedisServer] {
         &mut self.servers
     }
 
-    /// The server that was promoted last.
+    /// Returns the server that was promoted last.
     #[must_use]
     pub fn primary(&self) -> &RedisServer {
         &self.servers[self.primary]
     }
 
-    /// Its place.
+    /// Returns the primary's index.
     #[must_use]
     pub fn primary_index(&self) -> usize {
         self.primary
     }
 
-    /// All others.
+    /// Returns all other servers.
     pub fn replicas(&self) -> impl Iterator<Item = &RedisServer> {
         self.servers.iter().enumerate().filter(|(index, _)| *index != self.primary).map(|(_, server)| server)
     }
 
-    /// Makes a server the primary, and all others that are up follow it; returns when they are linked. One that is not up
-    /// learns nothing of it before [`heal`](Self::heal).
+    /// Makes a server the primary, and makes all other running servers follow it. Returns when they are linked. A server that is down
+    /// learns the new primary in [`heal`](Self::heal).
     ///
     /// # Panics
     ///
-    /// If a server refuses, or the links do not come up.
+    /// If a server rejects a command, or the links do not come up.
     pub fn promote(&mut self, index: usize) {
         self.primary = index;
         must("cannot promote", self.follow_primary());
     }
 
-    /// Restarts and resumes whatever is down, and has all follow the primary; returns when they are linked.
+    /// Restarts and resumes all servers that are down, and makes all replicas follow the primary. Returns when they are linked.
     ///
     /// # Panics
     ///
@@ -106,14 +108,14 @@ impl Replicas {
     }
 }
 
-/// Has a server play another role from now on, restarts included.
+/// Gives a server another role, which also survives restarts.
 fn turn(server: &RedisServer, follow: [&str; 2]) -> Result<()> {
     ask(server, &["REPLICAOF", follow[0], follow[1]])?;
     ask(server, &["CONFIG", "REWRITE"])?;
     Ok(())
 }
 
-/// A primary, which is the first, and replicas that are linked to it.
+/// Starts a primary, which comes first, and linked replicas.
 pub(super) fn start_servers(replicas: usize, settings: &Settings) -> Result<Vec<RedisServer>> {
     let mut servers = start_all([settings.server(&[])])?;
     let addr = servers.first().context("one was started")?.addr();
@@ -129,7 +131,7 @@ fn settle_replication(servers: &[RedisServer], primary: usize) -> Result<()> {
     settle_streams([(&servers[primary], up(servers).count() - 1)])
 }
 
-/// Fails unless all servers that are up play their roles.
+/// Fails unless all running servers have their roles.
 pub(super) fn check_replication(servers: &[RedisServer], primary: usize) -> Result<()> {
     let addr = servers[primary].addr();
     up(servers).try_for_each(|(index, server)| {

@@ -1,4 +1,4 @@
-//! A primary, two replicas, and three Sentinels that watch them and fail over by themselves.
+//! A primary, two replicas, and three Sentinels for automatic failover.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -16,10 +16,9 @@ use crate::server::{Builder, RedisServer};
 /// The name under which the Sentinels watch the primary.
 pub const SERVICE: &str = "mymaster";
 
-/// Three servers and three Sentinels, two of which have to agree. A server keeps its place in
-/// [`servers`](Self::servers), whatever its role.
+/// Three servers and three Sentinels with a quorum of two. A server keeps its index in [`servers`](Self::servers), whatever its role.
 ///
-/// A dead or paused primary is replaced about 1.5 s later. What the servers are told of their roles outlives restarts.
+/// A replica takes over from a dead or paused primary about 1.5 s later. The servers keep their roles over restarts.
 #[derive(Debug)]
 pub struct SentinelSet {
     servers: Vec<RedisServer>,
@@ -28,21 +27,21 @@ pub struct SentinelSet {
 }
 
 impl SentinelSet {
-    /// Starts all, and waits until every Sentinel knows all others and both replicas.
+    /// Starts all servers, and waits until every Sentinel knows all other Sentinels and both replicas.
     ///
     /// # Panics
     ///
-    /// If they do not start; the message says why.
+    /// If the servers do not start; the message says why.
     #[must_use]
     pub fn start(settings: &Settings) -> Self {
         must("cannot start Sentinels", Self::try_start(settings))
     }
 
-    /// As [`start`](Self::start), for tools that report errors instead of panicking.
+    /// Starts the set like [`start`](Self::start), for tools that report errors instead of panicking.
     ///
     /// # Errors
     ///
-    /// They do not start, or do not find each other.
+    /// The servers do not start, or do not find each other.
     pub fn try_start(settings: &Settings) -> Result<Self> {
         let servers = start_servers(REPLICAS, settings)?;
         let primary = servers.first().context("one was started")?.addr();
@@ -59,39 +58,39 @@ impl SentinelSet {
         format!("{}/{SERVICE}", self.settings.url("redis+sentinel", &self.sentinels))
     }
 
-    /// The servers that are watched. The first one was the first primary.
+    /// Returns the watched servers. The first server was the first primary.
     #[must_use]
     pub fn servers(&self) -> &[RedisServer] {
         &self.servers
     }
 
-    /// The servers, to kill and restart them.
+    /// Returns the servers, to kill and restart them.
     pub fn servers_mut(&mut self) -> &mut [RedisServer] {
         &mut self.servers
     }
 
-    /// The Sentinels.
+    /// Returns the Sentinels.
     #[must_use]
     pub fn sentinels(&self) -> &[RedisServer] {
         &self.sentinels
     }
 
-    /// The Sentinels, to kill and restart them.
+    /// Returns the Sentinels, to kill and restart them.
     pub fn sentinels_mut(&mut self) -> &mut [RedisServer] {
         &mut self.sentinels
     }
 
-    /// The place of the primary that the Sentinels name: of those who are up, the one with the latest configuration.
+    /// Returns the index of the primary that the Sentinels name. If they differ, the running Sentinel with the latest configuration counts.
     ///
     /// # Panics
     ///
-    /// If no Sentinel can be asked.
+    /// If no Sentinel replies.
     #[must_use]
     pub fn primary_index(&self) -> usize {
         must("who is the primary?", self.named_primary())
     }
 
-    /// That server.
+    /// Returns the server that the Sentinels name.
     ///
     /// # Panics
     ///
@@ -101,12 +100,12 @@ impl SentinelSet {
         &self.servers[self.primary_index()]
     }
 
-    /// Waits until a Sentinel names a server other than `than`, and that one says that it is a primary. Returns its place;
-    /// the other Sentinels may not have heard of it.
+    /// Waits until a Sentinel names a server other than `than`, and that server reports that it is a primary. Returns its index. The other
+    /// Sentinels may not know the new primary yet.
     ///
     /// # Panics
     ///
-    /// If that does not happen within a minute.
+    /// If that takes longer than a minute.
     #[must_use]
     pub fn wait_for_new_primary(&self, than: SocketAddr) -> usize {
         must("no new primary", settle(|| self.new_primary(than)))
@@ -125,12 +124,11 @@ impl SentinelSet {
         bail!("all Sentinels name {than}")
     }
 
-    /// Has the Sentinels replace the primary although nothing is wrong with it; returns the new one's place once all have
-    /// settled.
+    /// Makes the Sentinels replace a healthy primary. Returns the new primary's index when all servers and Sentinels agree.
     ///
     /// # Panics
     ///
-    /// If they refuse, or do not settle.
+    /// If the Sentinels refuse, or do not agree.
     pub fn failover(&self) -> usize {
         let old = self.primary().addr();
         let (_, sentinel) = up(&self.sentinels).next().expect("a Sentinel is up");
@@ -139,8 +137,8 @@ impl SentinelSet {
         index
     }
 
-    /// Orders a failover unless the Sentinel is busy with one. A Sentinel gives a failover up, and does not try again, if the
-    /// replica is not a primary within the failover timeout: on a busy machine two seconds pass (seen on Redis 7.0,
+    /// Orders a failover, unless the Sentinel is busy with a failover. A Sentinel gives a failover up if the replica is not a primary
+    /// within the failover timeout, and does not retry. On a busy machine, these two seconds do pass (seen on Redis 7.0,
     /// `-failover-abort-slave-timeout`).
     fn fail_over(&self, sentinel: &RedisServer, old: SocketAddr) -> Result<usize> {
         let watched = Watched::of(sentinel, "MASTER")?.remove(0);
@@ -148,25 +146,25 @@ impl SentinelSet {
             return self.new_primary(old);
         }
         if !watched.get("flags").split(',').any(|flag| flag == "failover_in_progress") {
-            // Refused while the Sentinel still does something else.
+            // The Sentinel refuses while it is busy with other work.
             ask(sentinel, &["SENTINEL", "FAILOVER", SERVICE])?;
         }
         bail!("{} still names {old}", sentinel.addr())
     }
 
-    /// Restarts and resumes whatever is down, and waits until all have settled: one primary, which all Sentinels name,
-    /// all others its linked replicas, which hear what it writes, and nobody suspects anybody.
+    /// Restarts and resumes all servers that are down, and waits until all agree. All Sentinels name one primary; all other servers are
+    /// linked replicas that receive its writes. No Sentinel suspects a server.
     ///
     /// # Panics
     ///
-    /// If that does not happen within a minute.
+    /// If that takes longer than a minute.
     pub fn heal(&mut self) {
         revive_all(&mut self.servers);
         revive_all(&mut self.sentinels);
         self.wait_settled();
     }
 
-    /// As [`heal`](Self::heal), but what is down stays down and counts for nothing.
+    /// Waits like [`heal`](Self::heal), but ignores servers that are down.
     ///
     /// # Panics
     ///
@@ -192,7 +190,7 @@ impl SentinelSet {
         index_of(&self.servers, latest.context("no Sentinel is up")?.1)
     }
 
-    /// Fails unless all agree on one primary; returns its place.
+    /// Fails unless all agree on one primary. Returns its index.
     fn check(&self) -> Result<usize> {
         let primary = self.named_primary()?;
         check_replication(&self.servers, primary)?;
@@ -241,9 +239,9 @@ fn sentinel(settings: &Settings, primary: SocketAddr) -> Builder {
     with_args(builder, &settings.sentinel_args).first_command(PERIODS)
 }
 
-/// Made for networks, where minutes do not matter: without these, a failover takes half a minute. The ping period must
-/// leave a replica's last INFO valid, for five of them, until the next one: with 50 ms no replica is ever good enough.
-/// A Sentinel that was paused sits out the tilt period.
+/// Sentinel's default periods suit networks, and make a failover take half a minute. These periods make it fast. A replica's last INFO is
+/// valid for five ping periods, and must stay valid until the next INFO. With a period of 50 ms, no replica would be eligible. A Sentinel
+/// that was paused waits for the end of the tilt period.
 const PERIODS: &[&str] = &[
     "SENTINEL",
     "DEBUG",
@@ -262,11 +260,11 @@ const REPLICAS: usize = 2;
 const SENTINELS: usize = 3;
 const QUORUM: usize = 2;
 
-/// What a Sentinel says of somebody whom it watches.
+/// A Sentinel's record of a watched server.
 struct Watched(HashMap<String, String>);
 
 impl Watched {
-    /// `MASTER` is one, `REPLICAS` and `SENTINELS` are any number.
+    /// Reads the records: a single record for `MASTER`, any number for `REPLICAS` and `SENTINELS`.
     fn of(sentinel: &RedisServer, what: &str) -> Result<Vec<Self>> {
         let reply = ask(sentinel, &["SENTINEL", what, SERVICE])?;
         let Reply::Array(elements) = reply else { bail!("SENTINEL {what} is {reply}") };

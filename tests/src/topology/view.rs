@@ -1,4 +1,4 @@
-//! What the node of a cluster says of the others: CLUSTER NODES, read.
+//! A node's view of the cluster, parsed from CLUSTER NODES.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -8,17 +8,17 @@ use anyhow::{Context, Result, bail};
 use super::ask;
 use crate::server::RedisServer;
 
-/// The cluster as one node sees it.
+/// The cluster as a node sees it.
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) nodes: BTreeMap<String, Known>,
-    /// Slots of unfinished moves that the node is to get.
+    /// Slots that the node imports in unfinished moves.
     pub(super) importing: Vec<u16>,
-    /// Slots of unfinished moves that the node is to give, and to whom.
+    /// Slots that the node gives away in unfinished moves, and their targets.
     pub(super) migrating: Vec<(u16, String)>,
 }
 
-/// What a node knows of a node.
+/// A node's record of another node.
 #[derive(Debug)]
 pub(super) struct Known {
     flags: Vec<String>,
@@ -33,7 +33,7 @@ impl View {
         Self::parse(&ask(node, &["CLUSTER", "NODES"])?.to_string())
     }
 
-    /// Lines of `id address flags master ping pong epoch link slots...`
+    /// Parses lines of `id address flags master ping pong epoch link slots...`
     fn parse(text: &str) -> Result<Self> {
         let mut view = Self { nodes: BTreeMap::new(), importing: Vec::new(), migrating: Vec::new() };
         for line in text.lines() {
@@ -71,7 +71,7 @@ impl View {
         self.nodes.iter().find(|(_, known)| known.slots.iter().any(|range| range.contains(&slot)))
     }
 
-    /// Who owns what, by the first slot of each range.
+    /// Returns the owners of slots, by the first slot of each range.
     pub(super) fn owners(&self) -> BTreeMap<u16, (u16, String)> {
         let owned =
             self.nodes.iter().flat_map(|(id, known)| known.slots.iter().map(move |range| (id, range)));

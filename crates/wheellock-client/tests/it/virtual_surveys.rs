@@ -1,5 +1,6 @@
-//! What a client learns of a cluster by asking around, over in-memory connections and a clock that stands still: the nodes say
-//! what a test wants, and the connections are counted.
+//! A client's surveys of a cluster, in memory and on a manual clock.
+//!
+//! A test chooses the replies of the nodes, and counts the connections.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -18,11 +19,11 @@ use wheellock_wheel::ManualClock;
 
 use crate::in_memory::{Pipes, in_memory, settle, virtual_time};
 
-/// The nodes, whichever was connected: an in-memory connection does not say where it leads.
+/// All nodes as one. An in-memory connection does not have an address.
 struct World<A> {
     clock: ManualClock,
     new: Pipes,
-    /// What came in on them and was not answered yet.
+    /// Connections, and their received bytes without a reply.
     pipes: Vec<(Pipe, BytesMut)>,
     answer: A,
 }
@@ -33,7 +34,7 @@ impl<A: FnMut(&Pipe, &[&str]) -> String> World<A> {
         (Self { clock, new, pipes: Vec::new(), answer }, config)
     }
 
-    /// Lets everything happen that happens without time passing.
+    /// Runs all tasks until they have no more work, while the clock stands still.
     async fn settle(&mut self) {
         settle(|| self.serve()).await;
     }
@@ -49,7 +50,7 @@ impl<A: FnMut(&Pipe, &[&str]) -> String> World<A> {
         }
     }
 
-    /// Lets time pass until `done` says so.
+    /// Lets time pass until `done` returns true.
     async fn until(&mut self, mut done: impl FnMut(&Self) -> bool) {
         for _ in 0..5000 {
             self.settle().await;
@@ -61,7 +62,7 @@ impl<A: FnMut(&Pipe, &[&str]) -> String> World<A> {
         panic!("it never came to that");
     }
 
-    /// Lets so much time pass, in steps of that length.
+    /// Lets `time` pass, in steps of length `step`.
     async fn pass(&mut self, time: Duration, step: Duration) {
         let mut passed = Duration::ZERO;
         while passed < time {
@@ -71,7 +72,7 @@ impl<A: FnMut(&Pipe, &[&str]) -> String> World<A> {
         }
     }
 
-    /// Connections that the client has not left.
+    /// Returns the number of connections that the client has not closed.
     fn open(&self) -> usize {
         self.pipes.iter().filter(|(pipe, _)| !pipe.is_abandoned()).count()
     }
@@ -81,7 +82,7 @@ fn bulk(text: &str) -> String {
     format!("${}\r\n{text}\r\n", text.len())
 }
 
-/// A line of `CLUSTER NODES`: the node `a` is at port 7000, `b` at 7001.
+/// Returns a line of `CLUSTER NODES`. The node `a` is at port 7000, and `b` is at 7001.
 fn line(node: char, flags: &str, primary: char, epoch: u64, slots: &str) -> String {
     let port = 7000 + u32::from(node) - u32::from('a');
     let [id, primary] = [node, primary].map(|of| of.to_string().repeat(if of == '-' { 1 } else { 40 }));
@@ -101,7 +102,7 @@ fn well_behaved(words: &[&str]) -> String {
     }
 }
 
-/// The last error of a client that asks one node for the others, and gets `nodes`.
+/// Returns the last error of a client that surveys one node and receives `nodes`.
 fn unusable_answer(nodes: String, forbids: bool) -> String {
     let said = Rc::new(RefCell::new(String::new()));
     let told = Rc::clone(&said);
@@ -140,7 +141,7 @@ fn empty_list_of_nodes_is_told() {
     }
 }
 
-/// Its node is down, and retired, before another one has taken the slot over.
+/// The subscription's node is down and retired before another node takes over the slot.
 #[test]
 fn a_subscription_waits_for_whoever_takes_its_slot_over() {
     virtual_time(async {
@@ -177,7 +178,7 @@ fn a_subscription_waits_for_whoever_takes_its_slot_over() {
 
         now.set(1);
         world.until(|_| client.nodes().is_empty()).await;
-        // Its connection ends: that is a reason to look.
+        // The node's connection ends, which is a reason to survey.
         world.until(|_| looked.load(SeqCst) > 0).await;
 
         now.set(2);
@@ -191,8 +192,8 @@ fn a_subscription_waits_for_whoever_takes_its_slot_over() {
     });
 }
 
-/// A subscription is settled where its channel is served: it goes there, however long it takes until somebody does, and leaves a reason to
-/// look.
+/// A subscription is settled at the node that serves its channel's slot, however late that node appears. A slot without a node is a
+/// reason to survey.
 #[test]
 fn a_subscription_is_settled_by_whoever_serves_its_slot_then() {
     virtual_time(async {
@@ -224,7 +225,7 @@ fn a_subscription_is_settled_by_whoever_serves_its_slot_then() {
         assert!(news.is_confirmed());
         assert_eq!((news.take_changes(), news.has_changed()), (1, false), "it is somewhere else now");
 
-        // Its node is retired, and nobody serves the slot for a while.
+        // The subscription's node is retired, and no node serves the slot for a while.
         now.set(2);
         world.until(|_| client.nodes().iter().all(|node| node.server_address().ends_with(":7001"))).await;
         world.until(|_| !news.is_confirmed()).await;
@@ -241,7 +242,8 @@ fn a_subscription_is_settled_by_whoever_serves_its_slot_then() {
     });
 }
 
-/// There is nobody any more who could confirm it. That of one node says little: the user has closed it by hand, or it has a successor.
+/// No node can confirm the subscription any more. The end of one node's client would not settle it, because the user may have closed that
+/// client, or the node may have a successor.
 #[test]
 fn a_subscription_is_settled_when_its_cluster_is_closed() {
     virtual_time(async {
@@ -272,7 +274,7 @@ fn a_subscription_is_settled_when_its_cluster_is_closed() {
     });
 }
 
-/// Only a server that does not know the question decides that messages go everywhere.
+/// Only a server that does not know the command decides that messages are sent to all nodes.
 #[test]
 fn a_question_that_fails_by_chance_does_not_decide_how_messages_go() {
     let unknown =
@@ -310,7 +312,7 @@ fn a_question_that_fails_by_chance_does_not_decide_how_messages_go() {
     }
 }
 
-/// A survey whose answer comes when nobody needs it any more makes no connection that nobody would end.
+/// A reply to a survey may arrive after the client is gone. The reply must not open a connection, because no task would close it.
 #[test]
 fn a_client_that_is_gone_leaves_no_connection_to_what_a_survey_finds() {
     for closes in [false, true] {
@@ -341,7 +343,7 @@ fn a_client_that_is_gone_leaves_no_connection_to_what_a_survey_finds() {
     }
 }
 
-/// What a connection may take is the user's to say, also of the one that asks for the nodes.
+/// The user's timeout limits every connection, including the connection of a survey.
 #[test]
 fn a_cluster_is_joined_however_long_a_connection_takes_within_its_timeout() {
     virtual_time(async {
@@ -360,7 +362,7 @@ fn a_cluster_is_joined_however_long_a_connection_takes_within_its_timeout() {
     });
 }
 
-/// A node's other name is translated, too: which of the two ASK has is the server's choice.
+/// A node's other name is translated, too. The server chooses which of the two names a redirection contains.
 #[test]
 fn a_node_is_found_by_either_of_its_translated_names() {
     for named in ["in.memory", "b.example"] {
@@ -394,7 +396,8 @@ fn a_node_is_found_by_either_of_its_translated_names() {
     }
 }
 
-/// A translation that panics ends nothing for good: its address is not used, as if it were forbidden, and is asked for again by the next survey.
+/// A translation that panics has no lasting effect. The address is not used, as if it were forbidden, and the next survey translates it
+/// again.
 #[test]
 fn a_translation_that_panics_forbids_its_address_for_now() {
     virtual_time(async {
@@ -419,7 +422,7 @@ fn a_translation_that_panics_forbids_its_address_for_now() {
     });
 }
 
-/// One that accepts connections and never says a word, in front of one that is refused at first, or slow.
+/// A node that accepts connections and never replies, before a node that is refused at first or slow.
 #[test]
 fn a_silent_seed_keeps_no_other_one_from_being_asked() {
     let ms = Duration::from_millis;
@@ -437,11 +440,11 @@ fn a_silent_seed_keeps_no_other_one_from_being_asked() {
             });
             config.servers = "redis+cluster://silent:7000,in.memory:7000".parse::<Config>().unwrap().servers;
             config.connect_timeout = timeout;
-            // Whoever asks is gone before the connection is tried again.
+            // The pending request is gone before the next attempt to connect.
             config.random = || 4_000_000;
             let (timer, new) = (config.timer.clone(), Arc::clone(&world.new));
             let (begin, connections) = (timer.now(), AtomicUsize::new(0));
-            // Each is connected once in every round of questions.
+            // Each node is connected once in every round of the survey.
             config.connector = Some(Arc::new(move || {
                 let is_silent = connections.fetch_add(1, SeqCst).is_multiple_of(2) && !is_joined.load(SeqCst);
                 let pipe = Pipe::new();
@@ -470,8 +473,8 @@ fn a_silent_seed_keeps_no_other_one_from_being_asked() {
     }
 }
 
-/// Servers that take connections and say nothing, in every topology. The limit counts from the beginning, not from the moment at which
-/// another server named the silent one.
+/// Servers that accept connections and never reply, in every topology. The timeout counts from the beginning, and not from the moment at
+/// which another server named the silent server.
 #[test]
 fn silence_ends_connect_at_timeout() {
     let ms = Duration::from_millis;
@@ -485,7 +488,7 @@ fn silence_ends_connect_at_timeout() {
             let (mut world, mut config) = World::new(move |_: &Pipe, words: &[&str]| {
                 greeted += usize::from(words.first() == Some(&"HELLO"));
                 match words {
-                    // The first connection is to the server that names the silent one.
+                    // The first connection leads to the server that names the silent server.
                     _ if !is_named || greeted > 1 => String::new(),
                     ["HELLO", ..] if url == named => well_behaved(words).replace("cluster", "sentinel"),
                     ["SENTINEL", ..] if now.get() < ms(200) => "-ERR not yet\r\n".to_owned(),
@@ -514,7 +517,7 @@ fn silence_ends_connect_at_timeout() {
     }
 }
 
-/// While somebody is asked who never answers, and has no end of time for that.
+/// The client waits for a node that never replies, and its timeout is unlimited.
 #[test]
 fn a_client_that_waits_for_its_first_node_can_be_closed() {
     virtual_time(async {
@@ -529,7 +532,7 @@ fn a_client_that_waits_for_its_first_node_can_be_closed() {
     });
 }
 
-/// Each of a cluster's clients for one node is a handle to the connection that the cluster itself uses.
+/// Each of a cluster's node clients is a handle to the cluster's own connection to that node.
 #[test]
 fn a_node_whose_connection_was_closed_is_connected_anew() {
     virtual_time(async {
@@ -560,7 +563,7 @@ fn a_node_whose_connection_was_closed_is_connected_anew() {
     });
 }
 
-/// Who waits for a slot that is nobody's looks again and again, and that is not what the nodes are to suffer from.
+/// A caller waits for a slot without a node, so the client surveys again and again. Surveys must not burden the nodes.
 #[test]
 fn nodes_are_asked_less_often_when_trouble_lasts_whoever_waits() {
     virtual_time(async {
@@ -595,8 +598,8 @@ fn nodes_are_asked_less_often_when_trouble_lasts_whoever_waits() {
     });
 }
 
-/// In a cluster that lacks a part for long, another node's trouble is looked into as if it were the only one; but not for as long as the
-/// same one comes again and again.
+/// A cluster may lack a part for a long time. Another node's failure is then surveyed as if it were the only failure. A failure that
+/// recurs again and again is not.
 #[test]
 fn the_trouble_of_another_node_is_news_in_a_cluster_that_is_in_trouble() {
     virtual_time(async {
@@ -635,7 +638,7 @@ fn the_trouble_of_another_node_is_news_in_a_cluster_that_is_in_trouble() {
             let slowed = in_a_second(&mut world).await;
             assert!(slowed <= 4, "the same node is no news: {slowed}");
         }
-        // It has been well for a while.
+        // The node has been healthy for a while.
         world.pass(11 * second, step).await;
         world.pipes.last().unwrap().0.fin();
         let hurried = in_a_second(&mut world).await;
@@ -643,7 +646,8 @@ fn the_trouble_of_another_node_is_news_in_a_cluster_that_is_in_trouble() {
     });
 }
 
-/// With `cluster-preferred-endpoint-type unknown-endpoint` a redirection names no host, and means the one that was asked.
+/// With `cluster-preferred-endpoint-type unknown-endpoint` a redirection does not name a host. The redirection then means the node that
+/// sent it.
 #[test]
 fn a_detached_call_follows_a_redirection_that_names_no_host() {
     virtual_time(async {
@@ -678,8 +682,8 @@ fn a_detached_call_follows_a_redirection_that_names_no_host() {
     });
 }
 
-/// A subscription follows its slot when somebody looks at it. Until then its node refuses it, and that is no reason to ask all the time, nor to
-/// wake those who listen there to other channels.
+/// A subscription follows its slot when its owner polls it. Until then its node rejects the subscription. The rejection must not cause
+/// endless requests, or wake subscribers to the node's other channels.
 #[test]
 fn a_subscription_that_nobody_looks_at_does_not_keep_its_node_busy() {
     virtual_time(async {

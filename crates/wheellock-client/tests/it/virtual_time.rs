@@ -1,5 +1,6 @@
-//! A whole client over an in-memory connection and a clock that stands still: every poll at which a future can be
-//! dropped and every byte at which a connection can break is tried, one by one.
+//! A whole client, in memory and on a manual clock.
+//!
+//! The tests drop each future at every poll and break each connection at every byte, one at a time.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -21,7 +22,7 @@ use wheellock_wheel::ManualClock;
 
 use crate::in_memory::{Pipes, in_memory, settle, virtual_time};
 
-/// A client, a clock, and a server that understands a handful of commands.
+/// A client, a clock, and a server that supports a few commands.
 struct World {
     client: Client,
     clock: ManualClock,
@@ -29,20 +30,20 @@ struct World {
     server: Server,
 }
 
-/// Answers complete commands, in order.
+/// A server that replies to complete commands, in order.
 #[derive(Default)]
 struct Server {
     pipe: Option<Pipe>,
     input: BytesMut,
     executed: Vec<Vec<String>>,
     loaded: bool,
-    /// It loads its data.
+    /// The server is loading its data.
     loading: bool,
-    /// Bytes of answers that still go through; the connection breaks behind them.
+    /// Number of bytes of replies that still arrive. The connection breaks after them.
     budget: Option<usize>,
-    /// Bytes of the client accepted per turn.
+    /// Number of the client's bytes that the server accepts per turn.
     trickle: Option<usize>,
-    /// How often it was started anew.
+    /// Number of restarts.
     restarts: usize,
 }
 
@@ -133,12 +134,12 @@ impl World {
         Self { client: Client::lazy(config), clock, pipes, server: Server::default() }
     }
 
-    /// Lets everything happen that happens without time passing.
+    /// Runs all tasks until they have no more work, while the clock stands still.
     async fn settle(&mut self) {
         settle(|| self.server.serve(&self.pipes)).await;
     }
 
-    /// Lets time pass until `done` says so.
+    /// Lets time pass until `done` returns true.
     async fn until(&mut self, mut done: impl FnMut(&mut Self) -> bool) {
         for _ in 0..2000 {
             self.settle().await;
@@ -150,7 +151,7 @@ impl World {
         panic!("it never came to that");
     }
 
-    /// Nothing of what happened may be left: the next caller gets its own answer, and no call is in flight.
+    /// Asserts that the world has no trace of earlier events. The next caller gets its own reply, and no call is pending.
     async fn check(mut self, what: &str) {
         self.server.budget = None;
         self.server.trickle = None;
@@ -177,7 +178,7 @@ impl World {
     }
 }
 
-/// What a caller may be doing when it is dropped or when the connection breaks.
+/// The operation of a caller at the time of a drop or a broken connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Operation {
     Call,
@@ -219,8 +220,8 @@ fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Callers who are woken by one read write together: few in one go, many in two, so that the server has the first half while the
-/// others are still at it. Counted are the writes of the second of two rounds.
+/// Callers that one read has woken write together. A few callers write once. Many callers write in two halves, so that the server has the
+/// first half while the others still write. The test counts the writes of the second of two rounds.
 #[test]
 fn those_who_are_woken_together_write_together_and_many_in_two_halves() {
     for (callers, by_callers, by_the_driver) in [(2, 0, 1), (31, 0, 1), (64, 1, 1), (500, 1, 1)] {
@@ -257,7 +258,7 @@ fn those_who_are_woken_together_write_together_and_many_in_two_halves() {
     }
 }
 
-/// What would change the connection for all who share it, or keep it from answering, does not reach it.
+/// A command that would change the shared connection for all callers, or block it, is not sent.
 #[test]
 fn a_command_that_is_at_the_expense_of_all_is_not_sent() {
     virtual_time(async {
@@ -282,7 +283,7 @@ fn a_command_that_is_at_the_expense_of_all_is_not_sent() {
     });
 }
 
-/// What runs commands one after the other may fail behind some that have taken effect, whoever wrote it.
+/// A request that runs several commands may fail after some of them took effect, for every author of such a request.
 #[test]
 fn a_command_that_may_fail_midway_is_not_said_to_be_without_effect() {
     virtual_time(async {
@@ -331,7 +332,7 @@ fn dropped_at_every_poll_with_every_trickle_of_bytes() {
                             done = true;
                             break;
                         }
-                        // One turn at a time, so that every state in between is seen.
+                        // One turn at a time, so that the test sees every intermediate state.
                         tokio::task::yield_now().await;
                         world.server.serve(&world.pipes);
                     }
@@ -408,7 +409,7 @@ fn deadlines_and_heartbeats_keep_virtual_time() {
         let timer = world.client.config().timer.clone();
         let start = timer.now();
 
-        // A server that stops answering: the call ends at its deadline, the connection at the response timeout.
+        // The server stops replying. The call ends at its deadline, and the connection at the response timeout.
         world.server.budget = Some(0);
         world.server.pipe.as_ref().unwrap().accept(usize::MAX);
         let silent = world.server.pipe.take();
@@ -428,7 +429,7 @@ fn deadlines_and_heartbeats_keep_virtual_time() {
         assert!((3000..=3020).contains(&replaced.as_millis()), "{replaced:?}");
         drop(silent);
 
-        // An idle connection is asked every heartbeat, and only then.
+        // An idle connection sends a PING at every heartbeat, and at no other time.
         world.server.executed.clear();
         let idle = timer.now();
         world.until(|_| timer.now() - idle >= Duration::from_secs(6)).await;
@@ -457,7 +458,7 @@ fn the_longest_time_there_is_means_never() {
             world.until(|_| call.is_finished()).await;
             call.await.unwrap().unwrap();
         }
-        // A call that nobody answers waits for as long as that.
+        // A call without a reply waits for this long.
         let silent = world.server.pipe.take();
         let call = tokio::spawn(operate(world.client.clone(), Operation::Call));
         world.settle().await;
@@ -471,7 +472,7 @@ fn the_longest_time_there_is_means_never() {
     });
 }
 
-/// Panics when it is woken, without a word in the log.
+/// Panics when it is woken, without a log entry.
 struct Grenade;
 
 impl Wake for Grenade {
@@ -489,7 +490,7 @@ impl Drop for Fragment {
     }
 }
 
-/// A task that panics when it is woken takes nobody's wake-up with it, and no connection.
+/// If a task panics when it is woken, the other tasks are woken nevertheless, and the connection stays usable.
 #[test]
 fn a_waker_that_panics_is_alone_with_it() {
     virtual_time(async {
@@ -520,14 +521,14 @@ fn a_waker_that_panics_is_alone_with_it() {
     });
 }
 
-/// Counted by its clones: it does nothing when it is woken.
+/// A waker that does nothing. The test counts its clones.
 struct Sleeper;
 
 impl Wake for Sleeper {
     fn wake(self: Arc<Self>) {}
 }
 
-/// Polls a future that is made anew so often, each time by another task, and drops it: no task's waker may stay behind.
+/// Creates a future again and again, polls each one in a new task and drops it. Asserts that no task's waker is kept.
 pub(crate) fn assert_it_forgets_who_left<F: Future>(mut make: impl FnMut() -> F) {
     for round in 0..3 {
         let task = Arc::new(Sleeper);
@@ -539,7 +540,7 @@ pub(crate) fn assert_it_forgets_who_left<F: Future>(mut make: impl FnMut() -> F)
     }
 }
 
-/// In a `select!` futures come and go, and nothing of them may pile up.
+/// A `select!` creates and drops many futures. Their state must not accumulate.
 #[test]
 fn who_waits_no_more_is_forgotten() {
     virtual_time(async {
@@ -554,7 +555,7 @@ fn who_waits_no_more_is_forgotten() {
     });
 }
 
-/// Each of those who wait for one change is told of it, whether or not they are one task.
+/// All watchers of one change are notified, in one task or in several.
 #[test]
 fn everybody_who_waits_is_told() {
     virtual_time(async {
@@ -569,7 +570,7 @@ fn everybody_who_waits_is_told() {
     });
 }
 
-/// A subscription of a client that is closed will never be confirmed, and nobody waits for that.
+/// The client is closed, so the subscription will never be confirmed. No caller must wait for that.
 #[test]
 fn a_subscription_is_settled_when_its_client_is_closed() {
     virtual_time(async {
@@ -587,7 +588,7 @@ fn a_subscription_is_settled_when_its_client_is_closed() {
             tokio::task::yield_now().await;
             assert!(!settled.is_finished());
             world.client.begin_closing();
-            // The server says nothing any more.
+            // The server does not reply any more.
             for _ in 0..2 {
                 settle(|| {}).await;
                 world.clock.advance(Duration::from_secs(1));
@@ -625,7 +626,8 @@ fn what_the_user_is_asked_and_told_may_panic() {
     });
 }
 
-/// A client whose provider says these passwords, one after the other, and then the last one again; an empty one is a failure.
+/// A client whose provider returns these passwords in order, and then the last password again. An empty password is a failure of the
+/// provider.
 fn world_of_tokens(tokens: &'static [&'static str]) -> World {
     let asked = AtomicUsize::new(0);
     World::with(|config| {
@@ -647,7 +649,7 @@ fn world_of_tokens(tokens: &'static [&'static str]) -> World {
 }
 
 impl World {
-    /// What becomes of a renewal of the credentials, and what the server was told of it.
+    /// Renews the credentials. Returns the result, and the AUTH commands that the server received.
     async fn reauthenticate(&mut self) -> (Result<(), Error>, Vec<Vec<String>>) {
         self.server.executed.clear();
         let client = self.client.clone();
@@ -672,7 +674,7 @@ fn a_living_connection_is_told_of_new_credentials() {
         assert_eq!(told, [["AUTH", "app", "fourth"]]);
         assert_eq!(world.client.stats().connections, 1);
 
-        // The next connection will ask.
+        // The next connection will get credentials from the provider.
         world.server.budget = Some(0);
         let (renewed, told) = world.reauthenticate().await;
         assert!(renewed.is_ok() && told.len() == 1, "{renewed:?}, {told:?}");
@@ -682,7 +684,7 @@ fn a_living_connection_is_told_of_new_credentials() {
         let closed = client.reauthenticate().await.unwrap_err();
         assert_eq!((closed.kind(), closed.outcome()), (ErrorKind::Closed, Outcome::NotSent));
     });
-    // Who never had any credentials says none.
+    // A client that never had credentials does not send AUTH.
     virtual_time(async {
         let mut world = World::new();
         world.until(|world| world.client.is_ready()).await;
@@ -692,7 +694,7 @@ fn a_living_connection_is_told_of_new_credentials() {
     });
 }
 
-/// It waits for a server that loads its data, and not beyond its timeout.
+/// `connect` waits for a server that loads its data, but not for longer than its timeout.
 #[test]
 fn connect_ends_at_connect_timeout() {
     virtual_time(async {
@@ -735,7 +737,7 @@ fn new_credentials_that_cannot_be_had_are_told_to_nobody() {
     }
 }
 
-/// A proxy that does not know AUTH, or makes words of its own, repeats what it was told.
+/// A proxy without AUTH, or with error texts of its own, may repeat the credentials in its error.
 #[test]
 fn a_server_that_repeats_new_credentials_is_not_quoted() {
     for (token, kind) in [
@@ -781,7 +783,7 @@ fn a_renewal_of_credentials_that_is_dropped_leaves_nothing() {
     }
 }
 
-/// Has a server say something unasked, and that a moment later, as soon as it is woken.
+/// Sends a push from the server, a moment later, when it is woken.
 struct Announcement {
     clock: ManualClock,
     pipe: Pipe,
@@ -819,7 +821,7 @@ fn deadlines_are_kept_although_the_first_look_at_a_new_connection_finds_somethin
             }
             world.server.serve(&world.pipes);
         }
-        // From now on the server is silent.
+        // From now on the server does not reply.
         settle(|| {}).await;
         assert_eq!(world.client.stats().pushes, 1);
         world.clock.advance(Duration::from_secs(2));
@@ -850,7 +852,7 @@ fn the_same_world_twice_tells_the_same_story() {
     assert_eq!(story(), story());
 }
 
-/// A connected world whose runtime is about to end, with what its detached calls come to.
+/// Returns a connected world whose runtime is about to end, and the results of its detached calls.
 fn before_the_end() -> (tokio::runtime::Runtime, World, Arc<Mutex<Vec<Detached>>>) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let ended = Arc::new(Mutex::new(Vec::new()));
@@ -871,7 +873,7 @@ fn queue(client: &Client, token: u64) -> bool {
     client.queue_eval(&script, 1, &params, &Retry::default(), token).map(drop).is_some()
 }
 
-/// B1: what is queued when a runtime ends is written as far as the socket takes it, and only the rest was not sent.
+/// B1: when a runtime ends, queued requests are written as far as the socket accepts them. Only the rest is reported as not sent.
 #[test]
 fn what_is_queued_when_the_runtime_ends_is_written_as_far_as_the_socket_takes_it() {
     for accepted in (0..).step_by(13) {
@@ -917,7 +919,7 @@ fn what_is_queued_when_the_runtime_ends_is_written_as_far_as_the_socket_takes_it
     }
 }
 
-/// B1: answers that are on their way when a runtime ends are still heard.
+/// B1: replies that are on their way when a runtime ends still reach their callers.
 #[test]
 fn answers_on_their_way_when_the_runtime_ends_are_heard() {
     let (runtime, World { client, pipes, mut server, .. }, ended) = before_the_end();
@@ -941,7 +943,7 @@ fn answers_on_their_way_when_the_runtime_ends_are_heard() {
     assert_eq!((detached.token, detached.result.unwrap().as_str()), (2, Some("2")));
 }
 
-/// However much room there is now: it would never have enough. Nobody waits for a connection to hear so.
+/// The call fails however much room there is, because it would never fit. It fails at once, without waiting for a connection.
 #[test]
 fn a_call_that_is_larger_than_all_the_room_is_refused() {
     async fn call(client: &Client, how: usize, text: &str) -> Result<Value, Error> {
@@ -975,7 +977,7 @@ fn a_call_that_is_larger_than_all_the_room_is_refused() {
     });
 }
 
-/// A runtime may end before the task of a connection had its first turn. Then nobody keeps the deadlines of calls.
+/// A runtime may end before the first turn of a connection's task. In that case no task would end calls at their deadlines.
 #[test]
 fn a_client_whose_runtime_ends_before_it_connects_is_closed() {
     for url in ["redis://in.memory", "redis://in.memory,in.memory:1", "redis+sentinel://in.memory/service"] {

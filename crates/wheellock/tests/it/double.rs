@@ -1,5 +1,7 @@
-//! The double that users test their services with: every kind of lock on a server in memory, on several runtimes and for threads, and
-//! what a test may do to that server. Time is tokio's, and stands still while nobody waits for it.
+//! The in-memory server for tests of services.
+//!
+//! The tests cover every kind of lock, several runtimes, threads, and the faults that a test can cause. They use tokio's paused time,
+//! which only moves while tasks wait for it.
 
 use std::future::poll_fn;
 use std::num::NonZeroU32;
@@ -18,17 +20,17 @@ use wheellock::{
 };
 
 const NAME: &str = "orders:42";
-/// The watchdog's lease, by default.
+/// The default lease of the watchdog.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Two processes at one server.
+/// Returns a server with two processes.
 async fn two() -> (Double, LockManager, LockManager) {
     let double = Double::new();
     let (here, there) = (double.manager().await.unwrap(), double.manager().await.unwrap());
     (double, here, there)
 }
 
-/// Polls a future so many times, whenever it is woken, and drops it then.
+/// Polls a future up to `times` times, whenever it is woken, and then drops it.
 async fn polled<T>(times: usize, future: impl Future<Output = T>) -> Option<T> {
     let (mut future, mut left) = (pin!(future), times);
     poll_fn(|cx| {
@@ -41,7 +43,7 @@ async fn polled<T>(times: usize, future: impl Future<Output = T>) -> Option<T> {
     .await
 }
 
-/// The kinds that are a `Lock`.
+/// Returns the kinds whose handle is a `Lock`.
 fn exclusive(locks: &LockManager) -> [Lock; 6] {
     [
         locks.lock(NAME),
@@ -82,7 +84,7 @@ async fn two_managers_exclude_and_wake_each_other() {
         let released = Instant::now();
         assert_eq!(guard.release().await.unwrap(), Released::Released, "kind {kind}");
         let next = waiter.await.unwrap().unwrap();
-        // A spin lock asks from time to time.
+        // A spin lock polls from time to time.
         assert!(released.elapsed() <= Duration::from_millis(200), "kind {kind}: {:?}", released.elapsed());
         assert!(next.is_valid(), "kind {kind}");
         assert!(here.force_release().await.unwrap(), "kind {kind}");
@@ -113,7 +115,7 @@ async fn a_process_that_stands_still_loses_its_locks() {
     assert!(there.lock(NAME).try_acquire().await.unwrap().is_some());
 }
 
-/// The clock goes on, and nobody else has run since: not even the watchdog.
+/// The clock moves on while no other task runs, not even the watchdog.
 #[tokio::test(start_paused = true)]
 async fn a_reader_whom_others_have_joined_gives_back_nothing_that_has_run_out() {
     let (_double, here, _there) = two().await;
@@ -219,7 +221,7 @@ async fn leaders_are_elected_and_observed() {
     assert!(second.token() > first.token());
     assert!(matches!(first.announce("still here").await, Err(Error::Lost { .. })));
     while observer.changed().await.unwrap().is_none_or(|leader| leader.announcement() != "there") {}
-    // A process that stands still leads no more, and nobody tells of it: observers see it when the lease is over.
+    // A process that is cut off does not lead any more. No message says so, so observers see it when the lease has expired.
     double.outage(Outage::Silent);
     assert_eq!(second.lost().await, LostReason::Expired);
     assert!(observer.changed().await.is_err());
@@ -245,7 +247,7 @@ async fn a_campaign_that_is_dropped_at_any_poll_leaves_nothing() {
             }
             let election = here.election(NAME).with_announcement("here");
             elected = timeout(LEASE, polled(polls, election.campaign())).await.is_ok_and(|end| end.is_some());
-            // Whatever became of it, nobody leads now, or will.
+            // Whatever happened to the campaign, there is no leader now, and there will be none.
             sleep(Duration::from_secs(2)).await;
             assert!(there.election(NAME).leader().await.unwrap().is_none(), "{polls} polls");
             let next = timeout(Duration::from_millis(100), there.election(NAME).campaign()).await;
@@ -308,7 +310,7 @@ async fn several_as_one_and_a_majority_of_doubles() {
     assert!(matches!(red.lock(NAME).try_acquire().await, Err(Error::NoQuorum { .. })));
 }
 
-/// With the response timeout of 3 s the lease ends before the only renewal is given up; with a short one another follows.
+/// With the response timeout of 3 s, the lease ends before the only renewal times out. With a short timeout, another renewal follows.
 #[tokio::test(start_paused = true)]
 async fn a_renewal_without_an_answer_when_its_lease_ends_is_counted() {
     for (timeout, is_repeated) in [(3000, false), (500, true)] {
@@ -417,9 +419,9 @@ async fn an_outage_is_an_error_and_then_over() {
     assert_eq!(error.outcome(), Outcome::MaybeExecuted, "{error}");
     assert_eq!(guard.lost().await, LostReason::Expired);
     double.come_back();
-    // What was asked for during the outage is granted when it is over, and given back.
+    // Requests from the outage are granted afterwards and taken back.
     drop(timeout(LEASE, here.lock("other").acquire()).await.unwrap().unwrap());
-    // Its renewals came late, too.
+    // The guard's renewals were late, too.
     drop(guard);
     drop(timeout(LEASE, lock.acquire()).await.unwrap().unwrap());
 }
@@ -473,7 +475,7 @@ async fn what_it_does_not_know_is_an_error() {
     assert!(locks.lock(NAME).try_acquire().await.unwrap().is_some(), "it goes on");
 }
 
-/// What nobody but a hand sends is answered as a server answers it, and never ends the test that sends it.
+/// Hand-written commands get the same replies as from a server. They never end the test that sends them.
 #[tokio::test(start_paused = true)]
 async fn other_data_under_a_key_is_an_error() {
     let (_double, locks, _) = two().await;
@@ -527,7 +529,7 @@ async fn commands_that_cannot_be_are_errors() {
     guard.release().await.unwrap();
 }
 
-/// Nobody is alone in there who should be, where threads really run at the same time.
+/// Threads really run at the same time here. The lock must still be exclusive.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_tasks_of_two_managers_on_several_threads() {
     let (_double, here, there) = two().await;
@@ -565,7 +567,7 @@ fn for_threads() {
     });
 }
 
-/// The server says nothing, so that only the clock tells.
+/// The server does not reply, so only the clock ends the permit.
 #[test]
 fn work_of_threads_under_a_permit_that_was_lost_is_not_called_good() {
     let double = Double::new();
@@ -581,7 +583,7 @@ fn work_of_threads_under_a_permit_that_was_lost_is_not_called_good() {
     double.come_back();
 }
 
-/// It outlives neither its handles nor its managers, and a manager needs no handle of it.
+/// The server lives as long as one of its handles or managers. A manager does not need a handle.
 #[tokio::test(start_paused = true)]
 async fn a_manager_keeps_its_server() {
     let locks = LockManager::in_memory().await.unwrap();
@@ -594,7 +596,7 @@ async fn a_manager_keeps_its_server() {
     assert!(kept.lock(NAME).try_acquire().await.unwrap().is_some());
 }
 
-/// Servers that stand in for Redis in tests of other languages are like that.
+/// Stand-ins for Redis in other languages' tests behave like that.
 #[tokio::test(start_paused = true)]
 async fn deaf_subscriptions_are_found_at_connect() {
     let double = Double::new();
@@ -609,7 +611,7 @@ async fn deaf_subscriptions_are_found_at_connect() {
     }
 }
 
-/// The server stands still for longer than a silent waiter is taken for alive, and the lease ends meanwhile.
+/// The server pauses for longer than a silent waiter counts as alive. The lease expires meanwhile.
 #[tokio::test(start_paused = true)]
 async fn fair_order_survives_server_stall() {
     for stall in [4, 8, 12] {

@@ -1,4 +1,6 @@
-//! Many processes that want one lock: what each turn costs the server, and that a process gets it in time.
+//! Many processes that want one lock.
+//!
+//! The tests check the cost of each turn for the server, and the time until each process gets the lock.
 
 use std::time::Duration;
 
@@ -7,12 +9,12 @@ use wheellock::testing::Double;
 use wheellock::{Lock, LockManager};
 
 const NAME: &str = "orders:42";
-/// A round trip; requests arrive at once, and answers and messages take it all.
+/// One round trip. Requests arrive at once. Replies and messages take the whole time.
 const TRIP: Duration = Duration::from_millis(10);
 
 type Kind = (&'static str, fn(&LockManager) -> Lock);
 
-/// The kinds whose waiters learn of a release all at once.
+/// Returns the kinds whose waiters are all notified of each release.
 fn kinds() -> [Kind; 4] {
     [
         ("plain", |locks| locks.lock(NAME)),
@@ -25,13 +27,13 @@ fn kinds() -> [Kind; 4] {
 /// Measures the cost of a turn when each of `processes` has one turn.
 struct Costs {
     commands: f64,
-    /// From a release to the next grant, for half of all turns.
+    /// Median time from a release to the next grant.
     hand_over: Duration,
-    /// The same in the mean.
+    /// Mean time from a release to the next grant.
     mean: Duration,
 }
 
-/// So many processes have one turn each, which takes them `hold`.
+/// Runs `processes` processes, which have one turn each and hold the lock for `hold`.
 async fn herd(lock: fn(&LockManager) -> Lock, processes: u32, hold: Duration) -> Costs {
     let double = Double::new();
     let mut managers = Vec::new();

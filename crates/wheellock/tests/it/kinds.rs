@@ -1,4 +1,6 @@
-//! Kinds of locks that are the same on the server: a hash of holders, in which an owner is counted whatever kind of lock it takes.
+//! Kinds of locks that are the same lock on the server.
+//!
+//! The server keeps a hash of holders. It counts an owner there for whichever kind the owner takes.
 
 use std::future::Future;
 use std::pin::pin;
@@ -8,7 +10,7 @@ use wheellock::testing::Double;
 use wheellock::{Error, Lock, LockManager, multi_lock};
 
 const NAME: &str = "orders:42";
-/// Long beside all that happens by itself.
+/// Longer than any of the tests' own pauses.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -30,7 +32,7 @@ fn lock(locks: &LockManager, kind: Kind) -> Lock {
     }
 }
 
-/// Every kind after every other one.
+/// Returns all pairs of different kinds.
 fn pairs() -> impl Iterator<Item = (Kind, Kind)> {
     let pairs = KINDS.into_iter().flat_map(|outer| KINDS.map(|inner| (outer, inner)));
     pairs.filter(|(outer, inner)| outer != inner)
@@ -40,8 +42,8 @@ async fn in_time<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.expect("it does not wait for ever")
 }
 
-/// The server counts an owner once, and each kind of lock for itself: the release of the one would free what the other is believed to hold,
-/// and a fenced lock would give the token of the holder before it.
+/// The server counts an owner once for all kinds, but a manager counts each kind by itself. So a release of one kind could release a hold
+/// that the manager still believes in. A fenced lock could return the previous holder's token.
 #[tokio::test(start_paused = true)]
 async fn who_holds_a_lock_is_refused_its_other_kinds() {
     let double = Double::new();
@@ -59,7 +61,7 @@ async fn who_holds_a_lock_is_refused_its_other_kinds() {
         refused(in_time(again.acquire()).await.err());
         refused(again.try_acquire_for(PATIENCE).await.err());
         refused(in_time(together.acquire()).await.err());
-        // Behind one who waits for it, too.
+        // The same holds behind a waiter of this process.
         let other = lock(&ours, inner);
         let waiting = tokio::spawn(async move { other.acquire().await });
         while ours.metrics().waiting == 0 {
@@ -75,7 +77,8 @@ async fn who_holds_a_lock_is_refused_its_other_kinds() {
     }
 }
 
-/// A release whose answer is lost is repeated. Were the lock taken as another kind meanwhile, that would free it.
+/// A release whose reply was lost is repeated. If the owner took the lock as another kind meanwhile, the repeated release would release
+/// that hold.
 #[tokio::test(start_paused = true)]
 async fn who_takes_a_lock_as_another_kind_waits_until_it_is_given_back() {
     let double = Double::new();
@@ -93,7 +96,7 @@ async fn who_takes_a_lock_as_another_kind_waits_until_it_is_given_back() {
     }
 }
 
-/// A task waits for the fair lock in the name of an owner; another one takes the plain lock in that name, which knows of no queue.
+/// One task waits for the fair lock. Another task takes the plain lock as the same owner, and the plain lock ignores the queue.
 #[tokio::test(start_paused = true)]
 async fn who_waits_no_more_frees_nothing_that_its_owner_has_as_another_kind() {
     let double = Double::new();
@@ -103,7 +106,7 @@ async fn who_waits_no_more_frees_nothing_that_its_owner_has_as_another_kind() {
     let waiting = fair.with_owner(owner.clone());
     let guard = {
         let mut waiting = pin!(waiting.acquire());
-        // Its questions are answered, and the next one is due after two seconds.
+        // The waiter's polls have replies, and the next poll is due after two seconds.
         let waited = tokio::time::timeout(Duration::from_secs(1), &mut waiting).await;
         assert!(waited.is_err() && fair.queue_length().await.unwrap() == Some(1));
         busy.release().await.unwrap();

@@ -1,11 +1,13 @@
-//! Who of a process is told at once that a lock is lost, because the process itself has freed it, or was granted it.
+//! Losses of locks that the process itself causes.
+//!
+//! The process released such a lock by force, or was granted it. Its own guards must be notified at once.
 
 use std::time::Duration;
 
 use wheellock::testing::Double;
 use wheellock::{Guard, LockManager, LostReason};
 
-/// Long before the watchdog renews.
+/// Much shorter than the time until the watchdog renews.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 async fn assert_lost(what: &str, guard: &Guard) {
@@ -22,7 +24,7 @@ async fn readers(locks: &LockManager) -> [Guard; 3] {
     ]
 }
 
-/// A6: whoever held a lock in this process that it frees by force.
+/// A6: a release by force notifies every holder of the lock in this process.
 #[tokio::test(start_paused = true)]
 async fn a_forced_release_tells_all_who_held_the_lock_in_the_same_process() {
     let double = Double::new();
@@ -43,7 +45,7 @@ async fn a_forced_release_tells_all_who_held_the_lock_in_the_same_process() {
     assert_lost("who holds it as another kind", &fenced).await;
 }
 
-/// A6: whoever of this process is believed to have the other side of a read-write lock that it is granted.
+/// A6: a grant of one side of a read-write lock notifies this process' holders of the other side.
 #[tokio::test(start_paused = true)]
 async fn a_grant_of_one_side_tells_those_who_had_the_other_one() {
     let double = Double::new();
@@ -60,7 +62,7 @@ async fn a_grant_of_one_side_tells_those_who_had_the_other_one() {
     assert_lost("the writer", &writing).await;
     assert!(reading.is_valid());
     reading.release().await.unwrap();
-    // Who writes may read as well.
+    // A writer may read as well.
     let writing = sides.write().acquire().await.unwrap();
     let reading = sides.read().with_owner(writing.owner()).acquire().await.unwrap();
     assert!(tokio::time::timeout(AT_ONCE, writing.lost()).await.is_err() && reading.is_valid());

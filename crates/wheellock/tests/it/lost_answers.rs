@@ -1,11 +1,13 @@
-//! What becomes of a request whose answer was lost, where the one that repeats it finds another world.
+//! Repeated requests whose first reply was lost.
+//!
+//! The state on the server has changed before the repetition.
 
 use std::time::Duration;
 
 use wheellock::multi_lock;
 use wheellock::testing::Double;
 
-/// A set was granted, and nobody heard of it. When it is asked for again the lease of one member has ended, and another process has that.
+/// The reply to the grant of a set was lost. Before the repetition, one member's lease ends, and another process takes that member.
 #[tokio::test(start_paused = true)]
 async fn a_set_that_was_granted_unheard_and_lost_a_member_is_given_back() {
     let double = Double::new();
@@ -17,7 +19,7 @@ async fn a_set_that_was_granted_unheard_and_lost_a_member_is_given_back() {
     double.lose_answers(1);
     let taking = tokio::spawn(async move { set.try_acquire().await });
     tokio::time::sleep(2 * short).await;
-    // What is asked now is answered before there is a connection again.
+    // These requests get their replies before the set's connection is restored.
     let [a, b] = ["a", "b"].map(|name| theirs.lock(name));
     let (held, other) = tokio::join!(a.is_locked(), b.acquire());
     let other = other.unwrap();

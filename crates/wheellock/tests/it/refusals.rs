@@ -1,5 +1,6 @@
-//! What the lock layer does when a server refuses a release or a renewal that nobody waits for: over an in-memory connection
-//! and a clock that stands still, so that "soon" is a number and a loop without a pause would never end.
+//! Servers that reject releases and renewals without a waiting caller.
+//!
+//! The tests run in memory and on a manual clock, so that "soon" is a number and a loop without a pause would never end.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,12 +12,12 @@ use wheellock::testing::server::{How, Network, Server};
 use wheellock::{Guard, Lock, LockManager, Permit};
 use wheellock_wheel::ManualClock;
 
-/// A twentieth of it, after which what failed is tried again, is long beside every pause here.
+/// A twentieth of the lease passes before a failed request is repeated. That is much longer than every pause here.
 const LEASE: Duration = Duration::from_secs(30);
 const MILLISECOND: Duration = Duration::from_millis(1);
-/// Turns of the run queue without a byte moved after which nothing is left to happen by itself.
+/// Turns of the run queue without a moved byte after which no task has more work.
 const IDLE: usize = 3;
-/// Bytes may move for so many turns without the clock moving.
+/// Maximum number of turns in which bytes move while the clock stands still.
 const ENDLESS: usize = 10_000;
 
 struct World {
@@ -56,14 +57,14 @@ impl World {
         acquiring.await.unwrap().unwrap()
     }
 
-    /// Everybody gets one turn. Returns whether a byte moved.
+    /// Runs each task for one turn. Returns true if a byte moved.
     async fn turn(&mut self) -> bool {
         self.server.store.set_now(u64::try_from(self.elapsed.as_millis()).unwrap());
         tokio::task::yield_now().await;
         self.server.serve()
     }
 
-    /// Lets everything happen that happens without time passing.
+    /// Runs all tasks until they have no more work, while the clock stands still.
     async fn settle(&mut self) {
         let mut idle = 0;
         for _ in 0..ENDLESS {
@@ -84,7 +85,7 @@ impl World {
         }
     }
 
-    /// Lets time pass until `happened`; returns how much.
+    /// Lets time pass until `happened` returns true. Returns the time that has passed.
     async fn pass_until(&mut self, happened: impl Fn(&Self) -> bool) -> Duration {
         let began = self.elapsed;
         self.settle().await;
@@ -95,7 +96,7 @@ impl World {
         self.elapsed - began
     }
 
-    /// Lets everybody have turns until the server has done this; nobody has read its answer yet.
+    /// Runs turns until `done` returns true. The client has not read the server's last reply then.
     async fn turn_until(&mut self, done: impl Fn(&Self) -> bool) {
         loop {
             while self.turn().await {
@@ -139,7 +140,7 @@ fn a_refused_release_is_made_again_as_soon_as_it_has_a_chance() {
             (TRYAGAIN, 1, 12),
             (LOADING, 3, 36),
             (CLUSTERDOWN, 1, 27),
-            // After these only another connection helps.
+            // After these errors only another connection helps.
             ("READONLY You can't write against a read only replica.", 1, 14),
             ("MASTERDOWN Link with MASTER is down", 1, 14),
         ];
@@ -176,7 +177,7 @@ fn a_release_that_is_redirected_for_ever_is_no_busy_loop() {
 #[test]
 fn refused_renewals_are_made_again_soon_and_one_by_one_where_the_slot_is_on_its_way() {
     virtual_time(async {
-        // What is asked, and in how many calls of a script; which of the refusals count as failures.
+        // Columns: error, its count, locks per rejected script, locks per executed script, counted failures, milliseconds.
         let cases = [
             (MOVED, 2, vec![3, 3], vec![3], 0, 6),
             (TRYAGAIN, 1, vec![3], vec![1, 1, 1], 0, 12),
@@ -201,7 +202,7 @@ fn refused_renewals_are_made_again_soon_and_one_by_one_where_the_slot_is_on_its_
             );
             assert_eq!(world.failed_renewals(), failures, "{refusal}");
 
-            // At the next beat they share a script again.
+            // At the next beat the renewals share a script again.
             world.server.faults.executed.clear();
             let _third = world.pass_until(|world| !world.server.faults.executed.is_empty()).await;
             assert_eq!(world.server.faults.executed, [3], "{refusal}");
@@ -218,7 +219,7 @@ fn renewals_that_are_refused_for_ever_are_no_busy_loop_and_the_loss_is_told() {
             world.server.faults.refusal = Some((usize::MAX, refusal));
             let _lost = world.pass_until(|_| !guard.is_valid()).await;
             assert!(world.elapsed <= LEASE, "{refusal}");
-            // From a third of the lease on, three every 80 ms at most.
+            // After a third of the lease, at most three renewals per 80 ms.
             let asked = world.server.faults.refused.len();
             assert!(asked < 1000, "{refusal}: {asked} times");
             assert_eq!(world.locks.metrics().lost_expired, 1, "{refusal}");
@@ -226,7 +227,7 @@ fn renewals_that_are_refused_for_ever_are_no_busy_loop_and_the_loss_is_told() {
     });
 }
 
-/// A server that says how to ask, or whom, is no trouble, also when the wait ends before it can be asked so.
+/// A redirection or a NOSCRIPT error is not a failure, even if the wait ends before the next attempt.
 #[test]
 fn a_wait_that_ends_with_a_script_to_be_sent_or_a_redirection_ends_in_vain() {
     virtual_time(async {
@@ -235,7 +236,7 @@ fn a_wait_that_ends_with_a_script_to_be_sent_or_a_redirection_ends_in_vain() {
                 let mut world = World::new().await;
                 let guard = world.acquire("a").await;
                 let lock = world.locks.lock("a");
-                // A little longer than the head waits for a message before it asks again.
+                // A little longer than the head waits for a message before it polls again.
                 let wait = Duration::from_millis(5100);
                 let waiting = tokio::spawn(async move { lock.try_acquire_for(wait).await });
                 world.settle().await;
@@ -255,7 +256,7 @@ fn a_wait_that_ends_with_a_script_to_be_sent_or_a_redirection_ends_in_vain() {
     });
 }
 
-/// Takes what is called `a`.
+/// Takes the lock or permit with the name `a`.
 type Take = fn(LockManager) -> Pin<Box<dyn Future<Output = Taken> + Send>>;
 
 enum Taken {
@@ -276,7 +277,8 @@ impl Taken {
     }
 }
 
-/// Found by simulated fleets: a permit whose first answer got lost had its lease from then on, and its holder believed in the second.
+/// Found by simulated fleets. The first grant of a permit had a lost reply, and the lease counted from that grant. The holder counted
+/// from the second grant.
 #[test]
 fn what_is_asked_for_again_is_kept_for_as_long_as_its_holder_believes() {
     let kinds: [(&str, Take); 7] = [
@@ -300,7 +302,7 @@ fn what_is_asked_for_again_is_kept_for_as_long_as_its_holder_believes() {
             let taking = tokio::spawn(take(world.locks.clone()));
             world.turn_until(|world| world.server.faults.lost == 1).await;
             world.server.faults.refusal = Some((usize::MAX, LOADING));
-            // Long beside what a holder takes off its lease for clocks that differ.
+            // Longer than the margin that a holder subtracts from its lease for different clocks.
             world.pass(Duration::from_millis(1500)).await;
             world.server.faults.refusal = None;
             world.pass_until(|_| taking.is_finished()).await;

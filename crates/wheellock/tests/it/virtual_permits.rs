@@ -1,9 +1,10 @@
-//! Semaphores, permits with leases and latches over an in-memory connection and a clock that stands still: every operation is
-//! dropped at every poll, broken at every byte, and loses every answer; and then it has taken effect once or, if nobody was
-//! told that it has, not at all.
+//! Semaphores, permits and latches in memory and on a manual clock.
 //!
-//! After every world the same is asked, see [`World::check`]: what the server counts for holders is what guards are for, the
-//! permits that are free are those that should be, and whoever waited behind has been served.
+//! The tests drop each operation at every poll, break it at every byte, and lose every reply. Then the operation must have taken effect
+//! once. If no caller learned of an effect, there may be none.
+//!
+//! Every world ends with the same checks, see [`World::check`]. The server counts exactly the holders that have guards. The right number
+//! of permits is free. Every waiter behind the operation was granted its permits.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -24,37 +25,37 @@ use wheellock_wheel::ManualClock;
 use crate::worlds::{Flag, Told, virtual_time};
 
 const NAME: &str = "n";
-/// What the companion keys of a name have in common.
+/// Common part of a name's companion keys.
 const TAG: &str = "{n}";
-/// Of semaphores, when nobody has any.
+/// Number of a semaphore's permits, when there is no holder.
 const ALL: i64 = 10;
 /// Short, so that renewals fall due within few steps of the clock.
 const LEASE: Duration = Duration::from_millis(300);
-/// A world's clock moves in these steps, and only when nothing else can happen.
+/// Step of a world's clock. The clock moves only when no task has more work.
 const STEP: Duration = Duration::from_millis(10);
-/// Turns of the run queue without a byte moved after which nothing is left to happen by itself.
+/// Turns of the run queue without a moved byte after which no task has more work.
 const IDLE: usize = 3;
-/// No world is that long.
+/// Upper bound of a world's turns.
 const ENDLESS: usize = 200_000;
 
-/// What may be dropped or broken.
+/// The operation that is dropped or broken.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Operation {
     /// One permit of a counted semaphore.
     Take,
     TakeMany,
-    /// None is free before a stranger adds some.
+    /// No permit is free until a stranger adds some.
     TakeContended,
     /// Before another waiter of this process.
     TakeAhead,
     /// Behind another waiter of this process.
     TakeBehind,
-    /// They come free in time.
+    /// The permits become free in time.
     TryFor,
     TryForInVain,
     Release,
     DropTaken,
-    /// A part is kept.
+    /// One part of the permits is kept.
     SplitAndDrop,
     SplitAndReleaseBoth,
     Give,
@@ -63,9 +64,9 @@ enum Operation {
     Drain,
     Set,
     SetAgain,
-    /// A permit that has a lease.
+    /// A permit with a lease.
     Lease,
-    /// Several of them together.
+    /// Several permits with leases, together.
     LeaseMany,
     LeaseContended,
     LeaseAhead,
@@ -74,7 +75,7 @@ enum Operation {
     /// Over several renewals.
     LeaseHeld,
     LeaseRun,
-    /// By its id, of a stranger.
+    /// By the id of a stranger's permit.
     GiveBack,
     SetPermits,
     AddLeased,
@@ -129,7 +130,7 @@ const OPERATIONS: [Operation; 36] = [
     WaitDeleted,
 ];
 
-/// What happens from outside once nothing else does.
+/// An outside event, which occurs when no task has more work.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     StrangerAdds,
@@ -138,7 +139,7 @@ enum Event {
     CompanionComes,
 }
 
-/// What another task of this process waits for.
+/// Wish of another task of this process.
 #[derive(Clone, Copy, Debug)]
 enum Wish {
     Counted(u32),
@@ -151,30 +152,30 @@ enum Wish {
 struct Setting {
     /// Bytes per turn and direction.
     trickle: Option<usize>,
-    /// Polls in every turn, woken or not. Otherwise only who was woken is polled, so that a lost wake-up shows.
+    /// Polls in every turn, woken or not. Otherwise only a woken job is polled, so that the test finds a lost wake-up.
     restless: bool,
     /// The server has lost its scripts.
     forgetful: bool,
     messages_last: bool,
     cut: Option<Cut>,
-    /// After the cut nothing answers any more until the check.
+    /// After the cut, the server does not reply until the check.
     down: bool,
-    /// Answers that get lost: from so many calls on, and so many.
+    /// Lost replies: the number of the first call, and the number of replies.
     losses: Option<(usize, usize, How)>,
-    /// Which call comes late, and when.
+    /// The call whose request arrives late, and when it arrives.
     late: Option<(usize, Late)>,
 }
 
-/// When the server reads what came last on a connection that has ended.
+/// Time at which the server reads the last request of an ended connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Late {
-    /// When it was repeated or given up, and before anything is given back.
+    /// When the request was repeated or given up, and before its permits are released.
     Soon,
-    /// When everything was given back, and the place of the request is another one's.
+    /// When all permits were released and another request uses the request's slot.
     Afterwards,
 }
 
-/// What is had.
+/// Permits that the operation returned.
 enum Have {
     Counted(Permits),
     Leased(Rc<Permit>),
@@ -192,10 +193,10 @@ struct World {
     setting: Setting,
     events: VecDeque<Event>,
     wish: Wish,
-    /// What outlives what is dropped.
+    /// Permits that outlive the dropped operation.
     kept: Vec<Have>,
     companion: Option<JoinHandle<Result<(), Error>>>,
-    /// Permits that must not claim what the server does not know.
+    /// Permits that must not be valid longer than the server knows them.
     believed: Rc<RefCell<Vec<Weak<Permit>>>>,
 }
 
@@ -233,8 +234,8 @@ impl World {
         }
     }
 
-    /// Makes what an operation presupposes, and the operation. Returns, too, how many permits there are in all, free or not, or
-    /// how often the latch is to be counted down: if it takes effect, and if it does not.
+    /// Prepares the world and makes the operation. Also returns the expected number of permits in total, free or not, or the latch's
+    /// remaining count. The first number is for an operation that takes effect, the second for an operation that does not.
     async fn begin(&mut self, operation: Operation) -> (Job, [i64; 2]) {
         let latches =
             [SetLatch, SetLatchAgain, CountDown, CountDownLast, Delete, Wait, WaitAhead, WaitDeleted];
@@ -413,7 +414,7 @@ impl World {
                 pool.run(async |_permit| timer.sleep(LEASE / 2).await).await.map(|()| Vec::new())
             }),
             GiveBack => {
-                // Whoever has it does not know of it any more.
+                // The permit's holder does not know of the permit any more.
                 let permit = self.lease(&pool.with_lease(Duration::from_secs(3600))).await;
                 let id = permit.id();
                 self.kept.push(Have::Leased(Rc::new(permit)));
@@ -532,7 +533,7 @@ impl World {
         }
     }
 
-    /// Does something before anything can go wrong.
+    /// Does a piece of work before any fault occurs.
     async fn before<T: Send + 'static>(
         &mut self,
         what: impl Future<Output = Result<T, Error>> + Send + 'static,
@@ -556,7 +557,7 @@ impl World {
         self.before(async move { pool.acquire().await }).await
     }
 
-    /// From now on the circumstances are as set.
+    /// Sets the circumstances from now on.
     fn set(&mut self, setting: Setting) {
         self.setting = setting;
         self.server.set_trickle(setting.trickle);
@@ -570,7 +571,7 @@ impl World {
         self.network.set_down(setting.down);
     }
 
-    /// Everybody gets one turn. Returns whether a byte moved.
+    /// Runs each task for one turn. Returns true if a byte moved.
     async fn turn(&mut self) -> bool {
         self.server.store.set_now(u64::try_from(self.elapsed.as_millis()).unwrap());
         tokio::task::yield_now().await;
@@ -583,7 +584,7 @@ impl World {
         moved
     }
 
-    /// Lets everything happen that happens without time passing.
+    /// Runs all tasks until they have no more work, while the clock stands still.
     async fn settle(&mut self) {
         let mut idle = 0;
         while idle < IDLE {
@@ -596,7 +597,7 @@ impl World {
         self.clock.advance(time);
     }
 
-    /// Runs `job` for so many turns, and drops it if it has not ended by then.
+    /// Runs `job` for up to `turns` turns, and drops it if it has not ended by then.
     async fn drive(&mut self, job: Job, turns: usize) -> Option<Result<Vec<Have>, Error>> {
         let flag = Flag::woken();
         let waker = Waker::from(Arc::clone(&flag));
@@ -628,7 +629,7 @@ impl World {
             || self.server.faults.lost + self.server.faults.delayed > 0
     }
 
-    /// Nothing of what happened may be left, and everything has happened once. Returns whether the connection broke.
+    /// Asserts that the world has no trace of the operation, and that every effect occurred once. Returns true if the connection broke.
     async fn check(&mut self, result: Option<Result<Vec<Have>, Error>>, totals: [i64; 2]) -> bool {
         let [done, not_done] = totals;
         let began = self.elapsed;
@@ -658,7 +659,7 @@ impl World {
         let had: i64 = haves.iter().map(Have::count).sum();
         let all_valid = haves.iter().all(|have| !matches!(have, Have::Leased(permit) if !permit.is_valid()));
         let (_, has) = self.server.store.permits(NAME, TAG);
-        // Somebody else may have given the permit back.
+        // The permit may have been released by id.
         let forced = has + 1 == had && haves.len() == 1 && total == ALL && self.given_back();
         assert!(!all_valid || has == had || forced, "the server counts {has} for {had}");
         drop(haves);
@@ -690,7 +691,7 @@ impl World {
     async fn read_late(&mut self, when: Late) {
         if self.setting.late.is_some_and(|(_, late)| late == when) {
             self.server.read_late();
-            // A permit with a lease comes free with its end.
+            // A permit with a lease becomes free when its lease ends.
             let read = self.elapsed;
             while self.elapsed <= read + LEASE {
                 self.settle().await;
@@ -710,7 +711,7 @@ impl World {
         self.server.store.log.iter().any(|executed| executed.script == Which::GiveBack)
     }
 
-    /// The way to the server is open again, for whole bytes.
+    /// Restores the way to the server, for whole bytes.
     async fn heal(&mut self) {
         self.network.set_down(false);
         self.server.set_trickle(None);
@@ -724,10 +725,11 @@ impl World {
         panic!("no new connection");
     }
 
-    /// Whoever waits behind what was dropped is served: told so, not by asking in vain.
+    /// Asserts that a waiter behind the dropped operation is granted its permits because of a message, and not only because of a late
+    /// poll.
     async fn check_companion(&mut self) {
         let Some(companion) = self.companion.take() else { return };
-        // A connection that broke may have to be waited for.
+        // The waiter may have to wait for a new connection.
         let mut patience = if self.is_broken() { 20 } else { 0 };
         while !companion.is_finished() && patience > 0 {
             patience -= 1;
@@ -750,14 +752,14 @@ impl Have {
     }
 }
 
-/// What came of a world.
+/// The outcome of a world.
 struct Ended {
     by_itself: bool,
     broke: bool,
     lost: usize,
 }
 
-/// One world: `operation` for so many turns.
+/// Runs one world, with `operation` for up to `turns` turns.
 async fn world(operation: Operation, setting: Setting, turns: usize) -> Ended {
     let told = Told(format!("{operation:?} for {turns} turns, {setting:?}"));
     let mut world = World::new().await;
@@ -797,7 +799,7 @@ fn dropped_at_every_poll() {
     });
 }
 
-/// At every thirty-first, each operation at others: `WHEELLOCK_EVERY_BYTE=1` takes them all.
+/// Every thirty-first byte, and each operation at different bytes. `WHEELLOCK_EVERY_BYTE=1` tests all bytes.
 #[test]
 fn broken_at_many_bytes() {
     virtual_time(async {
@@ -824,8 +826,8 @@ fn breaks() -> impl Iterator<Item = (Side, How, bool)> {
     sides.into_iter().flat_map(move |side| hows.map(|(how, down)| (side, how, down)))
 }
 
-/// Of every request of every operation the answer gets lost, and those to its repetitions, so many at a time; and the operation is
-/// dropped at every poll meanwhile. `WHEELLOCK_EVERY_BYTE=1` takes longer series.
+/// Loses the reply to every request of every operation, and the replies to its repetitions. Meanwhile the operation is dropped at every
+/// poll. `WHEELLOCK_EVERY_BYTE=1` tests longer series of lost replies.
 #[test]
 fn ten_thousand_lost_answers_count_once() {
     virtual_time(async {
@@ -859,7 +861,8 @@ fn ten_thousand_lost_answers_count_once() {
     });
 }
 
-/// Every request of every operation is read when nobody waits for it any more: after its repetition, or after it was taken back.
+/// Every request of every operation is read when no caller waits for it any more. That is after its repetition, or after it was taken
+/// back.
 #[test]
 fn what_comes_late_counts_once() {
     virtual_time(async {

@@ -1,5 +1,7 @@
-//! Sets and quorums over in-memory servers and a clock that stands still: every operation is dropped at every poll, one by
-//! one, and with servers that answer byte by byte or not at all. Then nothing of it may be left on any server.
+//! Sets and quorums on servers in memory and on a manual clock.
+//!
+//! The tests drop each operation at every poll, with servers that reply byte by byte or not at all. Afterwards no server may have a trace
+//! of the operation.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,22 +21,22 @@ const CHANNEL: &str = "redisson_lock__channel:{n}";
 const STRANGER: &str = "00000000-0000-4000-8000-000000000000:1";
 const LEASE: Duration = Duration::from_secs(3);
 const STEP: Duration = Duration::from_millis(10);
-/// Turns without a byte moved after which nothing is left to happen by itself.
+/// Turns without a moved byte after which no task has more work.
 const IDLE: usize = 4;
 const ENDLESS: usize = 100_000;
 
 #[derive(Clone, Copy, Debug)]
 enum Operation {
     Set,
-    /// A stranger has the second member and gives it back.
+    /// A stranger holds the second member and releases it.
     SetContended,
     SetTry,
     SetForInVain,
     SetRelease,
     Quorum,
-    /// Strangers have two of three and give them back.
+    /// Strangers hold two of three members and release them.
     QuorumContended,
-    /// A stranger has one of three.
+    /// A stranger holds one of three members.
     QuorumOneElsewhere,
     QuorumTryInVain,
     QuorumForInVain,
@@ -59,14 +61,14 @@ const OPERATIONS: [Operation; 12] = [
     QuorumRun,
 ];
 
-/// What the servers do meanwhile.
+/// Faults of the servers during an operation.
 #[derive(Clone, Copy, Debug, Default)]
 struct Setting {
     /// Bytes per turn and direction, of every server but the last.
     trickle: Option<usize>,
-    /// The last server answers this late.
+    /// The last server replies this slowly, in bytes per turn and direction.
     last_trickle: Option<usize>,
-    /// The last server takes everything in and does not answer until the check.
+    /// The last server reads all requests and does not reply until the check.
     last_silent: bool,
 }
 
@@ -194,7 +196,7 @@ impl World {
         (job, comes_free)
     }
 
-    /// Does what an operation presupposes before anything can go wrong.
+    /// Prepares an operation before any fault occurs.
     async fn prepared<T: Send + 'static>(
         &mut self,
         work: impl Future<Output = Result<T, Error>> + Send + 'static,
@@ -242,7 +244,7 @@ impl World {
         self.timer.advance(time);
     }
 
-    /// Runs `job` for so many turns and drops it then. Returns whether it ended before.
+    /// Runs `job` for up to `turns` turns, and then drops it. Returns the result if the job ended before.
     async fn drive(&mut self, job: Job, turns: usize, mut comes_free: bool) -> Option<Result<(), Error>> {
         let mut job = Some(job);
         let flag = Flag::woken();
@@ -273,7 +275,7 @@ impl World {
         panic!("it never ends");
     }
 
-    /// Nothing of ours is left on any server, without time passing, and the next one gets the lock.
+    /// Asserts that no server has a trace of our operation, without time passing. The next caller gets the lock.
     async fn check(mut self) {
         self.set(Setting::default());
         self.settle().await;
@@ -299,7 +301,7 @@ impl World {
         self.prepared(async move { set.try_acquire().await?.expect("free").release().await }).await;
         self.settle().await;
         assert_eq!(self.servers.iter().map(|server| server.store.holds().count()).sum::<usize>(), 0);
-        // Who waits for late members has gone with the guard: only drivers, keepers and nobody else are left.
+        // The guard's wait for late members has ended with the guard. Only the tasks of drivers and keepers are left.
         drop((self.red, self.managers));
         for _ in 0..8 {
             tokio::task::yield_now().await;
@@ -309,7 +311,7 @@ impl World {
     }
 }
 
-/// Drops `operation` after every number of turns until it ends by itself. Returns how many worlds that took.
+/// Drops `operation` after every number of turns, until it ends by itself. Returns the number of worlds.
 async fn drop_everywhere(operation: Operation, setting: Setting) -> usize {
     for turns in 0.. {
         let told = Told(format!("{operation:?} for {turns} turns, {setting:?}"));

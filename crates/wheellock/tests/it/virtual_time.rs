@@ -1,9 +1,11 @@
-//! A whole lock manager over an in-memory connection and a clock that stands still: every operation is dropped at every
-//! poll and broken at every byte, one by one, and then nothing of it may be left.
+//! A whole lock manager, in memory and on a manual clock.
 //!
-//! After every world the same is asked, see [`World::check`]: the key is free without a moment passing once the server
-//! has been heard (after one lease if it never is), no lease is renewed after its release, no subscription and no call
-//! is left, and the next one gets the lock.
+//! The tests drop each operation at every poll and break it at every byte, one at a time. Afterwards the world may not have a trace of
+//! the operation.
+//!
+//! Every world ends with the same checks, see [`World::check`]. The key is free once the server has replied, without any time passing.
+//! Without a reply the key is free after one lease. No lease is renewed after its release. There is no subscription and no call left. The
+//! next caller gets the lock.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -24,31 +26,32 @@ use wheellock_wheel::ManualClock;
 use crate::worlds::{Flag, Told, virtual_time};
 
 const NAME: &str = "n";
-/// What the companion keys of a lock have in common.
+/// Common part of a lock's companion keys.
 const TAG: &str = "{n}";
-/// What a connected server is given for its first answer, however short the wait.
+/// Minimum time that a connected server has for its first reply, however short the wait is.
 const FIRST_ANSWER: Duration = Duration::from_millis(300);
 const STRANGER: &str = "00000000-0000-4000-8000-000000000000:1";
-/// Short, so that renewals fall due within few steps of the clock. They come after every third of it.
+/// Short, so that renewals fall due within few steps of the clock. The watchdog renews after every third of it.
 const LEASE: Duration = Duration::from_millis(300);
-/// A world's clock moves in these steps, and only when nothing else can happen. Shorter than the time by which news of
-/// a loss must come before its deadline, which is a twentieth of the lease.
+/// Step of a world's clock. The clock moves only when no task has more work. A step is shorter than a twentieth of the lease, which is
+/// how long before its deadline a loss must be reported.
 const STEP: Duration = Duration::from_millis(10);
 /// The connection's default.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Turns of the run queue without a byte moved after which nothing is left to happen by itself.
+/// Turns of the run queue without a moved byte after which no task has more work.
 const IDLE: usize = 3;
-/// No world is that long.
+/// Upper bound of a world's turns.
 const ENDLESS: usize = 200_000;
-/// Turns until one who waits has asked twice and sleeps.
+/// Turns until a waiter has polled twice and sleeps.
 const SETTLED: usize = 20;
-/// The suite looks at one place of so many, where any operation is broken; and where an operation of each kind is broken or dropped.
+/// The suite tests one of `OF_ANY` places at which an operation is broken. It tests one of `OF_A_KIND` places at which an operation of
+/// each kind is broken or dropped.
 const OF_ANY: usize = 4;
 const OF_A_KIND: usize = 2 * KINDS.len();
-/// Locks that passed from task to task, in all worlds.
+/// Number of hand-overs between tasks, in all worlds.
 static HAND_OVERS: AtomicU64 = AtomicU64::new(0);
 
-/// What is locked.
+/// The kind of lock in a world.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 enum Kind {
     #[default]
@@ -56,7 +59,7 @@ enum Kind {
     Fenced,
     Fair,
     Simple,
-    /// The same of a server that does without scripts.
+    /// The simple lock, without scripts.
     Native,
     /// Behind a writer.
     Read,
@@ -64,7 +67,7 @@ enum Kind {
     Write,
 }
 
-/// Those that are not the plain lock.
+/// All kinds but the plain lock.
 const KINDS: [Kind; 6] = [Kind::Fenced, Kind::Fair, Kind::Simple, Kind::Native, Kind::Read, Kind::Write];
 
 impl Kind {
@@ -76,7 +79,7 @@ impl Kind {
         }
     }
 
-    /// The operations that make sense of it.
+    /// Returns the operations that this kind supports.
     fn operations(self) -> impl Iterator<Item = Operation> {
         let reentrant =
             [Reentrant, ReentrantInner, ReleaseInner, ReleaseBoth, DropAndAcquire, DropAndRelease, Downgrade];
@@ -89,7 +92,7 @@ impl Kind {
     }
 }
 
-/// What may be dropped or broken.
+/// The operation that is dropped or broken.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Operation {
     Acquire,
@@ -101,35 +104,35 @@ enum Operation {
     TryAcquireForInVain,
     /// Two holds of one owner.
     Reentrant,
-    /// The second hold of an owner whose first is kept.
+    /// The second hold of an owner that keeps its first hold.
     ReentrantInner,
     Release,
     ReleaseInner,
     ReleaseBoth,
     DropGuard,
-    /// A guard is dropped, and its owner takes the lock again before the server has heard.
+    /// A guard is dropped. Its owner takes the lock again before the server receives the release.
     DropAndAcquire,
-    /// A guard is dropped, and its owner releases another before the server has heard.
+    /// A guard is dropped. Its owner releases another guard before the server receives the first release.
     DropAndRelease,
     /// A guard over several renewals.
     Held,
     GuardRun,
     LockRun,
-    /// A fixed lease that runs out.
+    /// A fixed lease that expires.
     RunsOut,
-    /// Freed by force while held.
+    /// Released by force while the guard holds the lock.
     Forced,
     /// From one task of this process to the next.
     Handoff,
-    /// First in line, and somebody stands behind.
+    /// The first waiter, before another waiter.
     Ahead,
-    /// Somebody stands before.
+    /// A waiter behind another waiter.
     Behind,
     /// By hand.
     Renew,
     /// By hand, and released at once.
     RenewAndRelease,
-    /// A writer takes a read hold, and gives the write hold back.
+    /// A writer takes a read hold and releases the write hold.
     Downgrade,
 }
 
@@ -166,10 +169,10 @@ const OPERATIONS: [Operation; 24] = [
 const GRANTING: [Operation; 9] =
     [Acquire, AcquireContended, TryAcquire, TryAcquireFor, Reentrant, ReentrantInner, Handoff, Ahead, Behind];
 
-/// Operations that hold nothing before they are granted something.
+/// Operations that do not hold anything before their grant.
 const ASKING: [Operation; 4] = [Acquire, AcquireContended, TryAcquire, TryAcquireFor];
 
-/// Operations that are dropped while the connection is made again: one for each way of asking and giving back.
+/// Operations that are dropped while the connection is restored. There is one for each kind of request and of release.
 const CORE: [Operation; 8] = [
     Acquire,
     AcquireContended,
@@ -181,22 +184,22 @@ const CORE: [Operation; 8] = [
     Ahead,
 ];
 
-/// Two at once, each of which is dropped at every turn.
+/// Two operations at once, each of which is dropped at every turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Pair {
-    /// Two owners wait for a lock that a stranger gives back.
+    /// Two owners wait for a lock that a stranger releases.
     InLine,
     /// Two tasks take the lock as one owner.
     OneOwner,
-    /// Two tasks give back the holds of one owner.
+    /// Two tasks release the holds of one owner.
     BothRelease,
-    /// One task gives back the hold of an owner, another takes one more.
+    /// One task releases the hold of an owner, and another task takes one more hold.
     ReleaseAndAcquire,
-    /// One owner gives back, another takes.
+    /// One owner releases the lock, and another owner takes it.
     HandOver,
-    /// The same when the other one sleeps.
+    /// The same, while the other owner's task sleeps.
     HandOverAsleep,
-    /// What one has given back, the other gives back, too.
+    /// The second owner then releases the lock, too.
     HandOverOn,
 }
 
@@ -210,7 +213,7 @@ const PAIRS: [Pair; 7] = [
     Pair::HandOverOn,
 ];
 
-/// What happens from outside once nothing else does.
+/// An outside event, which occurs when no task has more work.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     StrangerReleases,
@@ -224,22 +227,22 @@ struct Setting {
     kind: Kind,
     /// Bytes per turn and direction.
     trickle: Option<usize>,
-    /// Polls in every turn, woken or not, so that every state in between is a place to be dropped. Otherwise only who
-    /// was woken is polled, so that a lost wake-up shows.
+    /// Polls in every turn, woken or not, so that the test can drop the job in every intermediate state. Otherwise only a woken job is
+    /// polled, so that the test finds a lost wake-up.
     restless: bool,
     /// The server has lost its scripts.
     forgetful: bool,
     messages_last: bool,
     cut: Option<Cut>,
-    /// After the cut nothing answers any more until the check.
+    /// After the cut, the server does not reply until the check.
     down: bool,
-    /// Nobody keeps a handle to the lock.
+    /// The test does not keep a handle to the lock.
     fleeting: bool,
-    /// Every grant and renewal has to be acknowledged by a replica.
+    /// A replica has to acknowledge every grant and every renewal.
     durable: bool,
-    /// The replica acknowledges nothing until the check.
+    /// The replica does not acknowledge until the check.
     starved: bool,
-    /// The first thing to happen from outside happens in this turn, whatever else is going on.
+    /// The first outside event occurs in this turn, whatever else happens.
     event_in: Option<usize>,
 }
 
@@ -249,9 +252,9 @@ type Job = Pin<Box<dyn Future<Output = Result<Guards, Error>>>>;
 struct World {
     kind: Kind,
     locks: Option<LockManager>,
-    /// Keeps what this process knows of the lock.
+    /// Keeps this process' state for the lock alive.
     handle: Option<Lock>,
-    /// What our owners' names begin with.
+    /// Prefix of our owners' names.
     id: String,
     timer: Timer,
     clock: ManualClock,
@@ -260,11 +263,11 @@ struct World {
     server: Server,
     setting: Setting,
     events: VecDeque<Event>,
-    /// Guards that outlive what is dropped.
+    /// Guards that outlive the dropped operation.
     kept: Guards,
-    /// Another task of this process that wants the lock once.
+    /// Another task of this process, which wants the lock once.
     companion: Option<JoinHandle<Result<(), Error>>>,
-    /// Guards that must not claim what the server does not know.
+    /// Guards that must not be valid longer than the server knows their holds.
     believed: Rc<RefCell<Vec<Weak<Guard>>>>,
     forced: bool,
 }
@@ -313,7 +316,7 @@ impl World {
         lock_of(self.locks.as_ref().unwrap(), self.kind)
     }
 
-    /// Makes what an operation presupposes, and the operation.
+    /// Prepares the world and makes the operation.
     async fn begin(&mut self, operation: Operation) -> Job {
         let (lock, timer) = (self.lock(), self.timer.clone());
         let believed = Rc::clone(&self.believed);
@@ -341,7 +344,7 @@ impl World {
             TryAcquireFor => {
                 self.stranger_holds(&[Event::StrangerReleases]);
                 Box::pin(async move {
-                    // Not all of the lease: what it was granted is to be seen when the wait is over.
+                    // Shorter than the lease, so that the test still sees the grant when the wait is over.
                     let wait = LEASE / 2;
                     let guard = within(&timer, wait.max(FIRST_ANSWER), lock.try_acquire_for(wait)).await?;
                     Ok(guard.map(believe).into_iter().collect())
@@ -511,7 +514,7 @@ impl World {
         match pair {
             Pair::InLine => {
                 self.stranger_holds(&[Event::StrangerReleases]);
-                // The first to be served makes way for the other.
+                // The first waiter to be granted the lock releases it for the other waiter.
                 let first = lock.clone();
                 let first =
                     Box::pin(async move { first.acquire().await?.release().await.map(|_| Vec::new()) });
@@ -544,7 +547,7 @@ impl World {
         }
     }
 
-    /// Holds the lock, and gives it back when somebody who came meanwhile sleeps.
+    /// Holds the lock, and releases it when a later waiter sleeps.
     async fn release_later(&mut self, lock: &Lock) -> Job {
         let guard = self.acquire(lock).await;
         Box::pin(async move {
@@ -601,7 +604,7 @@ impl World {
         }
     }
 
-    /// Frees the lock, whoever holds it in whichever way.
+    /// Releases the lock by force, for all holders of any kind.
     fn force(&mut self) {
         let channel = self.kind.channel();
         let (plain, with_tag) = ([NAME, channel, "PUBLISH"], [NAME, channel, "PUBLISH", TAG]);
@@ -620,7 +623,7 @@ impl World {
         }
     }
 
-    /// Takes a lock before anything can go wrong.
+    /// Takes a lock before any fault occurs.
     async fn acquire(&mut self, lock: &Lock) -> Guard {
         let lock = lock.clone();
         let acquiring = tokio::spawn(async move { lock.acquire().await });
@@ -638,7 +641,7 @@ impl World {
         (outer, inner)
     }
 
-    /// From now on the circumstances are as set.
+    /// Sets the circumstances from now on.
     fn set(&mut self, setting: Setting) {
         self.setting = setting;
         self.server.set_trickle(setting.trickle);
@@ -654,7 +657,7 @@ impl World {
         self.network.set_down(setting.down);
     }
 
-    /// Everybody gets one turn. Returns whether a byte moved.
+    /// Runs each task for one turn. Returns true if a byte moved.
     async fn turn(&mut self) -> bool {
         self.server.store.set_now(u64::try_from(self.elapsed.as_millis()).unwrap());
         tokio::task::yield_now().await;
@@ -668,7 +671,7 @@ impl World {
         moved
     }
 
-    /// Lets everything happen that happens without time passing.
+    /// Runs all tasks until they have no more work, while the clock stands still.
     async fn settle(&mut self) {
         let mut idle = 0;
         while idle < IDLE {
@@ -681,7 +684,7 @@ impl World {
         self.clock.advance(time);
     }
 
-    /// Runs `jobs`, each for so many turns, and drops those that have not ended by then.
+    /// Runs each of `jobs` for its number of turns, and drops the jobs that have not ended by then.
     async fn drive(&mut self, jobs: Vec<(Job, usize)>) -> Vec<Option<Result<Guards, Error>>> {
         let mut results: Vec<_> = jobs.iter().map(|_| None).collect();
         let mut jobs: Vec<_> =
@@ -722,7 +725,7 @@ impl World {
         panic!("it never ends");
     }
 
-    /// How many holds of ours the server counts.
+    /// Returns the number of our holds on the server.
     fn holds(&self) -> usize {
         let ours = self.server.store.holds().filter(|(_, holder, _)| holder.starts_with(&self.id));
         ours.map(|(_, _, count)| count.parse::<usize>().unwrap()).sum()
@@ -732,7 +735,7 @@ impl World {
         self.setting.cut.is_some() && self.server.faults.cut.is_none()
     }
 
-    /// Nothing of what happened may be left. Returns whether the connection broke where it was to.
+    /// Asserts that the world has no trace of the operation. Returns true if the connection broke at the intended place.
     async fn check(mut self, results: Vec<Option<Result<Guards, Error>>>) -> bool {
         let began = self.elapsed;
         self.server.faults.replica_acks = true;
@@ -745,7 +748,7 @@ impl World {
         let failed: Vec<_> = failed.map(ToString::to_string).collect();
         assert!(self.is_broken() || self.setting.starved || failed.is_empty(), "{failed:?}");
 
-        // What was asked for and not dropped stands, and nothing else does.
+        // Every grant that was not dropped is on the server, and there are no other holds.
         let mut guards: Guards = results.into_iter().flatten().flatten().flatten().collect();
         guards.append(&mut self.kept);
         let valid = guards.iter().filter(|guard| guard.is_valid()).count();
@@ -763,7 +766,7 @@ impl World {
         let broke = self.is_broken();
         self.server.faults.cut = None;
 
-        // Whoever released has nothing to say any more, and the subscription ends after it has lingered.
+        // No release is repeated from now on. The subscription ends after it has lingered.
         let released = u64::try_from(self.elapsed.as_millis()).unwrap();
         self.force();
         let companions: Vec<_> = self.server.store.companions().collect();
@@ -793,7 +796,7 @@ impl World {
         broke
     }
 
-    /// The server keeps what it was told last, but no longer than a lease, and no guard claims it for longer.
+    /// The server keeps the last state that it received, but no longer than a lease. No guard is valid for longer.
     async fn check_without_server(&mut self, began: Duration) {
         while self.elapsed <= began + LEASE {
             self.pass(STEP);
@@ -802,7 +805,7 @@ impl World {
         assert_eq!(self.holds(), 0, "kept for longer than a lease");
     }
 
-    /// The way to the server is open again, for whole bytes.
+    /// Restores the way to the server, for whole bytes.
     async fn heal(&mut self) {
         self.network.set_down(false);
         self.server.set_trickle(None);
@@ -816,7 +819,8 @@ impl World {
         panic!("no new connection");
     }
 
-    /// Whoever waits behind what was dropped gets the lock when it comes free: told so, not by asking in vain.
+    /// Asserts that a waiter behind the dropped operation gets the lock when it is free. The waiter must be woken by a message, and not
+    /// only by a late poll.
     async fn check_companion(&mut self) {
         while let Some(event) = self.events.pop_front() {
             self.happen(event);
@@ -824,7 +828,7 @@ impl World {
         self.heal().await;
         let broke = self.is_broken();
         let Some(companion) = self.companion.take() else { return };
-        // A connection that broke may have to be waited for.
+        // The waiter may have to wait for a new connection.
         let mut patience = if broke { 20 } else { 0 };
         while !companion.is_finished() && patience > 0 {
             patience -= 1;
@@ -837,7 +841,7 @@ impl World {
     }
 }
 
-/// Whatever happens, `operation` ends in time.
+/// Asserts that `operation` ends in time, whatever happens.
 async fn within<T>(timer: &Timer, limit: Duration, operation: impl Future<Output = T>) -> T {
     let began = timer.now();
     let result = operation.await;
@@ -846,13 +850,13 @@ async fn within<T>(timer: &Timer, limit: Duration, operation: impl Future<Output
     result
 }
 
-/// Waits for the loss; panics if the guard has been invalid without saying so.
+/// Waits for the loss. Panics if the guard was invalid without reporting its loss.
 async fn until_lost(guard: &Guard) -> LostReason {
     let mut lost = Box::pin(guard.lost());
     let mut overdue = 0;
     std::future::poll_fn(|cx| {
         let poll = lost.as_mut().poll(cx);
-        // The news may be on its way for as long as nothing moves.
+        // The report may be on its way until no task has more work.
         overdue += usize::from(poll.is_pending() && !guard.is_valid());
         assert!(overdue <= IDLE, "lost, and nobody says so");
         poll
@@ -875,7 +879,7 @@ fn is_renewal_after(executed: &wheellock::testing::server::Executed, at: u64) ->
     executed.script.is_renewal() && executed.at > at
 }
 
-/// Waits for so many turns, in which no time passes.
+/// Waits for `count` turns, in which no time passes.
 async fn turns(mut count: usize) {
     std::future::poll_fn(|cx| {
         if count == 0 {
@@ -888,7 +892,8 @@ async fn turns(mut count: usize) {
     .await;
 }
 
-/// One world: `operation` for so many turns. Returns whether it ended by itself, and whether the connection broke.
+/// Runs one world, with `operation` for up to `turns` turns. Returns true if the operation ended by itself, and true if the connection
+/// broke.
 async fn world(operation: Operation, setting: Setting, turns: usize) -> (bool, bool) {
     let told = Told(format!("{operation:?} for {turns} turns, {setting:?}"));
     let durability = if setting.durable { Durability::Replicas(1) } else { Durability::Primary };
@@ -911,12 +916,12 @@ async fn world(operation: Operation, setting: Setting, turns: usize) -> (bool, b
     (ended, broke)
 }
 
-/// Drops `operation` after every number of turns until it ends by itself. Returns how many worlds that took.
+/// Drops `operation` after every number of turns, until it ends by itself. Returns the number of worlds.
 async fn drop_everywhere(operation: Operation, setting: Setting) -> usize {
     drop_after(0.., operation, setting).await
 }
 
-/// The same after some of these numbers.
+/// Does the same as `drop_everywhere`, with these numbers of turns.
 async fn drop_after(turns: impl Iterator<Item = usize>, operation: Operation, setting: Setting) -> usize {
     for (worlds, turns) in turns.enumerate() {
         if world(operation, setting, turns).await.0 {
@@ -926,8 +931,8 @@ async fn drop_after(turns: impl Iterator<Item = usize>, operation: Operation, se
     unreachable!("every operation ends")
 }
 
-/// The places that the suite looks at: one of so many, each series of worlds at others. With `WHEELLOCK_EVERY_BYTE=1`, as every night, all
-/// of them.
+/// Returns the places that the suite tests. It is one of `one_of` places, and each series of worlds has different places. With
+/// `WHEELLOCK_EVERY_BYTE=1`, as every night, it is all places.
 fn places(series: usize, one_of: usize) -> impl Iterator<Item = usize> {
     let stride = if std::env::var_os("WHEELLOCK_EVERY_BYTE").is_some() { 1 } else { one_of };
     (series % stride..).step_by(stride)
@@ -955,7 +960,7 @@ fn dropped_at_every_poll() {
     });
 }
 
-/// The same of every other kind of lock; nothing of what belongs to it may be left either.
+/// The same for every other kind of lock. Nothing of its companion keys may be left, either.
 #[test]
 fn every_kind_dropped_at_every_poll() {
     virtual_time(async {
@@ -1017,7 +1022,7 @@ fn every_kind_broken_at_many_bytes() {
     });
 }
 
-/// Two at once of every other kind: readers together, a writer in line.
+/// Two operations at once for every other kind: readers together, and a writer in line.
 #[test]
 fn every_kind_two_at_once_dropped_at_every_pair_of_polls() {
     virtual_time(async {
@@ -1035,7 +1040,7 @@ fn every_kind_two_at_once_dropped_at_every_pair_of_polls() {
     });
 }
 
-/// Whoever has taken it meanwhile keeps it.
+/// A stranger that has taken the lock meanwhile keeps it.
 #[test]
 fn a_native_release_that_finds_nothing_gave_nothing_back() {
     virtual_time(async {
@@ -1071,7 +1076,7 @@ fn dropped_at_every_poll_while_a_replica_acknowledges_or_does_not() {
         let mut worlds = 0;
         for operation in OPERATIONS {
             for setting in settings {
-                // Without a replica a lock is not held for long.
+                // Without a replica a lock cannot be held for long.
                 if !(setting.starved && operation == Held) {
                     worlds += drop_everywhere(operation, setting).await;
                 }
@@ -1081,8 +1086,8 @@ fn dropped_at_every_poll_while_a_replica_acknowledges_or_does_not() {
     });
 }
 
-/// However a connection breaks between a grant and its acknowledgement: what no replica knows is never granted. On the next
-/// connection the server says at once that all have what was written there, which is nothing.
+/// A grant that no replica knows never reaches the caller, wherever the connection breaks between the grant and its acknowledgement. On
+/// the next connection the server says at once that all replicas have this connection's writes, and there are none.
 #[test]
 fn nothing_is_granted_without_its_replica_wherever_the_connection_breaks() {
     virtual_time(async {
@@ -1114,20 +1119,19 @@ fn dropped_at_every_byte() {
     });
 }
 
-/// However a release and the question whether the lock is free overtake each other, the waiter hears of it: it never
-/// has to wait for the clock.
+/// A release and a poll may overtake each other in any way. The waiter is notified in any case, and never has to wait for the clock.
 #[test]
 fn released_in_every_turn_and_dropped_at_every_poll() {
     virtual_time(async {
         let mut worlds = 0;
         for operation in [AcquireContended, TryAcquireFor, Behind] {
-            // In small pieces there are so many turns that every fifth moment has to do for the release.
+            // In small pieces there are very many turns, so the release occurs in every fifth turn only.
             for (trickle, stride) in [(None, 1), (Some(40), 1), (Some(7), 5)] {
                 for event in (0..).step_by(stride) {
                     let setting = Setting { trickle, event_in: Some(event), ..Setting::default() };
                     let turns = drop_everywhere(operation, setting).await;
                     worlds += turns;
-                    // Everything that could overtake each other has ended before.
+                    // All requests that could overtake each other have ended before this turn.
                     if event >= turns {
                         break;
                     }
@@ -1139,7 +1143,7 @@ fn released_in_every_turn_and_dropped_at_every_poll() {
     });
 }
 
-/// In whatever turn the lock comes free, `operation` gets it before time passes.
+/// Asserts that `operation` gets the lock before time passes, in whichever turn the lock becomes free.
 async fn never_waits_for_the_clock(operation: Operation, trickle: Option<usize>) {
     for turn in 0..200 {
         let mut world = World::new(Kind::Plain, Durability::Primary).await;
@@ -1197,7 +1201,7 @@ async fn drop_both_everywhere(pair: Pair, setting: Setting) -> usize {
     unreachable!("every operation ends")
 }
 
-/// Dropping the manager, too, leaves nothing: what is queued still goes out, and no task lives on.
+/// Dropping the manager, too, leaves no trace. Queued requests are still sent, and no task lives on.
 #[test]
 fn the_last_handle_may_go_at_every_poll() {
     virtual_time(async {
@@ -1226,7 +1230,7 @@ fn the_last_handle_may_go_at_every_poll() {
     });
 }
 
-/// B1: in whatever turn a manager is shut down, everything is given back, everybody is told, and no time passes.
+/// B1: in whichever turn a manager is shut down, every lock is released, every caller is notified, and no time passes.
 #[test]
 fn shut_down_in_every_turn() {
     virtual_time(async {
@@ -1246,7 +1250,7 @@ fn shut_down_in_every_turn() {
     });
 }
 
-/// B1: a shutdown gives everything back on the next connection, wherever the present one breaks.
+/// B1: a shutdown releases every lock on the next connection, wherever the present connection breaks.
 #[test]
 fn shut_down_and_broken_at_every_byte() {
     virtual_time(async {
@@ -1266,7 +1270,7 @@ fn shut_down_and_broken_at_every_byte() {
     });
 }
 
-/// Returns whether `operation` had ended before, and whether the connection broke.
+/// Returns true if `operation` had ended before, and true if the connection broke.
 async fn shut_down_in_turn(turns: usize, operation: Operation, setting: Setting) -> (bool, bool) {
     let story = Told(format!("{operation:?}, shut down in turn {turns}, {setting:?}"));
     let mut world = World::new(setting.kind, Durability::Primary).await;
@@ -1284,7 +1288,7 @@ async fn shut_down_in_turn(turns: usize, operation: Operation, setting: Setting)
         for _ in 0..turns {
             tokio::task::yield_now().await;
         }
-        // The clock is not about to move.
+        // One more turn with a wake-up, so that the clock is not about to move.
         let mut moved = false;
         std::future::poll_fn(|cx| {
             cx.waker().wake_by_ref();
@@ -1326,7 +1330,7 @@ fn dropped_at_every_poll_after_a_break_at_every_byte_of_the_answers() {
     virtual_time(async {
         let mut worlds = 0;
         for operation in CORE {
-            // What the server has not received whole it has not done, however the connection ended.
+            // The server does not execute a request that it has not received completely, however the connection ends.
             let breaks = [
                 (Side::Answers, How::Fin, OF_ANY),
                 (Side::Answers, How::Rst, OF_ANY),

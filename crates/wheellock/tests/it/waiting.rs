@@ -1,5 +1,7 @@
-//! Waits that would be too long, or without an end: what a caller has asked, or heard, is not forgotten because of another one. Time is
-//! tokio's, and stands still while nobody waits for it.
+//! Waits that could be too long, or endless.
+//!
+//! Another caller must not cause the loss of a request or a message. The tests use tokio's paused time, which only moves while tasks wait
+//! for it.
 
 use std::future::poll_fn;
 use std::num::NonZeroU32;
@@ -11,13 +13,13 @@ use tokio::time::{sleep, timeout};
 use wheellock::testing::{Double, Outage};
 use wheellock::{Error, LockManager, RedLockManager, multi_lock};
 
-/// Longer than any round trip here, and shorter than the time after which a head asks though it has heard nothing.
+/// Longer than any round trip here, and shorter than the time after which a head polls without a message.
 const SOON: Duration = Duration::from_secs(1);
 const TRIP: Duration = Duration::from_millis(6);
 /// Time that the server has to answer a call that does not wait.
 const FIRST_ANSWER: Duration = Duration::from_millis(300);
 
-/// Two processes at one server that is some way off.
+/// Returns two processes and one server at some distance.
 async fn two() -> (Double, LockManager, LockManager) {
     let double = Double::new();
     let (here, there) = (double.manager().await.unwrap(), double.manager().await.unwrap());
@@ -25,12 +27,12 @@ async fn two() -> (Double, LockManager, LockManager) {
     (double, here, there)
 }
 
-/// Everything that is under way arrives.
+/// Waits until all pending requests and replies have arrived.
 async fn arrives() {
     sleep(4 * TRIP).await;
 }
 
-/// Polls a future once, which asks.
+/// Polls a future once, which sends its request.
 macro_rules! asks {
     ($future:ident) => {
         let polled = poll_fn(|cx| Poll::Ready($future.as_mut().poll(cx).is_pending())).await;
@@ -53,7 +55,7 @@ async fn a_release_is_not_forgotten_because_another_caller_asks() {
         arrives().await;
         held.release().await.unwrap();
         arrives().await;
-        // Only now it is the waiter's turn, who finds its answer: the lock was held.
+        // Only now the waiter runs and finds its reply, which says that the lock was held.
         let set = multi_lock([here.lock("k"), here.lock("other")]).unwrap();
         assert!(set.try_acquire().await.unwrap().is_none());
         timeout(SOON, waiter).await.expect("it is free").unwrap();
@@ -96,7 +98,7 @@ async fn the_end_of_a_latch_is_not_forgotten_because_another_caller_looks() {
     timeout(SOON, waiter).await.expect("it is open").unwrap();
 }
 
-/// Three are free: the first wants five, and stands in front of one who wants one.
+/// Three permits are free. The first waiter wants five permits, and stands before a waiter that wants one.
 #[tokio::test(start_paused = true)]
 async fn who_wants_few_is_served_when_the_one_who_wants_many_gives_up() {
     let (_double, here, there) = two().await;
@@ -109,7 +111,7 @@ async fn who_wants_few_is_served_when_the_one_who_wants_many_gives_up() {
     assert!(granted.is_some(), "three were free");
 }
 
-/// Three are free. The order among those who wait holds to the end of each one's wait; who does not wait takes what is free.
+/// Three permits are free. Each waiter keeps its position until its wait ends. A caller that does not wait takes free permits.
 #[tokio::test(start_paused = true)]
 async fn who_wants_few_does_not_pass_who_wants_many_however_short_its_wait() {
     let (_double, here, there) = two().await;
@@ -125,7 +127,7 @@ async fn who_wants_few_does_not_pass_who_wants_many_however_short_its_wait() {
     assert!(first.await.unwrap().unwrap().is_none());
 }
 
-/// A permit of another process, which has ended, comes free with its lease, whatever was granted meanwhile.
+/// Another process' permit becomes free when its lease ends, whatever was granted meanwhile. That process has died.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_ends_is_looked_for_whatever_was_granted_meanwhile() {
     let (double, here, there) = two().await;
@@ -149,7 +151,7 @@ async fn a_lease_that_ends_is_looked_for_whatever_was_granted_meanwhile() {
     drop((first, second, forgotten));
 }
 
-/// Both leases are over before the other one's answer comes.
+/// Both leases have expired before the reply of the other server arrives.
 #[tokio::test(start_paused = true)]
 async fn set_whose_leases_end_too_soon_is_error() {
     let (near, far) = (Double::new(), Double::new());
@@ -217,7 +219,7 @@ async fn waits_outlast_answers_slower_than_lease() {
     drop(timeout(SOON, waiting).await.expect("it is fast enough").unwrap().unwrap());
 }
 
-/// L12: without a wait, and with one of zero: for all kinds the same, whether the server is gone or silent.
+/// L12: calls without a wait, or with a wait of zero, behave in the same way for all kinds, for a dead server and for a silent server.
 #[tokio::test(start_paused = true)]
 async fn calls_without_wait_end_soon_when_server_is_away() {
     for outage in [Outage::Down, Outage::Silent] {
@@ -261,7 +263,7 @@ async fn calls_without_wait_end_soon_when_server_is_away() {
     }
 }
 
-/// The first connection has the response timeout: nothing speaks against its server yet.
+/// The first connection has the response timeout, because there is no sign yet that its server is down.
 #[tokio::test(start_paused = true)]
 async fn first_connection_outlasts_first_answer() {
     let double = Double::new();
@@ -270,7 +272,7 @@ async fn first_connection_outlasts_first_answer() {
     assert!(locks.lock("k").try_acquire().await.unwrap().is_some());
 }
 
-/// A manager that has not connected yet does not know which server it is.
+/// A manager that has not connected yet does not know which server it belongs to.
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_a_set_names_twice_is_told_when_the_set_is_in_its_own_way() {
     let double = Double::new();
@@ -284,7 +286,7 @@ async fn a_lock_that_a_set_names_twice_is_told_when_the_set_is_in_its_own_way() 
     assert!(one.lock("k").try_acquire().await.unwrap().is_some(), "nothing is held");
 }
 
-/// Several tasks share an owner, and came before it had the lock.
+/// Several tasks share an owner. Some of them came before the owner had the lock.
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_its_own_owner() {
     for is_fair in [false, true] {
@@ -307,7 +309,7 @@ async fn nobody_waits_for_its_own_owner() {
     }
 }
 
-/// One after the other, also if one whose turn it is gives up.
+/// The waiters are granted the lock one after the other, even if one of them gives up at its turn.
 #[tokio::test(start_paused = true)]
 async fn all_who_share_an_owner_are_granted_what_one_of_them_is() {
     let (_double, here, there) = two().await;
@@ -329,7 +331,7 @@ async fn all_who_share_an_owner_are_granted_what_one_of_them_is() {
     assert!(there.lock("k").try_acquire_for(SOON).await.unwrap().is_some());
 }
 
-/// A lock that is granted once only says so to its holder who asks again, and not to one who came before.
+/// A lock that is granted only once says so to its holder, which polls again. It does not say so to a waiter that came earlier.
 #[tokio::test(start_paused = true)]
 async fn who_shares_the_owner_of_a_simple_lock_waits_for_its_release() {
     let (_double, here, there) = two().await;

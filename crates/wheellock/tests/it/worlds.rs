@@ -1,15 +1,17 @@
-//! What every suite of virtual worlds runs in: a runtime, a waker that only remembers, and the name of a world that failed.
+//! Common parts of the virtual worlds.
+//!
+//! They are a runtime, a waker that only sets a flag, and a report of the world that failed.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Wake;
 
-/// Remembers that it was woken.
+/// A waker that sets a flag.
 pub(crate) struct Flag(AtomicBool);
 
 impl Flag {
-    /// Woken already, so that a job is polled first.
+    /// Returns a flag that is set, so that a job is polled first.
     pub(crate) fn woken() -> Arc<Self> {
         Arc::new(Self(AtomicBool::new(true)))
     }
@@ -18,7 +20,7 @@ impl Flag {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Whether it was woken since the last time.
+    /// Returns true if the flag was set, and clears it.
     pub(crate) fn take(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
     }
@@ -30,7 +32,7 @@ impl Wake for Flag {
     }
 }
 
-/// Says which world it was if a check fails.
+/// Reports the current world if a check fails.
 pub(crate) struct Told(pub(crate) String);
 
 impl Drop for Told {

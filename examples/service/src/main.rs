@@ -88,7 +88,7 @@ async fn pay(State(service): State<Service>, Path(id): Path<u64>) -> Result<Stri
     }
 }
 
-/// The work for which the service exists.
+/// Does the work for which the service exists.
 async fn charge(id: u64) -> String {
     sleep(Duration::from_millis(5)).await;
     format!("order {id} is paid\n")

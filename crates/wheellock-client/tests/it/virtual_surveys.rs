@@ -242,8 +242,8 @@ fn a_subscription_is_settled_by_whoever_serves_its_slot_then() {
     });
 }
 
-/// No node can confirm the subscription any more. The end of one node's client would not settle it, because the user may have closed that
-/// client, or the node may have a successor.
+/// No node can confirm the subscription any more. The end of one node's client would not settle the subscription. The user may have
+/// closed that client, or the node may have a successor.
 #[test]
 fn a_subscription_is_settled_when_its_cluster_is_closed() {
     virtual_time(async {

@@ -220,7 +220,7 @@ fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Callers that one read has woken write together. A few callers write once. Many callers write in two halves, so that the server has the
+/// Callers that the same read has woken write together. A few callers write once. Many callers write in two halves, so that the server has the
 /// first half while the others still write. The test counts the writes of the second of two rounds.
 #[test]
 fn those_who_are_woken_together_write_together_and_many_in_two_halves() {

@@ -31,7 +31,7 @@ pub(crate) fn lost(lock: &Name, reason: LostReason) {
     }
 }
 
-/// Logged when renewals begin to fail, and seldom while they keep failing.
+/// Logs renewals that begin to fail, and seldom while they keep failing.
 pub(crate) fn renewals_fail(server: &str, result: &Result<Value, Outcome>, how: Failing) {
     #[cfg(feature = "tracing")]
     {
@@ -44,7 +44,7 @@ pub(crate) fn renewals_fail(server: &str, result: &Result<Value, Outcome>, how: 
     }
 }
 
-/// Logged when no renewal fails any more, if the failure was logged.
+/// Logs that no renewal fails any more, if the failure was logged.
 pub(crate) fn renewed_again(server: &str, failing: Duration) {
     #[cfg(feature = "tracing")]
     tracing::info!(target: RENEWAL, server, failing_ms = millis(failing), "leases renewed again");

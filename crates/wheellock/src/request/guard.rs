@@ -159,7 +159,7 @@ impl Guard {
     }
 
     /// Runs `work` while the lock is held. If the lock is lost first, `work` is dropped at its current await point. When `work` has
-    /// ended, the guard checks the lock with the server, because a lock may be released by force without a message to its holder.
+    /// ended, the guard checks the lock with the server. A lock may be released by force without a message to its holder.
     ///
     /// # Cancel safety
     ///
@@ -204,8 +204,8 @@ impl Guard {
         }
     }
 
-    /// Releases the hold after work that ended under a valid lock. Returns an error if the server did not know this owner any more,
-    /// because the lock may have been lost before the work ended. An unconfirmed release is not an error, because it is repeated in the
+    /// Releases the hold after work that ended under a valid lock. Returns an error if the server did not know this owner any more. In
+    /// that case the lock may have been lost before the work ended. An unconfirmed release is not an error, because it is repeated in the
     /// background.
     pub(crate) async fn release_after_work(self) -> Result<(), Error> {
         let name = Arc::clone(&self.name);

@@ -1,7 +1,7 @@
 //! Hand-over of a guard's hold within this process.
 //!
-//! A hold goes to a waiter or is released. Unclaimed hand-overs are checked. This module does not decide whether a hold may be handed
-//! over (the table of holds does) or which waiter gets it (the wait queue does).
+//! A hold goes to a waiter or is released. Unclaimed hand-overs are checked. The table of holds decides whether a hold may be handed
+//! over. The wait queue decides which waiter gets the hold.
 
 use std::sync::Arc;
 use std::task::Waker;

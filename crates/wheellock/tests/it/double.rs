@@ -247,7 +247,7 @@ async fn a_campaign_that_is_dropped_at_any_poll_leaves_nothing() {
             }
             let election = here.election(NAME).with_announcement("here");
             elected = timeout(LEASE, polled(polls, election.campaign())).await.is_ok_and(|end| end.is_some());
-            // Whatever happened to the campaign, there is no leader now, and there will be none.
+            // After the campaign there is no leader, and no process becomes the leader later.
             sleep(Duration::from_secs(2)).await;
             assert!(there.election(NAME).leader().await.unwrap().is_none(), "{polls} polls");
             let next = timeout(Duration::from_millis(100), there.election(NAME).campaign()).await;

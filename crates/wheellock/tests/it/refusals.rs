@@ -1,6 +1,6 @@
 //! Servers that reject releases and renewals without a waiting caller.
 //!
-//! The tests run in memory and on a manual clock, so that "soon" is a number and a loop without a pause would never end.
+//! The tests run in memory and on a manual clock. So "soon" is a number, and a loop without a pause would never end.
 
 use std::future::Future;
 use std::pin::Pin;

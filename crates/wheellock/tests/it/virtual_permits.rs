@@ -725,8 +725,8 @@ impl World {
         panic!("no new connection");
     }
 
-    /// Asserts that a waiter behind the dropped operation is granted its permits because of a message, and not only because of a late
-    /// poll.
+    /// Asserts that a waiter behind the dropped operation is granted its permits. The waiter must be woken by a message, and not only by
+    /// a late poll.
     async fn check_companion(&mut self) {
         let Some(companion) = self.companion.take() else { return };
         // The waiter may have to wait for a new connection.

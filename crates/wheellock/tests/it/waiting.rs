@@ -219,7 +219,7 @@ async fn waits_outlast_answers_slower_than_lease() {
     drop(timeout(SOON, waiting).await.expect("it is fast enough").unwrap().unwrap());
 }
 
-/// L12: calls without a wait, or with a wait of zero, behave in the same way for all kinds, for a dead server and for a silent server.
+/// L12: calls without a wait behave like calls with a wait of zero. That holds for all kinds, for a dead server and for a silent server.
 #[tokio::test(start_paused = true)]
 async fn calls_without_wait_end_soon_when_server_is_away() {
     for outage in [Outage::Down, Outage::Silent] {

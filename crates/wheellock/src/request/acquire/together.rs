@@ -20,8 +20,7 @@ use crate::wire::{self, AllReply, Refusal};
 /// Sends one request for one hold of each lock, all or none. The locks have one manager and one kind. Returns the guards, or the index of
 /// a refused lock and its refusal.
 ///
-/// A server that refuses writes ends the request at once, because the caller may hold locks of other servers that it must not keep
-/// meanwhile.
+/// A server that refuses writes ends the request at once. The caller may hold locks of other servers, and must not keep them meanwhile.
 pub(crate) async fn ask_together(
     requests: Vec<Result<Request<'_>, Error>>,
     deadline: Option<Instant>,

@@ -1,4 +1,6 @@
-//! One lock on a majority of independent servers, and several locks taken as one.
+//! A lock on a majority of servers, and a multi-lock.
+//!
+//! The servers of the majority are independent. The multi-lock takes several locks as one.
 //!
 //! ```text
 //! REDIS_URLS=redis://127.0.0.1:6379,redis://127.0.0.1:6380,redis://127.0.0.1:6381 \

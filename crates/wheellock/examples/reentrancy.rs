@@ -1,4 +1,4 @@
-//! A lock that its owner takes a second time, on purpose.
+//! A lock that its owner takes twice, on purpose.
 //!
 //! The owner is passed to the second call.
 //!

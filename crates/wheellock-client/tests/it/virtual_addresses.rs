@@ -1,6 +1,6 @@
-//! A client of several addresses, in memory and on a manual clock.
+//! A client of several addresses, on a manual clock.
 //!
-//! The tests count the attempts at each address, and check the callers meanwhile.
+//! The connections are in memory. The tests count the attempts at each address, and check the callers meanwhile.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,6 +1,6 @@
-//! A cluster of one node, in memory and on a manual clock.
+//! A cluster of one node, on a manual clock.
 //!
-//! The tests choose the state of a call when its deadline passes.
+//! The connections are in memory. The tests choose the state of a call when its deadline passes.
 
 use std::collections::VecDeque;
 use std::pin::pin;

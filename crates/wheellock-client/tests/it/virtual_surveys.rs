@@ -1,6 +1,6 @@
-//! A client's surveys of a cluster, in memory and on a manual clock.
+//! A client's surveys of a cluster, on a manual clock.
 //!
-//! A test chooses the replies of the nodes, and counts the connections.
+//! The connections are in memory. A test chooses the replies of the nodes, and counts the connections.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

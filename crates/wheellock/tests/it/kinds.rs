@@ -1,6 +1,6 @@
-//! Kinds of locks that are the same lock on the server.
+//! Kinds of locks that share one hash of holders.
 //!
-//! The server keeps a hash of holders. It counts an owner there for whichever kind the owner takes.
+//! They are the same lock on the server. The server counts an owner there for whichever kind the owner takes.
 
 use std::future::Future;
 use std::pin::pin;

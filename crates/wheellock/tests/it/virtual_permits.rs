@@ -1,7 +1,7 @@
-//! Semaphores, permits and latches in memory and on a manual clock.
+//! Semaphores, permits and latches on a manual clock.
 //!
-//! The tests drop each operation at every poll, break it at every byte, and lose every reply. Then the operation must have taken effect
-//! once. If no caller learned of an effect, there may be none.
+//! The connections are in memory. The tests drop each operation at every poll, break it at every byte, and lose every reply. Then the
+//! operation must have taken effect once. If no caller learned of an effect, there may be none.
 //!
 //! Every world ends with the same checks, see [`World::check`]. The server counts exactly the holders that have guards. The right number
 //! of permits is free. Every waiter behind the operation was granted its permits.

@@ -1,7 +1,7 @@
-//! Sets and quorums on servers in memory and on a manual clock.
+//! Sets and quorums on servers with a manual clock.
 //!
-//! The tests drop each operation at every poll, with servers that reply byte by byte or not at all. Afterwards no server may have a trace
-//! of the operation.
+//! The connections are in memory. The tests drop each operation at every poll, with servers that reply byte by byte or not at all.
+//! Afterwards no server may have a trace of the operation.
 
 use std::future::Future;
 use std::pin::Pin;

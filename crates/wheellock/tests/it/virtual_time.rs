@@ -1,7 +1,7 @@
-//! A whole lock manager, in memory and on a manual clock.
+//! A whole lock manager on a manual clock.
 //!
-//! The tests drop each operation at every poll and break it at every byte, one at a time. Afterwards the world may not have a trace of
-//! the operation.
+//! The connections are in memory. The tests drop each operation at every poll and break it at every byte, one at a time. Afterwards the
+//! world may not have a trace of the operation.
 //!
 //! Every world ends with the same checks, see [`World::check`]. The key is free once the server has replied, without any time passing.
 //! Without a reply the key is free after one lease. No lease is renewed after its release. There is no subscription and no call left. The

@@ -1,4 +1,6 @@
-//! Clusters that announce names (`cluster-announce-hostname`, `cluster-preferred-endpoint-type`) beside addresses that lead nowhere.
+//! Clusters that announce names beside unreachable addresses.
+//!
+//! The settings are `cluster-announce-hostname` and `cluster-preferred-endpoint-type`.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,7 +11,7 @@ use wheellock_client::{Address, Config, Translate, slot_of};
 use wheellock_tests::topology::{Cluster, Settings};
 use wheellock_tests::{RedisServer, poll_until};
 
-/// One cluster for all of them, because the restart of its nodes takes longer than the rest.
+/// The tests share a cluster, because the restart of its nodes takes longer than the tests.
 #[tokio::test]
 async fn preferred_endpoints_of_cluster_are_connected() {
     let cluster = announcing("localhost");
@@ -37,7 +39,7 @@ async fn preferred_names_are_connected(cluster: &Cluster) {
     }
 }
 
-/// The bus is cut, so no node but the two hears of the move.
+/// The test cuts the bus, so only the two nodes of the move know of it.
 async fn moved_to_name_is_followed(cluster: &Cluster) {
     let locks = connect(cluster, |_| {}).await;
     let slot = slot_of(b"moves");
@@ -51,7 +53,7 @@ async fn moved_to_name_is_followed(cluster: &Cluster) {
     acquired.unwrap().release().await.unwrap();
 }
 
-/// The client uses the address that the translator changes, whichever of the two it is.
+/// The client uses the address that the translator changes, for the name and for the IP address.
 async fn translate_sees_name_and_ip(cluster: &Cluster) {
     for known in ["localhost", NOWHERE] {
         let seen = Arc::new(Mutex::new(Vec::new()));
@@ -76,7 +78,7 @@ async fn unreachable_address_names_its_source(cluster: &Cluster) {
     assert!(error.contains("Config::translate"), "{error}");
 }
 
-/// A translator that maps the host `known` to the loopback address and returns any other address as it is.
+/// Returns a translator that maps the host `known` to the loopback address and returns any other address unchanged.
 fn translate(known: &'static str, seen: &Arc<Mutex<Vec<String>>>) -> Translate {
     let seen = Arc::clone(seen);
     Arc::new(move |address| {
@@ -87,9 +89,9 @@ fn translate(known: &'static str, seen: &Arc<Mutex<Vec<String>>>) -> Translate {
     })
 }
 
-/// Starts two masters that announce and prefer `name`, beside an address that leads nowhere.
+/// Starts two masters that announce and prefer `name`, beside an unreachable address.
 ///
-/// The bus between the nodes breaks with that address. A long node timeout keeps the cluster up without it.
+/// That address breaks the bus between the nodes. A long node timeout keeps the cluster up without the bus.
 fn announcing(name: &str) -> Cluster {
     let settings = Settings::default()
         .arg("cluster-node-timeout", "3600000")
@@ -102,7 +104,7 @@ fn announcing(name: &str) -> Cluster {
         assert_eq!(node.cli(&["CONFIG", "SET", "cluster-announce-ip", NOWHERE]), "OK");
         assert_eq!(node.cli(&["CONFIG", "REWRITE"]), "OK");
         node.kill();
-        // Only a PING over the bus would tell the others, and the first one cuts it.
+        // Only a PING over the bus would announce the address to the other nodes, and the first PING breaks the bus.
         let known = node.directory().join("nodes.conf");
         let nodes = std::fs::read_to_string(&known).unwrap();
         std::fs::write(&known, nodes.replace("127.0.0.1:", &format!("{NOWHERE}:"))).unwrap();
@@ -119,7 +121,7 @@ fn prefer(cluster: &Cluster, endpoint: &str) {
     }
 }
 
-/// Connects by the name `localhost`, by which every node can be reached.
+/// Connects by the name `localhost`, which reaches every node.
 async fn connect(cluster: &Cluster, configure: impl FnOnce(&mut Config)) -> LockManager {
     let connected = LockManager::builder(&url(cluster)).configure(configure).connect().await;
     connected.unwrap_or_else(|error| panic!("cannot connect: {error}"))
@@ -142,6 +144,6 @@ async fn serves_every_node(cluster: &Cluster, locks: &LockManager) {
     }
 }
 
-/// An address of no machine (RFC 5737).
+/// An address that does not belong to a machine (RFC 5737).
 const NOWHERE: &str = "192.0.2.1";
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,4 +1,6 @@
-//! The blocking API against a real server: threads as owners, the same promises as the asynchronous one.
+//! The blocking API against a real server.
+//!
+//! The owners are threads, and the promises are those of the asynchronous API.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -159,7 +161,7 @@ fn connecting_fails_with_the_reason() {
     assert!(matches!(LockManager::connect("nonsense"), Err(Error::Server { .. })));
 }
 
-/// Blocking in asynchronous code would stop the runtime's worker; dropping a guard there must be harmless.
+/// Blocking in asynchronous code would stop the runtime's worker. Dropping a guard there must be harmless.
 #[test]
 fn guards_may_be_dropped_in_asynchronous_code() {
     let server = RedisServer::start();
@@ -170,7 +172,7 @@ fn guards_may_be_dropped_in_asynchronous_code() {
     assert!(poll_until(PATIENCE, || !lock.is_locked().unwrap()));
 }
 
-/// Every kind of lock has its face for threads, with the thread as owner.
+/// Every kind of lock has a blocking form, whose owner is the thread.
 #[test]
 fn all_kinds_are_there_for_threads() {
     let server = RedisServer::start();

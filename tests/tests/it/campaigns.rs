@@ -1,6 +1,8 @@
-//! Every campaign, short: a couple of processes, two seconds. docs/reliability.md says how to run them for long.
+//! Short runs of all campaigns.
 //!
-//! They run side by side, as many as there are cores: a campaign keeps about a tenth of a core busy.
+//! Each run has a few processes and lasts two seconds. docs/reliability.md describes long runs.
+//!
+//! The campaigns run in parallel, one per core. A campaign needs about a tenth of a core.
 
 use std::process::Command;
 use std::time::Duration;
@@ -15,7 +17,7 @@ fn run(name: &str, seconds: f64) -> Report {
 fn run_with(name: &str, seconds: f64, seed: u64) -> Report {
     let mut options = Options::new(name, Duration::from_secs_f64(seconds), seed);
     if name != "power-cut-everysec" {
-        // The positive control has more locks to lose.
+        // The positive control needs more locks to lose.
         (options.processes, options.tasks) = (3, 4);
     }
     let report = campaign::run(&options, || Command::new(env!("CARGO_BIN_EXE_campaign_worker"))).unwrap();
@@ -43,7 +45,7 @@ fn calm() {
 
 #[test]
 fn a_kept_history_is_judged_the_same_again() {
-    // A seed of its own: the directory is named after it.
+    // A separate seed, because the directory's name contains the seed.
     let report = run_with("calm", 0.5, SEED + 1);
     let again = campaign::recheck(&report.directory).unwrap();
     assert_eq!(report.figures.json(), again.figures.json());
@@ -127,7 +129,7 @@ fn power_cut() {
 
 #[test]
 fn power_cut_everysec() {
-    // Long enough for several cuts: each loses only what was granted in the second before it, on a busy machine perhaps nothing.
+    // Long enough for several cuts. Each cut loses only grants of the second before it; on a busy machine, there may be no such grant.
     run("power-cut-everysec", 8.0);
 }
 
@@ -221,7 +223,7 @@ fn hot_force() {
     run("hot-force", 2.5);
 }
 
-/// Some of its workers are JVMs. A new one takes its time until it is at work, and the campaign's clock runs meanwhile.
+/// Runs a campaign with JVMs among its workers. A JVM starts slowly, and the campaign's clock runs meanwhile.
 fn run_with_redisson(name: &str) {
     if interop::missing_tools().is_empty() {
         run(name, 6.0);

@@ -1,5 +1,7 @@
-//! Cancellation by the hundred thousand on a real server: whatever is dropped, whenever, leaves nothing.
-//! `crates/wheellock/tests/it/virtual_time.rs` does the same exhaustively, without threads and sockets.
+//! Hundreds of thousands of cancellations on a real server.
+//!
+//! A future may be dropped at any time, and must not leave traces. `crates/wheellock/tests/it/virtual_time.rs` tests this exhaustively,
+//! without threads and sockets.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -27,7 +29,7 @@ async fn a_hundred_thousand_random_drops_leave_no_key() {
     for task in 0..TASKS {
         tasks.spawn(drop_at_random(locks.clone(), Arc::clone(&tally), p99, SplitMix(task)));
     }
-    // A grant that nobody took back would hold everybody up for a lease.
+    // A grant that the library does not take back would block all tasks for a lease.
     let mut done = 0;
     loop {
         match timeout(STALLED, tasks.join_next()).await {
@@ -42,7 +44,7 @@ async fn a_hundred_thousand_random_drops_leave_no_key() {
     }
     let took = began.elapsed();
 
-    // Far below the lease of 30 s: what is freed by then was released.
+    // Far below the lease of 30 s, so every lock that is free by then was released.
     let free = eventually(SOON, async || server.cli(&["DBSIZE"]) == "0").await;
     assert!(free, "left: {}", server.cli(&["KEYS", "*"]));
     let unsubscribed = eventually(SOON, async || server.cli(&["PUBSUB", "CHANNELS"]).is_empty()).await;
@@ -59,7 +61,7 @@ async fn a_hundred_thousand_random_drops_leave_no_key() {
 async fn a_hundred_thousand_releases_are_never_followed_by_a_renewal() {
     let server = RedisServer::start();
     let builder = LockManager::builder(&server.url()).watchdog_lease(SHORT_LEASE);
-    // Late answers are not what this is about.
+    // Late replies are not the subject of this test.
     let builder = builder.configure(|config| config.response_timeout = STALLED);
     let locks = builder.connect().await.unwrap();
     let ledger = Arc::new(Mutex::new(Ledger::new()));
@@ -74,7 +76,7 @@ async fn a_hundred_thousand_releases_are_never_followed_by_a_renewal() {
         ended.unwrap();
     }
     let took = began.elapsed();
-    // As long as anything could still be renewed that should not be.
+    // Wait for the last possible wrong renewal.
     sleep(SHORT_LEASE).await;
     assert!(eventually(SOON, async || server.cli(&["DBSIZE"]) == "0").await);
     monitor.stop().unwrap();
@@ -87,7 +89,7 @@ async fn a_hundred_thousand_releases_are_never_followed_by_a_renewal() {
     assert!(ledger.renewals >= pairs / 10, "too few to race with anything: {}", ledger.summary());
 }
 
-/// How long an operation under the same load takes at most, but for one in a hundred.
+/// Returns the 99th percentile of an operation's time under the same load.
 async fn p99_without_drops(locks: &LockManager) -> Duration {
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
@@ -123,12 +125,12 @@ async fn drop_at_random(locks: LockManager, tally: Arc<Tally>, p99: Duration, mu
         };
         let counter = if ended { &tally.ended } else { &tally.dropped };
         counter.fetch_add(1, Relaxed);
-        // Nothing above has to have waited for anything; the connection is to get its turns.
+        // The operations above may not have waited; the connection's task needs its turns.
         tokio::task::yield_now().await;
     }
 }
 
-/// Drops `operation` when it has been polled so often and is not ready. Returns whether it was.
+/// Drops `operation` after `polls` polls if it is not ready. Returns true if it was ready.
 async fn with_so_many_polls(mut polls: u64, operation: impl Future<Output = ()>) -> bool {
     let mut operation = pin!(operation);
     std::future::poll_fn(|cx| {
@@ -144,7 +146,7 @@ async fn with_so_many_polls(mut polls: u64, operation: impl Future<Output = ()>)
     .await
 }
 
-/// One random operation on one of a few locks.
+/// Runs a random operation on one of a few locks.
 async fn operate(locks: &LockManager, random: &mut SplitMix) {
     let lock = locks.lock(&format!("contended:{}", random.below(NAMES)));
     match random.below(5) {
@@ -153,7 +155,7 @@ async fn operate(locks: &LockManager, random: &mut SplitMix) {
             let wait = Duration::from_micros(random.below(2000));
             match lock.try_acquire_for(wait).await {
                 Ok(guard) => drop(guard),
-                // So short that not even the first answer came in time.
+                // The wait was too short even for the first reply.
                 Err(Error::Server { source, .. }) if source.kind() == ErrorKind::Timeout => {}
                 Err(error) => panic!("{error}"),
             }
@@ -169,18 +171,18 @@ async fn operate(locks: &LockManager, random: &mut SplitMix) {
     }
 }
 
-/// Takes the lock again and again; half of the guards are released, half are dropped, about when renewals are due.
+/// Takes the lock repeatedly. Releases half of the guards and drops the other half, at about the times of renewals.
 async fn hold_and_release(lock: Lock, mut random: SplitMix) {
     for _ in 0..HOLDS_EACH {
         let guard = loop {
             match lock.acquire().await {
                 Ok(guard) => break guard,
-                // A busy machine may take longer than so short a lease. It was released at once.
+                // A busy machine may take longer than the short lease. The library has released the lock at once.
                 Err(Error::GrantedTooLate { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
         };
-        // Two renewals and a bit.
+        // A little longer than two renewals.
         let longest = u64::try_from(SHORT_LEASE.as_micros()).unwrap() * 7 / 10;
         sleep(Duration::from_micros(random.below(longest))).await;
         if random.below(2) == 0 {
@@ -203,10 +205,10 @@ impl Tally {
     }
 }
 
-/// What the server was told of every hold, in its own order.
+/// The server's requests for every hold, in the server's order.
 struct Ledger {
     released: HashSet<(String, String)>,
-    /// Locks renewed, however many went together.
+    /// The number of renewed locks; a request may renew several locks.
     renewals: usize,
     late: Vec<String>,
 }
@@ -239,7 +241,7 @@ impl Ledger {
     }
 }
 
-/// A small generator that any machine repeats.
+/// A small generator with the same numbers on any machine.
 struct SplitMix(u64);
 
 impl SplitMix {
@@ -255,13 +257,13 @@ impl SplitMix {
 const DROPS: u64 = 100_000;
 const TASKS: u64 = 64;
 const NAMES: u64 = 16;
-/// Below the default lease: who waits for a key that is left is not served in this time.
+/// Below the default lease: a waiter for an orphaned key does not get the lock in this time.
 const STALLED: Duration = Duration::from_secs(20);
 /// Far below the default lease.
 const SOON: Duration = Duration::from_secs(10);
 
-/// Renewed every 100 ms.
+/// The watchdog renews it every 100 ms.
 const SHORT_LEASE: Duration = Duration::from_millis(300);
-/// As many as keep an idle machine busy: on a busy one more of them would only be granted too late.
+/// Enough to keep an idle machine busy. On a busy machine, more holders would only get their locks too late.
 const HOLDERS: u64 = 500;
 const HOLDS_EACH: usize = 200;

@@ -1,5 +1,6 @@
-//! The server dies and comes back under load: nothing panics, nothing hangs, every failure is an error value,
-//! and service resumes.
+//! A server that dies and restarts under load.
+//!
+//! The library must not panic or hang, must report every failure as an error value, and must resume its service.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -15,7 +16,7 @@ use wheellock_tests::{RedisServer, eventually};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_killed_and_restarted_under_load_costs_errors_only() {
-    // Persistent, so that a restart forgets no lock and exclusion can be checked throughout.
+    // Persistent, so that the server keeps all locks over a restart, and the test can check exclusion throughout.
     let mut server =
         RedisServer::builder().tcp().arg("appendonly", "yes").arg("appendfsync", "always").start();
     let locks = connect(&server.url(), LEASE).await.unwrap();
@@ -28,7 +29,7 @@ async fn a_server_killed_and_restarted_under_load_costs_errors_only() {
     for round in 0..ROUNDS {
         assert!(load.gains(&load.served, TASKS).await, "no service before kill {round}: {load:?}");
         server.kill();
-        // Long enough for every task to have met the dead server, and for the first errors.
+        // Long enough for every task to meet the dead server, and for the first errors.
         assert!(
             load.gains(&load.ended, 2 * TASKS).await,
             "waits do not end while the server is dead: {load:?}"
@@ -38,7 +39,7 @@ async fn a_server_killed_and_restarted_under_load_costs_errors_only() {
         server.restart();
         let mut looks = 0;
         while load.served.load(SeqCst) == served {
-            // Each look is a write of somebody else: what holds that up, a full disk's queue for one, holds up everybody.
+            // Each check is a write of another client. A cause such as a full disk's queue would also delay this write.
             assert_eq!(server.cli(&["SET", "somebody", "else"]), "OK");
             tokio::time::sleep(LOOK).await;
             looks += 1;
@@ -53,7 +54,7 @@ async fn a_server_killed_and_restarted_under_load_costs_errors_only() {
     }
     assert_eq!(load.violations.load(SeqCst), 0, "{load:?}");
     assert_eq!(load.hangs.load(SeqCst), 0, "{load:?}");
-    // What was granted to nobody is released, or ends with its lease; nothing is renewed for ever.
+    // Locks without a guard are released or expire. No lock may be renewed forever.
     let all_free = eventually(NO_HANG, async || server.cli(&["DBSIZE"]) == "0").await;
     assert!(all_free, "leaked: {}", server.cli(&["KEYS", "*"]));
 }
@@ -61,7 +62,7 @@ async fn a_server_killed_and_restarted_under_load_costs_errors_only() {
 #[tokio::test]
 async fn holders_whom_a_restarted_server_has_forgotten_learn_it_at_once() {
     let mut server = RedisServer::builder().tcp().start();
-    // Nobody is renewed within this test.
+    // The lease is too long for a renewal within this test.
     let locks = connect(&server.url(), LONG_LEASE).await.unwrap();
     let kept = locks.lock("kept").acquire().await.unwrap();
     let fixed = locks.lock("fixed").with_lease(LONG_LEASE).acquire().await.unwrap();
@@ -91,7 +92,7 @@ async fn a_lease_that_ends_earlier_on_the_server_that_answers_now_is_believed_no
     assert!((1..=30_000).contains(&left("fixed")), "the other is only looked at");
 }
 
-/// As the connection does when another server answers.
+/// Reports a change, as the connection does when a different server replies.
 fn tell_of_a_change(locks: &LockManager) {
     let tell = locks.client().config().hooks.on_change.as_ref().expect("the manager wants to know");
     tell(&Change::everywhere());
@@ -106,7 +107,7 @@ async fn without_a_server_calls_fail_by_their_deadline() {
     server.kill();
     let refused = timeout(NO_HANG, lock.try_acquire_for(PATIENCE)).await.expect("hangs");
     assert!(!refused.unwrap_err().to_string().is_empty());
-    // Nobody can renew: the guard stops claiming the lock by itself.
+    // Renewals fail, so the guard stops to claim the lock by itself.
     timeout(NO_HANG, guard.lost()).await.expect("a guard outlives its lease");
     assert!(!guard.is_valid());
 }
@@ -117,7 +118,7 @@ async fn a_dead_server_is_not_taken_for_a_busy_lock() {
     let locks = connect(&server.url(), LEASE).await.unwrap();
     let _guard = locks.lock("orders").acquire().await.unwrap();
     let refused = Arc::new(AtomicU64::new(0));
-    // They stand in line behind each other, so that the line is never empty.
+    // The waiters queue behind each other, so that the queue is never empty.
     let waits = (0..6_u64).map(|task| {
         let (lock, refused) = (locks.lock("orders"), Arc::clone(&refused));
         tokio::spawn(async move {
@@ -131,7 +132,7 @@ async fn a_dead_server_is_not_taken_for_a_busy_lock() {
     assert!(eventually(NO_HANG, async || refused.load(SeqCst) >= 12).await);
     server.kill();
     for wait in waits {
-        // The first wait that has begun after the server's death must end with an error.
+        // The first wait that begins after the server's death must end with an error.
         timeout(NO_HANG, wait)
             .await
             .expect("a dead server is reported as a busy lock, again and again")
@@ -139,7 +140,7 @@ async fn a_dead_server_is_not_taken_for_a_busy_lock() {
     }
 }
 
-/// One task: acquire one of a few locks, check that nobody else is inside, release; over and over.
+/// Runs a task: acquires one of a few locks, checks that it is alone inside, and releases. Repeats this until the end.
 async fn lock_and_unlock(locks: LockManager, load: Arc<Load>, task: u64) {
     let place = usize::try_from(task).unwrap() % PLACES;
     let lock = locks.lock(&format!("place:{place}"));
@@ -175,7 +176,7 @@ async fn lock_and_unlock(locks: LockManager, load: Arc<Load>, task: u64) {
     }
 }
 
-/// What all tasks have seen together.
+/// The counts of all tasks.
 #[derive(Debug, Default)]
 struct Load {
     stop: AtomicBool,
@@ -205,14 +206,14 @@ impl Load {
 const TASKS: u64 = 32;
 const PLACES: usize = 8;
 const ROUNDS: u32 = 3;
-/// How long a task waits for its lock.
+/// The time that a task waits for its lock.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Short, so that what a dead connection left behind is gone soon; far longer than a restart takes.
+/// Short, so that the holds of a dead connection expire soon. Far longer than a restart takes.
 const LEASE: Duration = Duration::from_secs(4);
-/// A third of it is beyond the patience of any wait here.
+/// A third of it is longer than any wait in this file.
 const LONG_LEASE: Duration = Duration::from_secs(60);
-/// The promise: a second, in looks.
+/// The promise of one second, as a number of checks.
 const RESUMES_WITHIN: u32 = 100;
 const LOOK: Duration = Duration::from_millis(10);
-/// Beyond every deadline in play.
+/// Longer than every deadline of this test.
 const NO_HANG: Duration = Duration::from_secs(30);

@@ -1,4 +1,6 @@
-//! The command line against real servers, with real commands, signals and kills.
+//! The command line against real servers.
+//!
+//! Uses real commands, signals and kills.
 
 use std::fs;
 use std::io::Write;
@@ -14,9 +16,9 @@ use wheellock_tests::{RedisServer, poll_until};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_wheellock_cli");
 
-/// The tool, told where the server is.
+/// Returns the tool's command with the server's URL.
 fn tool(server: &RedisServer, arguments: &[&str]) -> Command {
-    // Whoever runs these tests in the background may ignore signals, which a child inherits.
+    // A shell in the background may ignore signals, and a child inherits that.
     let mut command = Command::new("env");
     command.args(["--default-signal=HUP,INT,QUIT,TERM", PROGRAM]).args(arguments);
     command.env("WHEELLOCK_URL", server.url()).stdin(Stdio::null());
@@ -24,12 +26,12 @@ fn tool(server: &RedisServer, arguments: &[&str]) -> Command {
     command
 }
 
-/// Whoever runs these tests may do so in the foreground of a terminal, where a command has no group of its own.
+/// Gives the command a process group. A terminal may run these tests in its foreground, and a command would share their group.
 fn in_background(command: &mut Command) -> &mut Command {
     command.process_group(0)
 }
 
-/// Runs it to its end.
+/// Runs the tool to its end.
 fn ended(server: &RedisServer, arguments: &[&str]) -> Output {
     tool(server, arguments).output().unwrap()
 }
@@ -46,11 +48,11 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// The tool, running; killed if the test ends before it.
+/// The running tool. Dropping it kills the process.
 struct Running(Child);
 
 impl Running {
-    /// Runs `script` under the lock `name`, with what it says before the command.
+    /// Runs `script` under a lock. `options` are the words before the command, such as the lock's name.
     fn start(server: &RedisServer, options: &[&str], script: &str) -> Self {
         let arguments = [&["run"][..], options, &["--", "sh", "-c", script]].concat();
         Self(tool(server, &arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
@@ -60,7 +62,7 @@ impl Running {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
     }
 
-    /// Its exit code and what it has complained of.
+    /// Returns the exit code and the text of stderr.
     fn end(mut self) -> (i32, String) {
         let child = std::mem::replace(&mut self.0, Command::new("true").spawn().unwrap());
         let output = child.wait_with_output().unwrap();
@@ -75,12 +77,13 @@ impl Drop for Running {
     }
 }
 
-/// A file in the server's own directory, through which commands and tests tell each other things.
+/// Returns a file in the server's own directory, for messages between commands and tests.
 fn file(server: &RedisServer, name: &str) -> PathBuf {
     server.directory().join(name)
 }
 
-/// What a command does until `path` is there; or the server is gone, so that no failed test leaves a command behind.
+/// Returns a command that waits for `path`. The command also ends when the server's directory is gone, so that a failed test does not leave
+/// it running.
 fn until(server: &RedisServer, path: &Path) -> String {
     format!(
         "while [ -e {} ] && ! [ -e {} ]; do sleep 0.01; done",
@@ -89,7 +92,7 @@ fn until(server: &RedisServer, path: &Path) -> String {
     )
 }
 
-/// The same without an end of its own.
+/// Returns a command that waits until the server's directory is gone.
 fn forever(server: &RedisServer) -> String {
     until(server, &file(server, "never"))
 }
@@ -98,18 +101,18 @@ fn written(path: &Path) -> bool {
     poll_until(PATIENCE, || fs::read_to_string(path).is_ok_and(|text| text.ends_with('\n')))
 }
 
-/// The process whose number a command has written.
+/// Returns the process whose id a command has written.
 fn process(path: &Path) -> Pid {
     assert!(written(path), "the command has begun");
     Pid::from_raw(fs::read_to_string(path).unwrap().trim().parse().unwrap()).unwrap()
 }
 
-/// Whether it does nothing any more. The system may take seconds to clear up after one that was killed, if it is busy with what others
-/// have mapped: seen with kdamond, beside a full load.
+/// Returns true if the process is dead or exiting. A busy system may take seconds to clean up a killed process that shares memory with
+/// others: seen with kdamond, beside a full load.
 fn is_gone(process: Pid) -> bool {
     const PF_EXITING: u32 = 4;
     let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).unwrap_or_default();
-    // The fields behind the name, which may have any characters: the seventh are its flags.
+    // The name may contain any characters. The seventh field after the name contains the flags.
     let flags = stat.rsplit(") ").next().and_then(|fields| fields.split(' ').nth(6)?.parse::<u32>().ok());
     flags.is_some_and(|flags| flags & PF_EXITING != 0) || test_kill_process(process).is_err()
 }
@@ -118,10 +121,10 @@ fn is_free(server: &RedisServer, key: &str) -> bool {
     poll_until(PATIENCE, || server.cli(&["EXISTS", key]) == "0")
 }
 
-/// Makes the lock that a test is about.
+/// Makes the lock of a test.
 type Named = fn(&LockManager) -> Lock;
 
-/// A lock that a test holds, on a runtime of its own.
+/// Returns a lock that a test holds, on a separate runtime.
 fn held(server: &RedisServer, label: &str, kind: Named) -> impl Sized {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let guard = runtime.block_on(async {
@@ -244,7 +247,7 @@ fn wrong_words_and_servers_that_are_not_there_have_codes_of_their_own_and_passwo
     assert_eq!(at(&right, &["run", "text", "--", "true"]).0, 65);
 }
 
-/// A lock that was taken away by force: the command hears of it, and is killed if it does not.
+/// Another process takes the lock away by force. The command gets a signal, and is killed if it ignores the signal.
 #[tokio::test]
 async fn a_lost_lock_ends_the_command() {
     let server = RedisServer::start();
@@ -252,7 +255,7 @@ async fn a_lost_lock_ends_the_command() {
     let terminated = file(&server, "terminated");
     let polite =
         format!("trap 'echo $? > {}; exit 0' TERM; echo > $0; {}", terminated.display(), forever(&server));
-    // Neither it nor what it has started listens to SIGTERM.
+    // The command and its child ignore SIGTERM.
     let forever = forever(&server);
     let deaf = format!("trap '' TERM; ({forever}) & echo $! > $0.child; echo $$ > $0; {forever}");
     for (name, script) in [("polite", &*polite), ("deaf", &*deaf)] {
@@ -271,7 +274,7 @@ async fn a_lost_lock_ends_the_command() {
     }
 }
 
-/// The server stops, or dies: the command is gone before its lease would end there, whether it listens or not.
+/// The server stops or dies. The command ends before its lease ends on the server, even if it ignores the signal.
 #[test]
 fn a_server_that_cannot_be_reached_ends_the_command_before_the_lease_ends() {
     for dies in [false, true] {
@@ -280,7 +283,7 @@ fn a_server_that_cannot_be_reached_ends_the_command_before_the_lease_ends() {
         let script = format!("trap '' TERM; echo $$ > {}; {}", begun.display(), forever(&server));
         let job = Running::start(&server, &["job", "--lease", "6s", "--grace", "10s"], &script);
         let command = process(&begun);
-        // Lately renewed: the next renewal cannot come before the server is gone.
+        // Just renewed: the next renewal cannot happen before the server is gone.
         let mut ends = Instant::now();
         assert!(poll_until(PATIENCE, || {
             let left: u64 = server.cli(&["PTTL", "job"]).parse().unwrap();
@@ -302,7 +305,7 @@ fn a_server_that_cannot_be_reached_ends_the_command_before_the_lease_ends() {
     }
 }
 
-/// T3: the tool was stopped for longer than its lease, and the server was there all the time.
+/// T3: the tool was stopped for longer than its lease, and the server was up all the time.
 #[test]
 fn a_stopped_tool_says_so() {
     let server = RedisServer::start();
@@ -318,7 +321,7 @@ fn a_stopped_tool_says_so() {
     assert!(said.contains("stood still for") && !said.contains("could not be reached"), "{said}");
 }
 
-/// L4: data of another program is no lock.
+/// L4: the data of another program is not a lock.
 #[test]
 fn an_application_hash_is_bad_data() {
     let server = RedisServer::start();
@@ -330,7 +333,7 @@ fn an_application_hash_is_bad_data() {
     assert_eq!(server.cli(&["HGETALL", "user:42"]), "name\nAda");
 }
 
-/// A renewal that comes late, but in time, costs nothing.
+/// A late renewal is harmless if it succeeds in time.
 #[test]
 fn a_short_pause_of_the_server_is_nothing_to_the_command() {
     let server = RedisServer::start();
@@ -350,7 +353,7 @@ fn a_short_pause_of_the_server_is_nothing_to_the_command() {
     };
     assert!(renewed(&server));
     server.pause();
-    // Less than what a renewal has in hand: it is due after 2 s, and the command goes on until 2 s before the end.
+    // Shorter than the renewal's reserve: a renewal is due after 2 s, and the command runs until 2 s before the end of the lease.
     std::thread::sleep(Duration::from_secs(1));
     server.resume();
     assert!(renewed(&server) && renewed(&server));
@@ -385,7 +388,7 @@ fn signals_are_passed_on_and_the_lock_is_released_when_the_command_has_ended() {
     }
 }
 
-/// Whoever is in the background of a terminal and uses it is stopped, and takes no signal until it is woken.
+/// A background process that uses its terminal is stopped, and does not handle signals until it is continued.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_command_that_is_stopped_is_woken_to_heed_a_signal() {
@@ -408,7 +411,7 @@ fn a_command_that_is_stopped_is_woken_to_heed_a_signal() {
     assert!(is_free(&server, "job"));
 }
 
-/// Its input is a pipe, and it asks somebody all the same, as ssh does for a password.
+/// The command reads its input from a pipe, and prompts the user on the terminal, as ssh does for a password.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_command_with_a_pipe_for_its_input_may_use_the_terminal() {
@@ -421,7 +424,8 @@ fn a_command_with_a_pipe_for_its_input_may_use_the_terminal() {
     unlockpt(&controller).unwrap();
     let terminal = ptsname(&controller, Vec::new()).unwrap().into_string().unwrap();
     fs::File::from(controller.try_clone().unwrap()).write_all(b"from the terminal\n").unwrap();
-    // The first terminal that the leader of a session opens is that of the session, and the leader is in its foreground. Somebody looks there.
+    // The first terminal that a session leader opens becomes the session's terminal, and the leader runs in its foreground. The terminal
+    // reads input there.
     let pipeline = format!("exec 3<>{terminal}; echo list | \"$@\" 2>&3; exit $?");
     let asks = format!("read line < /dev/tty; echo \"$line, $(cat)\" > {}", heard.display());
     let mut session = Command::new("setsid");
@@ -433,7 +437,7 @@ fn a_command_with_a_pipe_for_its_input_may_use_the_terminal() {
     assert_eq!(job.end(), (0, String::new()));
 }
 
-/// As `nohup` does it: what the tool was started to ignore, the command ignores, too.
+/// The command ignores the signals that the tool was started to ignore, as with `nohup`.
 #[test]
 fn a_signal_that_is_ignored_stays_ignored() {
     let server = RedisServer::start();
@@ -451,8 +455,8 @@ fn a_signal_that_is_ignored_stays_ignored() {
     assert_eq!((code, &*said), (0, ""));
 }
 
-/// Whoever ignores the end of its children starts programs that do: the system then clears up after these before anybody can ask how
-/// they ended.
+/// A process that ignores SIGCHLD passes that on to its children. The system then removes dead children before their parent can read the
+/// exit status.
 #[test]
 fn the_commands_own_end_is_known_where_children_were_ignored() {
     let server = RedisServer::start();
@@ -553,7 +557,7 @@ fn who_holds_is_told_to_people_and_to_scripts() {
         }
     }
     let _written = server.cli(&["RPUSH", "list", "x"]);
-    // Nor is a number of permits, or another program's text.
+    // A number of permits, or another program's text, is not a lock either.
     assert_eq!(server.cli(&["SET", "number", "3"]), "OK");
     for other in ["list", "number"] {
         assert_eq!(code(&ended(&server, &["holder", other])), 65, "{other}");
@@ -627,7 +631,7 @@ fn shells_get_completions() {
     }
 }
 
-/// `docs/cli.md` ends with what the tool says of itself; with `WHEELLOCK_BLESS` set it is made so.
+/// `docs/cli.md` ends with the tool's own manual. With `WHEELLOCK_BLESS` set, the test writes that part of the page.
 #[test]
 fn the_page_says_what_the_help_says() {
     const MARK: &str = "<!-- What follows is printed by `wheellock manual`. -->\n\n";

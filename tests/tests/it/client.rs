@@ -1,4 +1,6 @@
-//! `wheellock-client` against real servers: calls, scripts, pushes, deadlines, reconnects.
+//! `wheellock-client` against real servers.
+//!
+//! Tests calls, scripts, pushes, deadlines and reconnects.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -96,7 +98,7 @@ async fn messages_wake_the_subscriber_and_calls_go_on() {
     let server = RedisServer::start();
     let client = client(&server).await;
     let mut news = client.subscribe(b"news");
-    // What is called after subscribing reaches the server after it.
+    // The server executes this call after the subscription, because the client sent it later.
     let subscribers = client.call(&Command::new("PUBLISH").arg("news").arg("1")).await.unwrap();
     assert_eq!(subscribers.as_i64(), Some(1));
     news.changed().await;

@@ -1,4 +1,6 @@
-//! Work under a lock: no form of it says `Ok` if the lock was lost before the work ended.
+//! Work under a lock.
+//!
+//! No form returns `Ok` if the lock was lost before the work ended.
 
 use std::time::Duration;
 
@@ -12,16 +14,16 @@ use wheellock_tests::locks::{PATIENCE, adjusted, gone, listeners, manager};
 use wheellock_tests::{RedisServer, eventually, poll_until};
 
 const LEASE: Duration = Duration::from_secs(30);
-/// Over before work that pays no attention to it.
+/// Ends before work that ignores it.
 const SHORT: Duration = Duration::from_millis(150);
 
-/// Another process frees the lock by force and takes it.
+/// Frees the lock by force and takes it, as another process.
 async fn steal(others: &LockManager, name: &str) -> wheellock::Guard {
     assert!(others.lock(name).force_release().await.unwrap());
     others.lock(name).try_acquire().await.unwrap().expect("it is free")
 }
 
-/// Frees the lock `q` on servers of a quorum, of which the last may not have granted it yet.
+/// Frees the lock `q` on the servers of a quorum. The last server may not have granted it yet.
 fn take_by_force(servers: &[RedisServer]) {
     let freed = servers.iter().filter(|server| server.cli(&["DEL", "q"]) == "1").count();
     assert!(freed + 1 >= servers.len());
@@ -35,14 +37,14 @@ fn assert_lost<T: std::fmt::Debug>(result: Result<T, Error>, name: &str, expecte
     }
 }
 
-/// Work that lets nobody else have the thread, for longer than the lease.
+/// Blocks the thread for longer than the lease.
 fn block_for(lease: Duration) -> u32 {
     let end = BootInstant::now() + lease + lease / 2;
     assert!(poll_until(10 * lease, || BootInstant::now() > end));
     42
 }
 
-/// A1: `run` of a lock says `Lost` if the lock was taken away by force under the work.
+/// A1: `run` of a lock returns `Lost` if another process took the lock by force during the work.
 #[tokio::test]
 async fn run_under_a_lock_that_is_taken_by_force_is_not_ok() {
     let server = RedisServer::start();
@@ -59,7 +61,7 @@ async fn run_under_a_lock_that_is_taken_by_force_is_not_ok() {
     assert!(second.unwrap().is_valid());
 }
 
-/// A1: `Guard::run` asks once more when the work has ended, and says `Lost` if the lock is another's by then.
+/// A1: `Guard::run` checks the lock once more after the work, and returns `Lost` if another owner has it.
 #[tokio::test]
 async fn run_under_a_guard_is_confirmed_by_the_server() {
     let server = RedisServer::start();
@@ -75,7 +77,7 @@ async fn run_under_a_guard_is_confirmed_by_the_server() {
     assert_eq!(locks.metrics().lost_not_owner, 2);
 }
 
-/// A1: work that blocks the runtime's only thread beyond the lease is not `Ok`, in any closure form.
+/// A1: work that blocks the runtime's only thread beyond the lease does not return `Ok`, in any closure form.
 #[tokio::test]
 async fn work_that_blocks_beyond_the_lease_is_not_ok() {
     let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
@@ -95,7 +97,7 @@ async fn work_that_blocks_beyond_the_lease_is_not_ok() {
     assert_lost(guard.run(async { block_for(SHORT) }).await, "q", LostReason::Expired);
 }
 
-/// A1: the closure forms of sets and quorums say `Lost` if a member, or a majority, was taken by force under the work.
+/// A1: the closure forms of sets and quorums return `Lost` if a member, or a majority, was taken by force during the work.
 #[tokio::test]
 async fn run_under_a_set_or_a_quorum_that_is_taken_by_force_is_not_ok() {
     let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
@@ -126,7 +128,7 @@ async fn run_under_a_set_or_a_quorum_that_is_taken_by_force_is_not_ok() {
     assert_lost(guard.run(async { take_by_force(&servers) }).await, "q", LostReason::NotOwner);
 }
 
-/// A1: the blocking closure forms say `Lost` if the lock was lost under the work.
+/// A1: the blocking closure forms return `Lost` if the lock was lost during the work.
 #[test]
 fn blocking_work_under_a_lost_lock_is_not_ok() {
     let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
@@ -151,7 +153,7 @@ fn blocking_work_under_a_lost_lock_is_not_ok() {
     assert_eq!(permits.available().unwrap(), 1);
 }
 
-/// A1: work under a lock that was valid to its end is `Ok`, even if the release could not be confirmed.
+/// A1: work under a lock that was valid to the end returns `Ok`, even if the server did not confirm the release.
 #[tokio::test]
 async fn work_under_a_valid_lock_is_ok_though_nobody_confirms_the_release() {
     let server = RedisServer::start();
@@ -168,7 +170,7 @@ async fn work_under_a_valid_lock_is_ok_though_nobody_confirms_the_release() {
     assert_eq!(guard.run(work(&guard)).await.unwrap(), 42);
 }
 
-/// What a service's own functions return: its errors, and the lock's.
+/// The errors of a service's own functions: its own and the lock's.
 #[derive(Debug)]
 enum Failed {
     Work(&'static str),
@@ -181,7 +183,7 @@ impl From<Error> for Failed {
     }
 }
 
-/// E3: work that can fail has one `Result` in every form, its own error among them, and the lock is free after it.
+/// E3: fallible work returns a single `Result` in every form, with its own error as a variant. The lock is free afterwards.
 #[tokio::test]
 async fn e03_work_that_can_fail_has_one_result() {
     let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
@@ -218,7 +220,7 @@ async fn e03_work_that_can_fail_has_one_result() {
     }
 }
 
-/// E3: the loss of a lock comes before whatever the work has said.
+/// E3: the loss of a lock overrides the result of the work.
 #[tokio::test]
 async fn e03_a_loss_is_the_error_of_work_that_failed_too() {
     let server = RedisServer::start();
@@ -235,7 +237,7 @@ async fn e03_a_loss_is_the_error_of_work_that_failed_too() {
     assert!(second.unwrap().is_valid());
 }
 
-/// E3: the same for threads.
+/// E3: fallible work has the same result on threads.
 #[test]
 fn e03_threads_have_one_result_too() {
     let server = RedisServer::start();
@@ -253,7 +255,7 @@ fn e03_threads_have_one_result_too() {
     assert_eq!(permits.available().unwrap(), 1);
 }
 
-/// E3: work that waits for its lock up to a given time is not begun if another has the lock then, in every form.
+/// E3: work with a limited wait does not begin if another owner still has the lock, in every form.
 #[tokio::test]
 async fn e03_work_that_waits_in_vain_is_not_begun() {
     let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
@@ -280,7 +282,7 @@ async fn e03_work_that_waits_in_vain_is_not_begun() {
     }
 }
 
-/// E3: it waits as long as it may, its errors are the work's own, and a loss is told.
+/// E3: work with a limited wait gets the lock within its time. Its errors are its own, and a loss is reported.
 #[tokio::test]
 async fn e03_work_that_waits_in_time_is_as_any_other() {
     let server = RedisServer::start();
@@ -305,7 +307,7 @@ async fn e03_work_that_waits_in_time_is_as_any_other() {
     assert!(gone(&server, "r").await);
 }
 
-/// E3: the same for threads.
+/// E3: work with a limited wait behaves the same on threads.
 #[test]
 fn e03_threads_wait_for_their_work_too() {
     let server = RedisServer::start();

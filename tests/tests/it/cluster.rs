@@ -1,5 +1,6 @@
-//! Clusters (rows T8 to T14 of docs/reliability.md): real nodes that are killed, stopped, replaced, and whose slots move,
-//! and nodes that say what a test wants.
+//! Clusters (rows T8 to T14 of docs/reliability.md).
+//!
+//! Real nodes are killed, stopped and replaced, and their slots move. Fake nodes send the replies of a test.
 
 use std::io;
 use std::num::NonZeroU32;
@@ -28,7 +29,7 @@ async fn t8_the_slots_of_a_killed_node_are_served_by_its_replica() {
     let name = load.name(0);
     let victim = cluster.owner_of_key(&name);
     cluster.nodes_mut()[victim].kill();
-    // The other shards go on meanwhile.
+    // The other shards continue meanwhile.
     let elsewhere = (0..LOCKS).find(|lock| cluster.owner_of_key(&load.name(*lock)) != victim).unwrap();
     assert!(load.goes_on(elsewhere).await);
     assert!(load.goes_on(0).await, "no service after the failover");
@@ -42,7 +43,7 @@ async fn t8_the_slots_of_a_killed_node_are_served_by_its_replica() {
 async fn t8_waiters_follow_their_lock_to_the_replica_and_held_locks_are_asked_after() {
     let mut cluster = Cluster::start(3, 1, &Settings::default());
     let here = connect(&cluster.url(), LEASE).await.unwrap();
-    // However long the nodes take to agree, the waiter asks until they have.
+    // The waiter polls until the nodes agree, which may take long.
     let there = LockManager::builder(&cluster.url()).watchdog_lease(LEASE);
     let there = there.configure(|config| config.response_timeout = NO_HANG).connect().await.unwrap();
     let guard = here.lock("orders").acquire().await.unwrap();
@@ -53,7 +54,7 @@ async fn t8_waiters_follow_their_lock_to_the_replica_and_held_locks_are_asked_af
     });
     let waits = || cluster.nodes()[victim].cli(&["PUBSUB", "SHARDNUMSUB", CHANNEL]).contains('1');
     assert!(eventually(NO_HANG, async || waits()).await, "it listens by shard");
-    // The grant has reached the replica: WAIT says so.
+    // WAIT confirms that the grant has reached the replica.
     let node = here
         .client()
         .nodes()
@@ -83,7 +84,7 @@ async fn t8_a_stopped_node_is_left_and_not_used_when_it_comes_back() {
         loop {
             match locks.lock("orders").acquire().await {
                 Ok(guard) => return guard,
-                // Nobody serves the slot for longer than a call may take.
+                // The slot may be unserved for longer than a call may take.
                 Err(error) => assert_ne!(error.outcome(), Outcome::Rejected, "{error}"),
             }
         }
@@ -96,7 +97,7 @@ async fn t8_a_stopped_node_is_left_and_not_used_when_it_comes_back() {
     guard.release().await.unwrap();
 }
 
-/// E8: a call that is sent from node to node ends by its deadline and tells of the redirections.
+/// E8: a call that nodes redirect to each other ends by its deadline and reports the redirections.
 #[tokio::test]
 async fn t9_nodes_that_name_each_other_are_not_asked_in_a_tight_circle() {
     let ring =
@@ -128,7 +129,7 @@ async fn t9_nor_are_they_asked_for_messages_in_a_tight_circle() {
     );
 }
 
-/// E8: redirections that lead nowhere are followed so many times at most, and told at the deadline.
+/// E8: the client follows invalid redirections a limited number of times, and reports them at the deadline.
 #[tokio::test]
 async fn t9_redirections_that_make_no_sense_are_bounded_and_told() {
     let senseless = [
@@ -160,14 +161,14 @@ async fn t9_redirections_that_make_no_sense_are_bounded_and_told() {
     }
 }
 
-/// How a call ends that may take a second.
+/// Returns the error of a call with a deadline of a second.
 async fn ask_for_a_second(client: &Client) -> Error {
     let deadline = CallOptions::by(client.config().timer.now() + Duration::from_secs(1));
     client.call_with(&Command::new("GET").arg("key"), deadline).await.unwrap_err()
 }
 
-/// The redirection is the error. If the deadline has passed before another attempt, the error says so; if it has cut that one off, nobody
-/// knows what became of it. Both name the redirection before; tests in virtual time tell the three apart.
+/// The redirection is the error, if the deadline has passed before another attempt. If the deadline cut an attempt off, the outcome is
+/// unknown. Both errors name the redirection. Tests in virtual time distinguish the cases.
 fn assert_tells_of(code: &str, error: &Error) {
     let (refused, unknown) =
         (error.outcome() == Outcome::Rejected, error.outcome() == Outcome::MaybeExecuted);
@@ -181,7 +182,7 @@ async fn t9_a_redirection_without_a_host_means_the_same_host() {
         if number == 0 { format!("-MOVED {slot} :{}\r\n", ports[1]) } else { "+OK\r\n".to_owned() }
     });
     let client = Client::connect(ring.config()).await.unwrap();
-    // Whichever owns the key's slot: the first sends us to the second, which answers.
+    // Covers both owners: the first node redirects us to the second node, which replies.
     for key in ["a", "b", "c", "d", "e", "f"] {
         assert_eq!(client.call(&Command::new("GET").arg(key)).await.unwrap().as_bytes(), Some(&b"OK"[..]));
     }
@@ -195,7 +196,7 @@ async fn t10_a_lock_on_its_way_is_found_where_it_is() {
     let guard = locks.lock(name).acquire().await.unwrap();
     let to = 1 - cluster.owner_of(slot);
     cluster.begin_move(slot, to);
-    // A lock that is not there yet is made where the slot goes (ASK); the one that is there stays until it is moved.
+    // A new lock is created on the target node (ASK). An existing lock stays on its node until it is migrated.
     let made = locks.lock("{orders}:new").acquire().await.unwrap();
     assert_eq!(cluster.nodes()[to].cli(&["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]), "1");
     renewed(&guard).await;
@@ -222,12 +223,12 @@ async fn t11_several_keys_of_a_slot_on_its_way_are_waited_for() {
     let to = 1 - cluster.owner_of(slot);
     cluster.begin_move(slot, to);
     assert_eq!(cluster.migrate_keys(slot, to, 1), 1);
-    // One key is here and the other is there: TRYAGAIN.
+    // The keys are on different nodes, so the reply is TRYAGAIN.
     let both = Script::new("return redis.call('exists', KEYS[1]) + redis.call('exists', KEYS[2])", 2, 0);
     let params = ["{t11}a".into(), "{t11}b".into()];
     let options = CallOptions::by(client.config().timer.now() + Duration::from_millis(100));
     let error = client.eval_with(&both, &params, options).await.unwrap_err();
-    // The deadline may also pass while an attempt is under way.
+    // The deadline may also pass during an attempt.
     assert!(error.code() == Some("TRYAGAIN") || error.kind() == ErrorKind::Timeout, "{error}");
     let call = client.eval(&both, &params);
     let move_on = async {
@@ -250,7 +251,7 @@ async fn t11_the_leases_of_a_slot_on_its_way_are_all_renewed() {
     let to = 1 - cluster.owner_of(slot);
     cluster.begin_move(slot, to);
     assert_eq!(cluster.migrate_keys(slot, to, 5), 5);
-    // A script with keys of both halves is refused; each by itself is not.
+    // A node rejects a script with keys on both nodes, but not scripts with a single key.
     for guard in &guards {
         renewed(guard).await;
         renewed(guard).await;
@@ -263,13 +264,13 @@ async fn t11_the_leases_of_a_slot_on_its_way_are_all_renewed() {
     }
 }
 
-/// A release that no task waits for follows its key to the node that has it already, while the slot is still on its way there.
+/// The release of a dropped guard follows its key to the node that already has it, while the slot still moves.
 #[tokio::test]
 async fn t11_a_dropped_guard_is_released_where_its_key_has_gone() {
     let cluster = Cluster::start(2, 0, &Settings::default());
     let locks = connect(&cluster.url(), LEASE).await.unwrap();
     let slot = slot_of(b"t11");
-    // Longer than anybody waits for the test, so that it is not the lease that frees it.
+    // Longer than the test runs, so that the lock cannot expire.
     let lock = locks.lock("{t11}").with_lease(Duration::from_secs(600));
     let guard = lock.acquire().await.unwrap();
     let to = 1 - cluster.owner_of(slot);
@@ -295,8 +296,8 @@ async fn t11_all_that_belongs_to_a_lock_is_in_one_slot_whatever_its_name() {
     }
 }
 
-/// B4: in a cluster a name whose channel is in another slot is refused, unless messages go everywhere: then it works, and a
-/// release wakes its waiters.
+/// B4: in a cluster, a name whose channel is in another slot is refused, unless messages go to all nodes. With such messages the name
+/// works, and a release wakes its waiters.
 #[tokio::test]
 async fn a_name_without_a_usable_hash_tag_is_refused_where_its_release_could_not_be_told() {
     let cluster = Cluster::start(2, 0, &Settings::default());
@@ -319,7 +320,7 @@ async fn a_name_without_a_usable_hash_tag_is_refused_where_its_release_could_not
         let waiter = tokio::spawn(async move { lock.acquire().await });
         assert!(eventually(NO_HANG, async || everywhere.metrics().waiting == 1).await);
         guard.release().await.unwrap();
-        // Without a message the waiter would ask again after 5 s.
+        // Without a message, the waiter would poll after 5 s.
         let woken = timeout(Duration::from_secs(4), waiter).await.expect("woken").unwrap();
         woken.unwrap().release().await.unwrap();
     }
@@ -345,7 +346,7 @@ async fn t12_while_nobody_serves_a_slot_calls_wait_until_their_deadline() {
     cluster.nodes_mut()[victim].kill();
     let error = locks.lock("orders").try_acquire().await.unwrap_err();
     assert!(!error.to_string().is_empty());
-    // Not the whole cluster is down.
+    // The rest of the cluster is up.
     locks.lock(&other).acquire().await.unwrap().release().await.unwrap();
     cluster.nodes_mut()[victim].restart();
     let back = async || locks.lock("orders").try_acquire().await.is_ok_and(|guard| guard.is_some());
@@ -438,7 +439,7 @@ async fn t14_a_clean_node_in_the_place_of_another_is_not_taken_for_it() {
     let locks = connect(&cluster.url(), SHORT).await.unwrap();
     let guard = locks.lock("orders").acquire().await.unwrap();
     let victim = cluster.owner_of_key("orders");
-    // Redis 7.0 never fails such a node over: the others drop its address and go on waiting for it.
+    // Redis 7.0 never fails over such a node. The other nodes drop its address and keep waiting for it.
     cluster.replace(victim);
     timeout(NO_HANG, guard.lost()).await.expect("nobody answers for the slot, so its leases end");
     assert!(!guard.is_valid());
@@ -449,7 +450,7 @@ async fn t14_a_clean_node_in_the_place_of_another_is_not_taken_for_it() {
     assert!(eventually(NO_HANG, served).await, "the clean node's scripts are loaded anew");
 }
 
-/// D2: beside processes that know no sharded pub/sub, as Redisson before 3.28, `ShardedPubSub::Off` wakes them and us.
+/// D2: with `ShardedPubSub::Off`, we notify processes without sharded pub/sub, such as Redisson before 3.28, and they notify us.
 #[tokio::test]
 async fn without_sharded_pubsub_a_cluster_wakes_those_who_know_none_and_is_woken_by_them() {
     let cluster = Cluster::start(3, 0, &Settings::default());
@@ -460,7 +461,7 @@ async fn without_sharded_pubsub_a_cluster_wakes_those_who_know_none_and_is_woken
     let owner = cluster.owner_of_key("orders");
     let (here, there) = (&cluster.nodes()[owner], &cluster.nodes()[(owner + 1) % 3]);
 
-    // Their waiter listens at any node: the bus of the cluster carries messages to all.
+    // Their waiter subscribes at any node, because the bus of the cluster carries messages to all nodes.
     for node in [here, there] {
         let guard = lock.acquire().await.unwrap();
         let mut theirs = node.connect().unwrap();
@@ -472,7 +473,7 @@ async fn without_sharded_pubsub_a_cluster_wakes_those_who_know_none_and_is_woken
         assert_eq!(theirs.read_reply().unwrap().to_string(), format!("message\n{CHANNEL}\n0"));
     }
 
-    // Their holder publishes where the lock is, as their script does, or anywhere.
+    // Their holder publishes on the lock's node, as their script does, or on any node.
     for node in [here, there] {
         assert_eq!(here.cli(&["HSET", "orders", "8a3ba4a9-51d9-4eb3-a2ee-7a3ba0dfd9f4:1", "1"]), "1");
         assert_eq!(here.cli(&["PEXPIRE", "orders", "60000"]), "1");
@@ -496,7 +497,7 @@ async fn a_single_connection_says_how_to_reach_a_cluster() {
     assert!(error.kind() == ErrorKind::Unsupported && error.detail().contains("redis+cluster://"), "{error}");
 }
 
-/// Two nodes that share all slots, and answer every call by what a test says.
+/// Two nodes that share all slots, and reply to every call as a test says.
 struct Ring {
     nodes: Vec<FakeServer>,
     asked: Arc<AtomicUsize>,
@@ -560,7 +561,7 @@ impl Ring {
     }
 }
 
-/// Tasks that take and release locks in many slots until they are told to end.
+/// Tasks that take and release locks in many slots until the end of the test.
 struct Load {
     served: Arc<Vec<AtomicUsize>>,
     errors: Arc<Mutex<Vec<Error>>>,
@@ -617,7 +618,7 @@ impl Load {
     }
 }
 
-/// Waits until the lease was extended from now on.
+/// Waits until the watchdog renews the lease.
 async fn renewed(guard: &wheellock::Guard) {
     let before = guard.valid_until();
     let renewed = eventually(NO_HANG, async || guard.valid_until() > before || !guard.is_valid()).await;
@@ -627,14 +628,14 @@ async fn renewed(guard: &wheellock::Guard) {
 const LOCKS: usize = 8;
 /// The channel of the lock `orders`.
 const CHANNEL: &str = "redisson_lock__channel:{orders}";
-/// Renewed every 5 s: what happens sooner happened without waiting for that.
+/// The watchdog renews it every 5 s. An event before that did not need a renewal.
 const LEASE: Duration = Duration::from_secs(15);
-/// Renewed every 300 ms.
+/// The watchdog renews it every 300 ms.
 const SHORT: Duration = Duration::from_millis(900);
-/// A failover takes two seconds and a half here, and several times as long on a busy machine.
+/// A failover takes two seconds and a half in these tests, and several times as long on a busy machine.
 const NO_HANG: Duration = Duration::from_secs(30);
 
-/// What belongs to a lock of whatever kind is in its slot, and its messages reach those who wait.
+/// The keys of every kind are in the lock's slot, and its messages reach the waiters.
 #[tokio::test]
 async fn every_kind_works_in_a_cluster() {
     let cluster = Cluster::start(3, 0, &Settings::default());
@@ -659,7 +660,7 @@ async fn every_kind_works_in_a_cluster() {
             let guard = waiting.await.unwrap().unwrap().expect("it is told");
             assert_eq!(guard.release().await.unwrap(), wheellock::Released::Released);
         }
-        // A reader in a writer's way, on another manager.
+        // A reader blocks a writer of another manager.
         let (near, far) = (locks.read_write_lock(name), others.read_write_lock(name));
         let reading = near.read().acquire().await.unwrap();
         let write = far.write();
@@ -715,7 +716,7 @@ async fn every_kind_works_in_a_cluster() {
         locks.count_down_latch("odd}").try_set_count(one).await,
         Err(LockError::NoCommonSlot { .. })
     ));
-    // What no slot could hold together is refused before anything is sent.
+    // A name that no slot can hold together is refused before a request is sent.
     for lock in [locks.fair_lock("odd}"), locks.read_write_lock("odd{").read()] {
         assert!(matches!(lock.try_acquire().await, Err(LockError::NoCommonSlot { .. })));
     }

@@ -1,5 +1,6 @@
-//! The codec against a real server, with nothing in between: what `DEBUG PROTOCOL` sends of every type decodes as it should,
-//! however it is cut, and what the encoder sends arrives byte for byte.
+//! The codec against a real server, without a client.
+//!
+//! All types of `DEBUG PROTOCOL` decode correctly, however the bytes are cut. The encoder's bytes arrive unchanged.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -34,7 +35,7 @@ fn debug_protocol_of_every_type() {
         ("true", Value::Boolean(true), Value::Integer(1)),
         ("false", Value::Boolean(false), Value::Integer(0)),
         ("bignum", Value::BigNumber(bignum.into()), text(bignum)),
-        // The attribute is skipped and the reply is what follows it; RESP2 has none.
+        // The decoder skips the attribute and returns the value after it. RESP2 does not have attributes.
         (
             "attrib",
             text("Some real reply following the attribute"),
@@ -46,7 +47,7 @@ fn debug_protocol_of_every_type() {
         assert_eq!(resp2.call(&command), [Frame::Reply(in_resp2)], "{kind} in RESP2");
     }
 
-    // The push comes first, in the same write, and is no reply.
+    // The push comes first, in the same write, and does not count as a reply.
     let push = Push::new(vec![text("server-cpu-usage"), Value::Integer(42)]).unwrap();
     let reply = text("Some real reply following the push reply");
     let frames = resp3.calls(&Command::new("DEBUG").arg("PROTOCOL").arg("push"), 2);
@@ -133,7 +134,7 @@ impl Wire {
         }
     }
 
-    /// Sends a command and reads the one frame that answers it; a subscription's is a push.
+    /// Sends a command and reads the frame of its reply. For a subscription, this frame is a push.
     fn call(&mut self, command: &Command<'_>) -> Vec<Frame> {
         self.calls(command, 1)
     }
@@ -149,7 +150,7 @@ impl Wire {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// Reads so many frames, and nothing after them. What came is decoded again in single bytes, with the same result.
+    /// Reads `count` frames, and checks that no frame follows. Decodes the bytes again one by one, with the same result.
     fn receive(&mut self, count: usize) -> Vec<Frame> {
         let mut decoder = Decoder::new(Limits::default());
         let (mut buf, mut captured, mut frames) = (BytesMut::new(), Vec::new(), Vec::new());

@@ -1,4 +1,6 @@
-//! Contenders of a process whose tasks never stop wanting a lock: each of them has its turns, listening or not.
+//! Contenders of a process whose tasks always want a lock.
+//!
+//! Every contender has its turns, subscribed or not.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +13,7 @@ use wheellock_tests::locks::{PATIENCE, WOKEN, manager};
 use wheellock_tests::{RedisServer, eventually};
 
 const HOLD: Duration = Duration::from_millis(1);
-/// A lock that is free for so long while a listener waits was left free without a message.
+/// A lock that is free for this long beside a waiting subscriber was left free without a message.
 const SILENT: Duration = Duration::from_millis(30);
 
 /// Returns the turns of a contender beside `processes` of four tasks, as soon as it has had `wanted`.
@@ -35,7 +37,7 @@ async fn turns(server: &RedisServer, contender: Contender, kind: Kind, processes
     had
 }
 
-/// Asserts that each of these contenders has turns. They contend at the same time, each for a lock of its own.
+/// Asserts that each of these contenders has turns. They contend at the same time, each for a separate lock.
 async fn each_has_turns(kind: Kind, contenders: &[Contender], processes: usize) {
     let server = Arc::new(RedisServer::builder().tcp().start());
     let mut running = JoinSet::new();
@@ -58,7 +60,7 @@ async fn contenders_have_turns_beside_hot_process() {
     }
 }
 
-/// Listeners have their turns in any case. They would end an opening of which they heard.
+/// Subscribers have their turns in any case. A subscriber that is notified of an opening would end it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pollers_have_turns_beside_hot_processes() {
     each_has_turns(Kind::Plain, &[Contender::Try, Contender::Spin, Contender::Foreign], 2).await;
@@ -68,7 +70,7 @@ async fn pollers_have_turns_beside_hot_processes() {
     each_has_turns(Kind::Fair, &[Contender::Backoff], 2).await;
 }
 
-/// An opening without a message ends with the next release of its process. If no task of that wants the lock any more, there is none.
+/// The next release of the same process ends a silent opening. Without a task that wants the lock, there is no such release.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn listener_is_notified_when_silent_opening_is_abandoned() {
     let server = RedisServer::builder().tcp().start();
@@ -95,7 +97,7 @@ async fn listener_is_notified_when_silent_opening_is_abandoned() {
     listener.end().await.unwrap();
 }
 
-/// Their other users poll, and leave no mark.
+/// Other users of simple locks poll, and leave no mark.
 #[tokio::test]
 async fn simple_locks_are_not_handed_over() {
     let server = RedisServer::start();

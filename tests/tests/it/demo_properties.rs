@@ -1,4 +1,6 @@
-//! The properties that `cargo xtask demo` shows, as tests: real servers, real processes where it matters.
+//! The properties of `cargo xtask demo`, as tests.
+//!
+//! Uses real servers, and real processes where they matter.
 
 use std::fs;
 use std::process::Command;
@@ -30,7 +32,7 @@ async fn the_watchdog_keeps_a_long_hold_alive() {
     let mut holder = worker(&server, SHORT_LEASE);
     assert_eq!(holder.ask(&Request::Acquire).unwrap().what, Outcome::Acquired);
 
-    // Renewed every third of the lease: more than nine renewals are more than three leases.
+    // The watchdog renews after a third of the lease, so more than nine renewals span more than three leases.
     let (mut previous, mut renewals, mut lapsed) = (ttl(&server), 0, false);
     let renewed = poll_until(LONG, || {
         let now = ttl(&server);
@@ -51,7 +53,7 @@ async fn the_watchdog_keeps_a_long_hold_alive() {
 fn a_killed_holder_is_succeeded_when_its_lease_ends() {
     let server = RedisServer::start();
     let mut holder = worker(&server, SHORT_LEASE);
-    // The successor's own lease is long: were it to poll by that, the answer would come too late.
+    // The successor's own lease is long. If it polled by that lease, it would be too late.
     let mut successor = worker(&server, LEASE);
     assert_eq!(holder.ask(&Request::Acquire).unwrap().what, Outcome::Acquired);
     let dead = server.cli(&["HKEYS", NAME]);
@@ -118,7 +120,7 @@ async fn try_acquire_for_gives_up_but_not_early() {
     let wait = Duration::from_millis(200);
     let start = Instant::now();
     assert!(locks.lock(NAME).try_acquire_for(wait).await.unwrap().is_none());
-    // The round trips at the end may come off the wait, never be added to it.
+    // The last round trips may shorten the wait, but must not extend it.
     assert!(start.elapsed() >= wait / 2, "gave up after {:?}", start.elapsed());
     assert!(held.is_valid());
     assert_eq!(held.release().await.unwrap(), Released::Released);
@@ -133,7 +135,7 @@ async fn a_fixed_lease_ends_by_itself_and_the_release_says_so() {
     tokio::time::timeout(LONG, guard.lost()).await.unwrap();
     assert!(!guard.is_valid());
     assert!(poll_until(LONG, || server.cli(&["EXISTS", NAME]) == "0"));
-    // Somebody else has it now; the late release must not take it away.
+    // Another owner has the lock now; the late release must not free it.
     let next = locks.lock(NAME).try_acquire().await.unwrap().unwrap();
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
     assert_eq!(server.cli(&["EXISTS", NAME]), "1");
@@ -162,14 +164,14 @@ fn worker(server: &RedisServer, lease: Duration) -> Worker {
     Worker::spawn(program, &server.url(), NAME, lease).unwrap()
 }
 
-/// The key's remaining milliseconds; negative if there is none.
+/// Returns the key's remaining milliseconds, or a negative number without a key.
 fn ttl(server: &RedisServer) -> i64 {
     server.cli(&["PTTL", NAME]).parse().unwrap()
 }
 
-/// Until somebody listens for the release, and has looked at the lock since.
+/// Waits until a waiter has subscribed to the release and has polled the lock since.
 fn wait_for_a_waiter(server: &RedisServer) {
-    // Both attempts that precede the sleep; whoever looks once more has not slept yet.
+    // Counts both attempts before the wait. A waiter that still has to poll is not asleep yet.
     let channel = format!("redisson_lock__channel:{{{NAME}}}");
     assert!(poll_until(LONG, || server.cli(&["PUBSUB", "NUMSUB", &channel]).ends_with("\n1")));
     let refused = || server.cli(&["INFO", "commandstats"]);
@@ -180,11 +182,11 @@ fn wait_for_a_waiter(server: &RedisServer) {
     assert!(poll_until(LONG, || calls(&refused()) >= 3), "{}", refused());
 }
 
-/// Every test has a server of its own, so one name does for all.
+/// Every test has a separate server, so all tests can use the same name.
 const NAME: &str = "orders:42";
 /// Redisson's default.
 const LEASE: Duration = Duration::from_secs(30);
-/// Short enough to see many renewals, long enough for a busy machine to make them.
+/// Short enough for many renewals, and long enough for a busy machine to send them.
 const SHORT_LEASE: Duration = Duration::from_millis(1500);
-/// Long enough for anything that happens at all.
+/// Long enough for every event of these tests.
 const LONG: Duration = Duration::from_secs(30);

@@ -1,5 +1,6 @@
-//! Grants and renewals that other servers have to acknowledge: row T6 of docs/reliability.md, and what follows from it, on
-//! real replicas.
+//! Grants and renewals that replicas have to acknowledge.
+//!
+//! Covers row T6 of docs/reliability.md and its consequences, on real replicas.
 
 use std::time::{Duration, Instant};
 
@@ -21,8 +22,8 @@ async fn durable(url: &str, durability: Durability) -> LockManager {
     builder(url, durability).connect().await.unwrap()
 }
 
-/// A primary and so many replicas that acknowledge what they get: for up to a second after it is linked, a replica that was
-/// synchronized without a file is sent nothing (`repl_start_cmd_stream_on_ack` in replication.c of Redis 7.0).
+/// Starts a primary and `replicas` replicas that acknowledge writes. After a diskless sync, a primary may send a linked replica no writes
+/// for up to a second (`repl_start_cmd_stream_on_ack` in replication.c of Redis 7.0).
 fn following(replicas: usize, settings: &Settings) -> Replicas {
     let servers = Replicas::start(replicas, settings);
     let mut cli = servers.primary().connect().unwrap();
@@ -36,7 +37,7 @@ fn replicas(count: usize) -> Replicas {
     following(count, &Settings::default())
 }
 
-/// All replicas are stopped in their tracks.
+/// Starts a primary and stops all its replicas.
 fn paused(count: usize) -> Replicas {
     let servers = replicas(count);
     servers.replicas().for_each(RedisServer::pause);
@@ -59,7 +60,7 @@ async fn t06_without_a_replica_nothing_is_granted_and_with_one_again_everything_
         let error = locks.lock("a").try_acquire().await.unwrap_err();
         assert!(matches!(error, Error::NotReplicated { acked: 0, wanted: 1, .. }), "{error}");
         assert_eq!(error.outcome(), Outcome::MaybeExecuted);
-        // The release was queued before the error was returned, so it comes before whatever is asked now.
+        // The release was queued before the error was returned, so it precedes all later requests.
         assert!(!locks.lock("a").is_locked().await.unwrap());
         assert_eq!(locks.metrics().not_replicated, 1);
         assert_eq!((locks.metrics().acquires, locks.metrics().held), (0, 0));
@@ -78,7 +79,7 @@ async fn one_replica_of_two_is_enough_for_one_and_not_for_two() {
     let two = durable(&servers.primary().url(), Durability::Replicas(2)).await;
     drop(two.lock("two").acquire().await.unwrap());
     servers.replicas().next().unwrap().pause();
-    // Ten that had to wait for the other replica would take longer than one may.
+    // If the ten had to wait for the other replica, they would take longer than a single wait may.
     let began = Instant::now();
     for _ in 0..10 {
         drop(one.lock("one").acquire().await.unwrap());
@@ -92,7 +93,7 @@ async fn one_replica_of_two_is_enough_for_one_and_not_for_two() {
 async fn many_at_once_share_the_wait_and_held_locks_live_on() {
     let servers = replicas(1);
     let url = servers.primary().url();
-    // Its third is long beside what a crowd may block the connection for.
+    // A third of it is long compared to the time that the crowd may block the connection.
     let locks = builder(&url, Durability::Replicas(1)).watchdog_lease(12 * TIMEOUT).connect().await.unwrap();
     let kept = locks.lock("kept").acquire().await.unwrap();
     let other = LockManager::connect(&url).await.unwrap();
@@ -107,7 +108,7 @@ async fn many_at_once_share_the_wait_and_held_locks_live_on() {
             (began.elapsed(), error)
         });
     }
-    // Whoever needs no replica is not kept waiting by those who do.
+    // A caller that does not need replicas must not wait for callers that do.
     drop(other.lock("other").acquire().await.unwrap());
     while let Some(ended) = crowd.join_next().await {
         let (took, error) = ended.unwrap();
@@ -220,7 +221,7 @@ async fn a_connection_that_breaks_before_its_wait_never_makes_a_grant_of_it() {
     let servers = replicas(1);
     let proxy = Proxy::before(servers.primary());
     let locks = durable(&proxy.url(), Durability::Replicas(1)).await;
-    // The script is executed and answered; the wait finds another connection, on which nothing was written.
+    // The server executes the script and replies. WAIT then uses a new connection without writes.
     let cut = || Rule::new(Direction::ToServer, At::Command("WAIT", 0), Fault::Rst);
     let newest = || proxy.counts().accepted - 1;
     proxy.rule(cut().only_on(newest()));
@@ -234,7 +235,7 @@ async fn a_connection_that_breaks_before_its_wait_never_makes_a_grant_of_it() {
     assert!(matches!(error, Error::NotReplicated { acked: 0, wanted: 1, .. }), "{error}");
     assert_eq!(proxy.counts().faults, 2);
 
-    // However often.
+    // Repeated failures.
     servers.replicas().for_each(RedisServer::resume);
     proxy.rule(cut());
     let error = locks.lock("a").acquire().await.unwrap_err();
@@ -281,7 +282,7 @@ async fn a_grant_that_is_taken_back_keeps_no_lock_that_had_vanished_for_its_olde
     assert!(gone(servers.primary(), "a").await);
 }
 
-/// Where a slot on its way is concerned, the key's owner is not the one who granted.
+/// While a slot moves, the key's owner may differ from the node that granted the lock.
 #[tokio::test]
 async fn in_a_cluster_the_replicas_of_the_node_that_granted_have_to_acknowledge() {
     let cluster = Cluster::start(2, 1, &Settings::default());
@@ -327,7 +328,7 @@ async fn a_server_without_replicas_is_told_about_when_connecting_and_grants_noth
     assert!(refused.to_string().contains("NOPERM"), "{refused}");
 }
 
-/// WAITAOF came with Redis 7.2.
+/// Redis 7.2 introduced WAITAOF.
 #[tokio::test]
 async fn what_is_granted_is_on_disk_where_the_server_knows_waitaof() {
     let connect = async |server: &RedisServer| builder(&server.url(), DISK).connect().await;
@@ -343,7 +344,7 @@ async fn what_is_granted_is_on_disk_where_the_server_knows_waitaof() {
     guard.renew().await.unwrap();
     assert_eq!(guard.release().await.unwrap(), Released::Released);
 
-    // Nobody flushes it to disk now.
+    // From now on, the server does not flush its file to disk.
     assert_eq!(server.cli(&["CONFIG", "SET", "appendfsync", "no"]), "OK");
     let error = locks.lock("a").acquire().await.unwrap_err();
     assert!(matches!(error, Error::NotReplicated { acked: 0, wanted: 1, .. }), "{error}");
@@ -362,7 +363,7 @@ async fn disks_of_replicas_count_beside_the_primarys_own() {
     if servers.primary().cli(&["WAITAOF", "0", "0", "1"]).starts_with("(error)") {
         return;
     }
-    // A replica's file begins some time after its data has arrived.
+    // A replica starts its file some time after its data has arrived.
     let mut cli = servers.primary().connect().unwrap();
     let both_disks = || {
         let _write = cli.query(&["SET", "anything", "1", "PX", "1"]).unwrap();
@@ -370,7 +371,7 @@ async fn disks_of_replicas_count_beside_the_primarys_own() {
     };
     assert!(poll_until(PATIENCE, both_disks));
     let locks = durable(&url, Durability::Aof { replicas: 1 }).await;
-    // A disk on which others write, too, may take longer than an acknowledgement is waited for.
+    // Other writers on the disk may make an acknowledgement late.
     assert!(eventually(PATIENCE, async || locks.lock("a").acquire().await.is_ok()).await);
     servers.replicas().for_each(RedisServer::pause);
     let error = locks.lock("a").acquire().await.unwrap_err();
@@ -378,6 +379,6 @@ async fn disks_of_replicas_count_beside_the_primarys_own() {
 }
 
 const DISK: Durability = Durability::Aof { replicas: 0 };
-/// For how long acknowledgements are waited for.
+/// The time limit of acknowledgements.
 const TIMEOUT: Duration = Duration::from_millis(500);
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);

@@ -1,4 +1,6 @@
-//! Leader election against real servers: who leads, who comes next, and what others see of it.
+//! Leader election against real servers.
+//!
+//! Tests the leader, its successor, and the view of observers.
 
 use std::process::Command;
 use std::time::Duration;
@@ -23,12 +25,12 @@ fn at(locks: &LockManager, place: &str) -> Election {
     locks.election(NAME).with_announcement(place)
 }
 
-/// What the observer says next.
+/// Returns the observer's next report.
 async fn next(observer: &mut Observer) -> Option<Leader> {
     timeout(WOKEN, observer.changed()).await.expect("a message comes").unwrap()
 }
 
-/// What the observer says until it says this.
+/// Returns the observer's reports up to the first that satisfies `is_it`.
 async fn until(observer: &mut Observer, is_it: impl Fn(Option<&Leader>) -> bool) -> Vec<Option<Leader>> {
     let mut seen = Vec::new();
     while !seen.last().is_some_and(|last: &Option<Leader>| is_it(last.as_ref())) {
@@ -88,7 +90,7 @@ async fn messages_wake_an_observer() {
     assert!(leadership.is_some());
 }
 
-/// What the observer, one of `locks`, says of something that happens when it has looked and sleeps.
+/// Returns the report of the observer, one of `locks`, after an event. The event happens when the observer has polled and sleeps.
 async fn woken_by(
     happens: impl Future<Output = ()>,
     locks: &LockManager,
@@ -103,7 +105,7 @@ async fn woken_by(
     tokio::join!(next(observer), then).0
 }
 
-/// Another process, which leads.
+/// Starts another process that leads.
 fn leading(server: &RedisServer) -> Worker {
     let command = Command::new(env!("CARGO_BIN_EXE_lock_worker"));
     let mut worker = Worker::spawn(command, &server.url(), &format!("fenced@{NAME}"), SHORT).unwrap();
@@ -124,7 +126,7 @@ async fn a_killed_leader_is_succeeded_within_one_lease() {
     let campaign = tokio::spawn(async move { election.campaign().await });
     assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
     worker.kill().unwrap();
-    // Without a message: by the end of the lease, before anybody asks from time to time.
+    // Without a message: at the end of the lease, before any regular poll.
     let leadership = timeout(WOKEN, campaign).await.expect("within a lease").unwrap().unwrap();
     assert!(leadership.token() > first.token());
     until(&mut observer, |leader| place(leader) == "here").await;
@@ -159,7 +161,7 @@ async fn who_resigns_wakes_the_next_at_once() {
     first.resign().await.unwrap();
     let second = timeout(WOKEN, campaign).await.expect("it is woken").unwrap().unwrap();
     assert!(second.is_leader() && second.token() > token);
-    // Dropping it resigns, too.
+    // Dropping the leadership resigns, too.
     let election = at(&here, "here");
     let campaign = tokio::spawn(async move { election.campaign().await });
     assert!(eventually(PATIENCE, async || here.metrics().waiting == 1).await);
@@ -201,7 +203,7 @@ async fn a_loss_is_told_before_another_leads() {
         let reason = leadership.lost().await;
         (reason, leadership)
     });
-    // It cannot renew any more, and nobody hears of it.
+    // The leader cannot renew any more, and other processes get no message about it.
     here.client().close().await;
     let next = timeout(PATIENCE, at(&there, "there").campaign()).await.unwrap().unwrap();
     assert!(told.is_finished(), "it still believes to lead");
@@ -221,7 +223,7 @@ async fn a_message_that_is_lost_costs_time_only() {
     let said = format!("{} {} silently", leadership.owner(), leadership.token());
     assert_eq!(server.cli(&["SET", ANNOUNCED, &said]), "OK");
     until(&mut observer, |leader| place(leader) == "silently").await;
-    // A new connection is a reason to look.
+    // After a reconnect, the observer polls.
     drop(leadership);
     assert!(gone(&server, NAME).await);
     until(&mut observer, |leader| leader.is_none()).await;
@@ -267,7 +269,7 @@ fn for_threads() {
     while place(observer.changed().unwrap().as_ref()) != "here" {}
     let election = there.election(NAME);
     assert!(election.try_campaign_for(Duration::from_millis(10)).unwrap().is_none());
-    // The same thread campaigns as another one would: a leadership is not reentrant.
+    // A leadership is not reentrant, so a campaign of the same thread counts like any other campaign.
     assert!(here.election(NAME).try_campaign().unwrap().is_none());
     let token = leadership.token();
     std::thread::scope(|scope| {

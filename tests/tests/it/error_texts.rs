@@ -1,6 +1,6 @@
 //! The page of error texts, `docs/errors.md`: each row is a situation and the text that it produces.
 //!
-//! A new row: produce the error in one of the sections, then run `cargo xtask errors`, which writes the page anew.
+//! To add a row, produce the error in a section, then run `cargo xtask errors`, which writes the page anew.
 
 mod calls;
 mod connecting;
@@ -19,12 +19,12 @@ struct Row {
     text: String,
 }
 
-/// Makes a row. `server` is an address that differs from run to run; the page calls it `db:6379`.
+/// Makes a row. `server` is an address that differs in each run; the page shows `db:6379`.
 fn row(situation: &'static str, server: impl Display, error: impl Display) -> Row {
     Row { situation, text: error.to_string().replace(&server.to_string(), "db:6379") }
 }
 
-/// Makes a row of an error that names no server.
+/// Makes a row of an error that does not name a server.
 fn fixed(situation: &'static str, error: impl Display) -> Row {
     Row { situation, text: error.to_string() }
 }

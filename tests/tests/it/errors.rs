@@ -1,4 +1,6 @@
-//! What errors say: one line that is enough by itself, a chain of causes that adds to it and repeats nothing, no secrets.
+//! The texts of errors.
+//!
+//! An error's line is complete in itself. The causes add facts to it, repeat no fact, and do not contain secrets.
 
 use std::io;
 use std::time::Duration;
@@ -13,7 +15,7 @@ use wheellock_tests::{RedisServer, eventually};
 const NO_HANG: Duration = Duration::from_secs(20);
 const LEASE: Duration = Duration::from_secs(30);
 
-/// The error and its causes.
+/// Returns the error and its causes.
 fn chain<'a>(error: &'a (dyn std::error::Error + 'static)) -> Vec<&'a (dyn std::error::Error + 'static)> {
     let mut chain = vec![error];
     while let Some(cause) = chain[chain.len() - 1].source() {
@@ -22,12 +24,12 @@ fn chain<'a>(error: &'a (dyn std::error::Error + 'static)) -> Vec<&'a (dyn std::
     chain
 }
 
-/// The line, and what each cause adds to it.
+/// Returns the error's line, and the lines of its causes.
 fn told(error: &(dyn std::error::Error + 'static)) -> Vec<String> {
     chain(error).iter().map(ToString::to_string).collect()
 }
 
-/// Every cause says something that was not said before it, and `once` stands there once.
+/// Asserts that every cause adds a new text, and that `once` occurs once.
 fn says_once(error: &(dyn std::error::Error + 'static), once: &str) {
     let told = told(error);
     for (place, cause) in told.iter().enumerate() {
@@ -44,7 +46,7 @@ fn io_kind(error: &(dyn std::error::Error + 'static)) -> Option<io::ErrorKind> {
     chain(error).into_iter().find_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind)
 }
 
-/// A9: each cause is said once, in the line as well as in the chain, and the chain keeps the kind of the system's error.
+/// A9: the line and the chain name each cause once, and the chain keeps the kind of the system's error.
 #[tokio::test]
 async fn a_cause_is_said_once() {
     let mut server = RedisServer::builder().tcp().start();
@@ -75,7 +77,7 @@ async fn a_cause_is_said_once() {
     says_once(&error, "Connection refused");
 }
 
-/// A9: what is no RESP is told once, with the place.
+/// A9: bytes that are not RESP are reported once, with their position.
 #[tokio::test]
 async fn a_protocol_error_is_said_once() {
     let server = FakeServer::start(|_, session| {
@@ -87,7 +89,7 @@ async fn a_protocol_error_is_said_once() {
     says_once(&error, "invalid RESP at byte 0");
 }
 
-/// A9: an error in the URL shows the URL without its secrets, once, and what is wrong with it.
+/// A9: an error in the URL shows the URL once, without its secrets, and names the mistake.
 #[tokio::test]
 async fn an_error_in_the_url_shows_where_it_is_and_no_secret() {
     let url = "redis://app:sesame@db.internal:70000/2";
@@ -100,7 +102,7 @@ async fn an_error_in_the_url_shows_where_it_is_and_no_secret() {
     }
 }
 
-/// A9: a call that failed because there is no connection says why there is none.
+/// A9: a call that failed for lack of a connection reports why there is no connection.
 #[tokio::test]
 async fn a_call_without_a_connection_says_why() {
     let server = RedisServer::builder().tcp().arg("requirepass", "sesame").start();
@@ -115,7 +117,7 @@ async fn a_call_without_a_connection_says_why() {
     assert!(text.ends_with("; it was not sent"), "{text}");
 }
 
-/// A9: a lease that could never be believed, or never be renewed in time, is refused before anything is sent.
+/// A9: a lease that cannot be valid, or cannot be renewed in time, is refused before a request is sent.
 #[tokio::test]
 async fn a_lease_that_cannot_work_is_refused_at_once() {
     let server = RedisServer::start();
@@ -142,7 +144,7 @@ async fn a_lease_that_cannot_work_is_refused_at_once() {
     assert!(eventually(NO_HANG, async || lock.try_acquire().await.unwrap().is_some()).await);
 }
 
-/// E3: what time may mend is told apart from what somebody has to change.
+/// E3: errors that time may cure differ from errors that need a change of the program or the server.
 #[tokio::test]
 async fn e03_a_server_that_is_away_is_unavailable_and_a_wrong_call_is_not() {
     let mut server = RedisServer::builder().tcp().start();

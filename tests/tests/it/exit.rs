@@ -1,4 +1,6 @@
-//! How programs end: what they held is released, by itself where destructors run and by `shutdown` everywhere.
+//! The ends of programs.
+//!
+//! Where destructors run, a program's locks are released automatically. `shutdown` releases them everywhere.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -13,19 +15,19 @@ use wheellock_tests::certificates::{Authority, leaf};
 use wheellock_tests::ending::{End, Ending, HELD, names};
 use wheellock_tests::{RedisServer, poll_until};
 
-/// B1: what a program holds when it ends is released, over TCP.
+/// B1: the locks of a program are released at its end, over TCP.
 #[test]
 fn what_a_program_holds_as_it_ends_is_released_over_tcp() {
     all_ends(&RedisServer::builder().tcp().start(), None);
 }
 
-/// B1: what a program holds when it ends is released, over a unix socket.
+/// B1: the locks of a program are released at its end, over a unix socket.
 #[test]
 fn what_a_program_holds_as_it_ends_is_released_over_a_unix_socket() {
     all_ends(&RedisServer::start(), None);
 }
 
-/// B1: what a program holds when it ends is released, through TLS.
+/// B1: the locks of a program are released at its end, through TLS.
 #[test]
 fn what_a_program_holds_as_it_ends_is_released_through_tls() {
     let authority = Authority::new("ours");
@@ -34,7 +36,7 @@ fn what_a_program_holds_as_it_ends_is_released_through_tls() {
     all_ends(&server, Some(&server.trusted_file()));
 }
 
-/// B1: guards that outlive their runtime are released, however they end, in a process that lives on.
+/// B1: guards that outlive their runtime are released, however they end, while the process continues.
 #[test]
 fn guards_that_outlive_their_runtime_are_released() {
     let server = RedisServer::start();
@@ -57,7 +59,7 @@ fn guards_that_outlive_their_runtime_are_released() {
     assert!(guards.iter().all(|guard| !guard.is_valid()));
 }
 
-/// Every kind of program, so many times each; none may leave a key.
+/// Runs every kind of program several times. No program may leave a key.
 fn all_ends(server: &RedisServer, trusted: Option<&Path>) {
     let rounds = std::env::var(ROUNDS).map_or(2, |rounds| rounds.parse().expect("a number of rounds"));
     let kinds: Vec<_> = LOCKS.into_iter().flat_map(Ending::all).collect();
@@ -91,7 +93,7 @@ struct Tally {
     keys: usize,
 }
 
-/// Runs one program; returns how many of its locks are still there a little while after its end.
+/// Runs a program. Returns the number of its locks that remain a little while after its end.
 fn run(server: &RedisServer, kind: &Ending, trusted: Option<&Path>, prefix: &str) -> usize {
     let mut program = kind.command(env!("CARGO_BIN_EXE_ending_program"), &server.url(), trusted, prefix);
     let ended = program.stderr(Stdio::piped()).output().expect("the program can be started");
@@ -109,7 +111,7 @@ fn run(server: &RedisServer, kind: &Ending, trusted: Option<&Path>, prefix: &str
     left.parse().unwrap()
 }
 
-/// How often each kind of program is run.
+/// The variable with the number of runs for each kind of program.
 const ROUNDS: &str = "WHEELLOCK_EXIT_ROUNDS";
 const LOCKS: [usize; 3] = [1, 3, 20];
 const AT_ONCE: usize = 4;

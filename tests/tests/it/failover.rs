@@ -1,5 +1,7 @@
-//! What a failover does to releases: the primary has confirmed them, and the one that takes over has not heard. Replicas are
-//! cut off, so that what is lost is chosen here.
+//! The releases that a failover loses.
+//!
+//! The primary has confirmed them, and the promoted replica does not know them. The tests cut replicas off, and so choose which releases
+//! are lost.
 
 use std::time::Duration;
 
@@ -10,7 +12,7 @@ use wheellock_tests::topology::{Cluster, Replicas, SentinelSet, Settings};
 use wheellock_tests::worker::connect;
 use wheellock_tests::{RedisServer, eventually};
 
-/// B2: releases that a failover lost are sent again to the server that takes over.
+/// B2: the library sends releases that a failover lost to the new primary again.
 #[tokio::test]
 async fn releases_that_a_failover_lost_are_repeated() {
     let mut set = SentinelSet::start(&Settings::default());
@@ -32,7 +34,7 @@ async fn releases_that_a_failover_lost_are_repeated() {
     told_no_loss(&here);
 }
 
-/// B2: the first server that takes over knows of a release; the second, which follows soon, does not, and is told all the same.
+/// B2: the first server that takes over knows a release, and the second, soon after, does not. It gets the release again.
 #[tokio::test]
 async fn what_one_server_knew_of_is_told_the_next_one_too() {
     let mut set = Replicas::start(2, &Settings::default());
@@ -45,7 +47,7 @@ async fn what_one_server_knew_of_is_told_the_next_one_too() {
     assert_eq!(first.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
     set.servers_mut()[0].kill();
     let first = &set.servers()[1];
-    // What is replicated is no script: this is the release, once more.
+    // Replication does not send scripts, so a script here is the repeated release.
     let is_told =
         eventually(NO_HANG, async || first.cli(&["INFO", "commandstats"]).contains("cmdstat_evalsha:"));
     assert!(is_told.await);
@@ -60,7 +62,7 @@ async fn what_one_server_knew_of_is_told_the_next_one_too() {
     told_no_loss(&locks);
 }
 
-/// B2: in a cluster the releases of the dead node's slots are sent again to its replica.
+/// B2: in a cluster, the replica of a dead node gets the releases of the node's slots again.
 #[tokio::test]
 async fn releases_that_a_node_took_with_it_are_repeated() {
     let mut cluster = Cluster::start(3, 1, &Settings::default());
@@ -83,20 +85,20 @@ async fn releases_that_a_node_took_with_it_are_repeated() {
     told_no_loss(&locks);
 }
 
-/// B2: a release that the old primary confirms when there is a new one already is sent again to that one.
+/// B2: if the old primary confirms a release after its replacement, the new primary gets the release again.
 #[tokio::test]
 async fn a_release_by_a_primary_that_was_replaced_already_is_repeated() {
     let set = Replicas::start(1, &Settings::default());
     let locks = connect(&set.url(), LONG).await.unwrap();
     let guards = take_and_replicate(&locks, &["split".to_owned()], 1).await;
     let [old, new] = set.servers() else { panic!("two servers") };
-    // From here on there are two, and this process knows of the old one.
+    // From here on there are two primaries, and this process knows the old primary.
     assert_eq!(new.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
     release(guards, old).await;
     assert_eq!(new.cli(&["EXISTS", "split"]), "1");
     let addr = new.addr();
     assert_eq!(old.cli(&["REPLICAOF", &addr.ip().to_string(), &addr.port().to_string()]), "OK");
-    // It hears of it by the next write that is refused.
+    // The process learns of it at the next rejected write.
     let freed = eventually(NO_HANG, async || {
         let _refused = locks.lock("others").try_acquire().await;
         new.cli(&["EXISTS", "split"]) == "0"
@@ -105,7 +107,7 @@ async fn a_release_by_a_primary_that_was_replaced_already_is_repeated() {
     told_no_loss(&locks);
 }
 
-/// B2: an owner that has come back is left alone, though a release of it is lost.
+/// B2: an owner that holds the lock again keeps it, although the failover lost a release of that owner.
 #[tokio::test]
 async fn an_owner_that_holds_again_is_left_alone() {
     let mut set = Replicas::start(1, &Settings::default());
@@ -132,13 +134,13 @@ async fn an_owner_that_holds_again_is_left_alone() {
     told_no_loss(&locks);
 }
 
-/// B2: what another holder has taken meanwhile is not touched by a release that is sent again.
+/// B2: a repeated release does not touch the lock of another holder.
 #[tokio::test]
 async fn a_repeated_release_frees_nobody_else() {
     let mut set = Replicas::start(1, &Settings::default());
     let (here, there) = (connect(&set.url(), LONG).await.unwrap(), patient(&set.url()).await);
     let names = ["theirs", "gone"].map(str::to_owned);
-    // The replica hears of the one lock's handover, and not of the other's release.
+    // The replica gets the hand-over of one lock, but not the release of the other.
     let mut guards = take_and_replicate(&here, &names, 1).await;
     let gone = guards.pop().unwrap();
     drop(guards);
@@ -158,7 +160,7 @@ async fn a_repeated_release_frees_nobody_else() {
     assert_eq!(theirs.release().await.unwrap(), Released::Released);
 }
 
-/// B2: a waiter is woken by the release that is sent again.
+/// B2: a repeated release wakes a waiter.
 #[tokio::test]
 async fn a_waiter_is_woken_by_the_repetition() {
     let mut set = Replicas::start(1, &Settings::default());
@@ -177,8 +179,8 @@ async fn a_waiter_is_woken_by_the_repetition() {
     assert!(next.is_ok_and(|guard| guard.is_some()), "not before the lease ends");
 }
 
-/// B2: permits that are held stay so; those whose release the failover lost are given back again, and those whose release it knows
-/// of are not.
+/// B2: held permits stay held. Permits whose release the failover lost are released again. Permits whose release the new primary knows are
+/// not.
 #[tokio::test]
 async fn permits_whose_release_a_failover_lost_are_given_back_once() {
     let mut set = SentinelSet::start(&Settings::default());
@@ -207,7 +209,7 @@ async fn permits_whose_release_a_failover_lost_are_given_back_once() {
     replicas.iter().for_each(|index| set.servers()[*index].resume());
 
     let old = set.servers()[old].addr();
-    // On a busy machine the Sentinels may replace the new one, too.
+    // On a busy machine, the Sentinels may replace the new primary, too.
     let now = || &set.servers()[set.wait_for_new_primary(old)];
     let new = now().addr();
     let given_back = eventually(NO_HANG, async || free(now()) == expected).await;
@@ -237,19 +239,19 @@ async fn take_and_replicate(locks: &LockManager, names: &[String], replicas: i64
     guards
 }
 
-/// All that was written so far has reached so many replicas.
+/// Waits until all writes so far have reached `replicas` replicas.
 async fn replicated(locks: &LockManager, replicas: i64) {
     let wait = Command::new("WAIT").arg(replicas).arg("5000");
     assert_eq!(locks.client().call(&wait).await.unwrap().as_i64(), Some(replicas));
 }
 
-/// From here on these replicas hear nothing: what their sockets have received they will read once they go on.
+/// Cuts these replicas off from now on. They will read the bytes in their sockets when they continue.
 fn cut_off(servers: &[RedisServer], primary: usize, replicas: &[usize]) {
     replicas.iter().for_each(|index| servers[*index].pause());
     let _cut = servers[primary].cli(&["CLIENT", "KILL", "TYPE", "replica"]);
 }
 
-/// Releases every other one by its call and the others by dropping them; returns when `primary` has done all of its own.
+/// Releases half of the guards with a call and drops the others. Returns when `primary` has executed all releases.
 async fn release(guards: Vec<Guard>, primary: &RedisServer) {
     for (number, guard) in guards.into_iter().enumerate() {
         if number % 2 == 0 {
@@ -259,19 +261,19 @@ async fn release(guards: Vec<Guard>, primary: &RedisServer) {
     assert!(eventually(NO_HANG, async || primary.cli(&["DBSIZE"]) == "0").await);
 }
 
-/// No release was a loss, nor was one found to be afterwards.
+/// Asserts that no release reported a loss, not even afterwards.
 fn told_no_loss(locks: &LockManager) {
     let metrics = locks.metrics();
     assert_eq!((metrics.lost_not_owner, metrics.lost_expired), (0, 0));
 }
 
-/// A manager whose waiters ask for as long as a failover may take on a loaded machine; the default gives up after three seconds.
+/// Connects a manager whose waiters poll for as long as a failover may take on a loaded machine. The default gives up after three seconds.
 async fn patient(url: &str) -> LockManager {
     let builder = LockManager::builder(url).watchdog_lease(LONG);
     builder.configure(|config| config.response_timeout = NO_HANG).connect().await.unwrap()
 }
 
-/// What ends sooner was released.
+/// A lock that is free earlier was released.
 const LONG: Duration = Duration::from_secs(600);
-/// A failover takes about two seconds here, and several times as long on a busy machine.
+/// A failover takes about two seconds in these tests, and several times as long on a busy machine.
 const NO_HANG: Duration = Duration::from_secs(30);

@@ -1,4 +1,6 @@
-//! The fair lock against real servers: its wire contract, the order of its grants, and what becomes of those who leave or die.
+//! The fair lock against real servers.
+//!
+//! Tests its wire contract, the order of its grants, and waiters that leave or die.
 
 use std::io::Write;
 use std::process::{Child, Stdio};
@@ -29,7 +31,7 @@ fn set(server: &RedisServer, command: &[&str]) {
     let _answer = server.cli(command);
 }
 
-/// Waits until so many stand in the server's queue.
+/// Waits until the server's queue has `count` waiters.
 async fn queued(server: &RedisServer, count: usize) -> bool {
     eventually(PATIENCE, async || server.cli(&["LLEN", QUEUE]) == count.to_string()).await
 }
@@ -102,8 +104,8 @@ async fn grants_follow_arrival_over_several_processes() {
     assert_eq!(server.cli(&["KEYS", "*"]), "");
 }
 
-/// Of a thousand a tenth leaves and the process of another tenth dies: the rest is served in the order in which the server heard
-/// of them.
+/// Of a thousand waiters a tenth leaves, and the process of another tenth dies. The other waiters get the lock in the server's order of
+/// arrival.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_waiters_of_ten_processes_are_served_in_the_order_of_arrival() {
     const PROCESSES: usize = 10;
@@ -126,7 +128,7 @@ async fn a_thousand_waiters_of_ten_processes_are_served_in_the_order_of_arrival(
         })
         .collect();
     assert!(queued(&server, PROCESSES * EACH).await);
-    // Those of one process die with it; of the others every ninth leaves.
+    // The waiters of one process die with it. Of the other waiters, every ninth leaves.
     managers[0].client().close().await;
     let leaves = |number: usize| !number.is_multiple_of(PROCESSES) && number.is_multiple_of(9);
     let all: Vec<_> = tasks.into_iter().enumerate().collect();
@@ -147,15 +149,15 @@ async fn a_thousand_waiters_of_ten_processes_are_served_in_the_order_of_arrival(
         }
     }
     assert_eq!(*served.lock().unwrap(), expected);
-    // Of the dead the last may have said that they live when all others had been served: whoever asks next removes them.
+    // The last heartbeat of a dead waiter may be later than the last grant. The next poll removes it.
     let next = locks.fair_lock(NAME).acquire().await.unwrap();
     assert_eq!(next.release().await.unwrap(), Released::Released);
     assert!(eventually(PATIENCE, async || server.cli(&["KEYS", "*"]).is_empty()).await);
     assert!(eventually(PATIENCE, async || server.cli(&["PUBSUB", "CHANNELS"]).is_empty()).await);
 }
 
-/// The same between processes: a tenth of all waiters leaves, one of ten processes is killed, and the rest is served in the order in
-/// which the server heard of them, no later than the entries of the dead live. `WHEELLOCK_FAIR_WAITERS=1000` is the long form.
+/// Between processes, a tenth of all waiters leaves, and one of ten processes is killed. The other waiters get the lock in the server's
+/// order of arrival, at the latest when the dead entries expire. `WHEELLOCK_FAIR_WAITERS=1000` is the long form.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_of_ten_processes_are_served_in_the_order_of_arrival() {
     const PROCESSES: usize = 10;
@@ -187,14 +189,14 @@ async fn waiters_of_ten_processes_are_served_in_the_order_of_arrival() {
     let late = clock(&server).saturating_sub(until);
     assert!(late < PATIENCE, "the dead kept them waiting for {late:?} longer than they lived");
     set(&server, &["DEL", SERVED, PROCESS_IDS]);
-    // The dead may have come last of all: whoever asks next removes them.
+    // The dead waiters may have arrived last. The next poll removes them.
     let next = locks.fair_lock(NAME).acquire().await.unwrap();
     assert_eq!(next.release().await.unwrap(), Released::Released);
     assert!(eventually(PATIENCE, async || server.cli(&["KEYS", "*"]).is_empty()).await);
     assert!(eventually(PATIENCE, async || server.cli(&["PUBSUB", "CHANNELS"]).is_empty()).await);
 }
 
-/// Those who wait in a child process. Each says under the lock that it has it; when a line comes a tenth of them leaves.
+/// Runs the waiters of a child process. Each waiter records its grant under the lock. A line on stdin makes a tenth of them leave.
 async fn waiters_of_one_process(url: &str) {
     let locks = manager(url).await;
     let process = std::process::id().to_string();
@@ -218,7 +220,7 @@ async fn waiters_of_one_process(url: &str) {
     }
 }
 
-/// A child process whose waiters stand in the queue; killed when dropped.
+/// A child process with waiters in the queue. Dropping it kills the process.
 struct Process {
     child: Child,
 }
@@ -231,7 +233,7 @@ impl Process {
         Self { child: program.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap() }
     }
 
-    /// What its holders begin with.
+    /// Returns the prefix of its holders.
     async fn id(&self, server: &RedisServer) -> String {
         let id = || server.cli(&["HGET", PROCESS_IDS, &self.child.id().to_string()]);
         assert!(eventually(PATIENCE, async || !id().is_empty()).await);
@@ -247,7 +249,7 @@ impl Process {
         assert!(!self.child.wait().unwrap().success());
     }
 
-    /// Whether it has come to its end, which is a good one.
+    /// Returns true if the process has ended. Asserts that it succeeded.
     fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().inspect(|status| assert!(status.success(), "{status}")).is_some()
     }
@@ -255,7 +257,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Gone already is as good.
+        // An error says that the process is already gone.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -322,7 +324,7 @@ async fn a_release_tells_the_head_and_nobody_else() {
     assert!(gone(&server, NAME).await);
 }
 
-/// A message that nobody hears tells the release that it has to look for one who lives.
+/// If a message reaches no subscriber, the release knows that it has to search for a live waiter.
 #[tokio::test]
 async fn a_release_that_the_head_does_not_hear_tells_the_first_who_lives() {
     let (server, locks) = server_and_manager().await;
@@ -343,7 +345,7 @@ async fn a_release_that_the_head_does_not_hear_tells_the_first_who_lives() {
     assert_eq!(server.cli(&["KEYS", "*"]), "");
 }
 
-/// One that expects to wait listens before it asks: it asks to stand in the queue, and when it is told.
+/// A waiter that expects to wait subscribes before it polls. It polls to join the queue, and again when it is notified.
 #[tokio::test]
 async fn a_wait_costs_two_questions() {
     const ROUNDS: usize = 20;
@@ -357,15 +359,15 @@ async fn a_wait_costs_two_questions() {
         assert!(queued(&server, 1).await && at_rest(&others).await);
         guard.release().await.unwrap();
         waiting.await.unwrap().release().await.unwrap();
-        // The first wait is a surprise.
+        // The first wait is unexpected, so it costs more.
         before.get_or_insert_with(|| (calls(&server, "evalsha"), calls(&server, "subscribe")));
     }
     let (scripts, subscribed) = before.unwrap();
-    // The holder's two, the waiter's own release, and its two questions; some machines are slow enough for a third.
+    // The holder's two requests, the waiter's own release and its two polls. On slow machines, a waiter may poll a third time.
     let scripts = calls(&server, "evalsha") - scripts;
     assert!((5 * ROUNDS..5 * ROUNDS + ROUNDS / 2).contains(&scripts), "{scripts}");
     assert_eq!(calls(&server, "subscribe") - subscribed, ROUNDS);
-    // A lock that is free again is taken with one command, as soon as that is known.
+    // A lock that is free again takes one command, as soon as the process knows that it is free.
     for _ in 0..2 {
         wanted.acquire().await.unwrap().release().await.unwrap();
     }
@@ -422,12 +424,12 @@ async fn who_holds_and_who_stands_where_can_be_asked() {
     assert!(matches!(locks.lock("data").holders().await, Err(Error::OtherData { .. })));
 }
 
-/// Who holds, as the server has it.
+/// Returns the holders, according to the server.
 async fn holders(lock: &Lock) -> Vec<String> {
     lock.holders().await.unwrap().holders.into_iter().map(|holder| holder.owner).collect()
 }
 
-/// How often clients sent a command.
+/// Returns how many times clients sent a command.
 fn calls(server: &RedisServer, command: &str) -> usize {
     let stats = server.cli(&["INFO", "commandstats"]);
     let calls = |line: &str| {
@@ -442,7 +444,7 @@ fn calls(server: &RedisServer, command: &str) -> usize {
     stats.lines().find_map(calls).unwrap_or(0)
 }
 
-/// A hold without a TTL, which only a foreign hand can have made: the head asks as often as of any other that is far from its end.
+/// A hold without a TTL, which only another program can make. The head polls at its usual rate for a hold that does not end soon.
 #[tokio::test]
 async fn a_lock_without_a_ttl_does_not_make_its_head_ask_without_a_pause() {
     let (server, locks) = server_and_manager().await;
@@ -454,7 +456,7 @@ async fn a_lock_without_a_ttl_does_not_make_its_head_ask_without_a_pause() {
     assert_eq!(server.cli(&["KEYS", "*"]), NAME, "it has left the queue");
 }
 
-/// Behind a lease of days deadlines are days away. For as long it is known who is waited for only while it asks.
+/// Behind a lease of days, deadlines are days away. Within that time, only its polls show that a waiter is alive.
 #[tokio::test]
 async fn who_waits_is_known_for_longer_than_its_deadline() {
     let (server, _locks) = server_and_manager().await;
@@ -474,7 +476,7 @@ async fn who_waits_is_known_for_longer_than_its_deadline() {
     assert!(asks("u:1") > last("u:2") - now, "a later question does not shorten it");
 }
 
-/// A head that leaves when the lock has just become free passes that on.
+/// A head that leaves just after the lock became free notifies the next waiter.
 #[tokio::test]
 async fn a_head_that_leaves_a_free_lock_tells_the_next() {
     let (server, locks) = server_and_manager().await;
@@ -501,7 +503,7 @@ async fn a_head_that_leaves_a_free_lock_tells_the_next() {
     assert_eq!(server.cli(&["KEYS", "*"]), "");
 }
 
-/// One whose process has died holds up those behind it for a few seconds only.
+/// A waiter whose process has died blocks the waiters behind it for a few seconds only.
 #[tokio::test]
 async fn a_dead_head_is_passed_within_its_time() {
     let (server, locks) = server_and_manager().await;
@@ -510,7 +512,7 @@ async fn a_dead_head_is_passed_within_its_time() {
     let dead = manager(&server.url()).await;
     let waiting = waiter(&dead.fair_lock(NAME));
     assert!(queued(&server, 1).await);
-    // Nothing that it would do on its way out arrives.
+    // No withdrawal of the dead process arrives.
     let id = server.cli(&["LINDEX", QUEUE, "0"]);
     dead.client().close().await;
     waiting.abort();
@@ -525,7 +527,7 @@ async fn a_dead_head_is_passed_within_its_time() {
     assert_eq!(server.cli(&["KEYS", "*"]), "");
 }
 
-/// Five who wait through two managers are served in their order, whatever has become of the servers meanwhile.
+/// Five waiters of two managers get the lock in their order, whatever happens to the servers meanwhile.
 async fn order_is_kept(
     url: &str,
     queue: impl AsyncFn() -> String,
@@ -583,7 +585,7 @@ async fn in_a_cluster_the_order_is_kept() {
     assert_eq!(owner.cli(&["KEYS", "*"]), "");
 }
 
-/// Redisson's `delete()`, or a failover.
+/// The cause may be Redisson's `delete()`, or a failover.
 #[tokio::test]
 async fn a_queue_that_vanishes_keeps_nobody_waiting_and_leaves_nothing() {
     let (server, locks) = server_and_manager().await;
@@ -604,7 +606,7 @@ async fn a_queue_that_vanishes_keeps_nobody_waiting_and_leaves_nothing() {
     }
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
     assert!(eventually(PATIENCE, async || server.cli(&["KEYS", "*"]).is_empty()).await);
-    // One who leaves finds nothing but the mark that it lives.
+    // A waiter that leaves finds only its own heartbeat entry.
     let guard = lock.acquire().await.unwrap();
     let gives_up = waiter(&lock);
     assert!(queued(&server, 1).await);
@@ -625,12 +627,12 @@ async fn one_who_waits_long_keeps_its_place() {
     let second = waiter(&others);
     assert!(queued(&server, 2).await);
     let head = server.cli(&["LINDEX", QUEUE, "0"]);
-    // Each has had to say several times that it lives.
+    // Each waiter has had to send several heartbeats.
     let until = |holder: &str| -> u64 { server.cli(&["ZSCORE", WAITERS, holder]).parse().unwrap_or(0) };
     let began = until(&head);
     let mut last = began;
     let lives = eventually(2 * PATIENCE, async || {
-        // Whoever asks throws out the dead.
+        // Every poll removes dead waiters.
         assert!(others.try_acquire().await.unwrap().is_none());
         let next = until(&head);
         assert!(next == last || clock(&server) < Duration::from_millis(last), "it was dead, and came anew");
@@ -647,7 +649,7 @@ async fn one_who_waits_long_keeps_its_place() {
     assert!(gone(&server, NAME).await);
 }
 
-/// Redisson's entries are respected until their deadlines, and those behind them are moved up as Redisson does it.
+/// Redisson's entries count until their deadlines, and the entries behind them move up as Redisson moves them.
 #[tokio::test]
 async fn entries_of_others_are_respected_until_their_deadlines() {
     let (server, locks) = server_and_manager().await;
@@ -659,7 +661,7 @@ async fn entries_of_others_are_respected_until_their_deadlines() {
     assert!(lock.try_acquire().await.unwrap().is_none(), "it is free, but somebody came first");
     let guard = lock.try_acquire_for(PATIENCE).await.unwrap().expect("the other one's time is over");
     assert_eq!(server.cli(&["EXISTS", QUEUE, DEADLINES, WAITERS]), "0");
-    // One behind us: its deadline comes earlier when we are served.
+    // An entry behind us: its deadline becomes earlier when we get the lock.
     let waiting = waiter(&lock);
     assert!(queued(&server, 1).await);
     set(&server, &["RPUSH", QUEUE, "java:2"]);
@@ -732,21 +734,21 @@ async fn what_is_no_fair_lock_is_left_alone() {
     assert_eq!(server.cli(&["KEYS", "*"]), "");
 }
 
-/// Reply of the script that grants a fair lock.
+/// The reply of the script that grants a fair lock.
 const GRANTED: &str = "(nil)";
 
 fn holder(number: u32) -> String {
     format!("00000000-0000-4000-8000-000000000000:{number}")
 }
 
-/// Reply of a fair lock's script for this holder.
+/// Returns the reply of a fair lock's script for this holder.
 fn asks(server: &RedisServer, number: u32) -> String {
     let holder = holder(number);
     let args = ["60000", &holder, "1", "1", "redisson_lock__channel:{tickets}", "PUBLISH", "{tickets}"];
     server.cli(&[&["EVAL", Which::FairAcquire.text(), "1", NAME][..], &args].concat())
 }
 
-/// A server that stands still makes all waiters silent. Here the time of their silence is taken off their marks.
+/// A server that stands still silences all waiters. The test subtracts the time of the silence from their heartbeat entries.
 #[test]
 fn server_stall_kills_no_waiter() {
     let server = RedisServer::start();
@@ -774,12 +776,12 @@ fn server_stall_kills_no_waiter() {
         assert_eq!(asks(&server, 3), "2000", "{stall}");
         assert_eq!(asks(&server, 1), GRANTED, "{stall}: the first has it");
         assert_eq!(queue(), ["2", "3", "4"], "{stall}");
-        // The grace is given once: while others ask, silence is a sign of death.
+        // The grace is given only once: while other waiters poll, silence is a sign of death.
         assert_eq!(server.cli(&["DEL", NAME]), "1");
         silent_for(2, 6_000);
         assert_eq!(asks(&server, 3), GRANTED, "{stall}");
     }
-    // A release that no waiter hears removes none of them either.
+    // A release that reaches no waiter does not remove waiters either.
     assert_eq!(server.cli(&["FLUSHALL"]), "OK");
     assert_eq!(asks(&server, holds), GRANTED);
     let waiters = [(1, 1_900), (2, 0)];

@@ -1,13 +1,14 @@
-//! What the tests of broken connections share: a client that is quick to reconnect and slow to give up, and calls that show whose
-//! answer came.
+//! Helpers for tests of broken connections.
+//!
+//! Provides a client that reconnects quickly and times out late, and calls that identify their replies.
 
 use std::time::Duration;
 
 use wheellock_client::{CallOptions, Client, Command, Config, Error};
 
-/// A bound on hangs; nothing takes nearly as long.
+/// A bound on hangs. All waits end much earlier.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-/// How long a call waits for its answer.
+/// The time that a call waits for its reply.
 pub(crate) const LONG: Duration = Duration::from_secs(10);
 
 pub(crate) fn config(url: &str) -> Config {

@@ -1,7 +1,6 @@
-//! Callers that leave, queues that fill, and servers that mean harm.
+//! Callers that leave, full queues, and hostile servers.
 //!
-//! Rows C, O and X of the failure catalogue as far as the connection answers for them; docs/reliability.md maps rows to
-//! tests.
+//! Covers rows C, O and X of the failure catalogue, as far as the connection is responsible. docs/reliability.md maps rows to tests.
 
 use std::future::Future;
 use std::pin::pin;
@@ -19,7 +18,7 @@ use crate::faults::{LONG, PATIENCE, config, connect, echo, within};
 
 const SHORT: Duration = Duration::from_millis(100);
 
-/// Nothing is under way and nothing waits to be written.
+/// Waits until no call is pending and no bytes wait to be written.
 async fn at_rest(client: &Client) -> bool {
     eventually(PATIENCE, async || {
         let stats = client.stats();
@@ -28,7 +27,7 @@ async fn at_rest(client: &Client) -> bool {
     .await
 }
 
-/// Resident memory of this process. Source: proc(5), `/proc/self/statm`, second field, in pages of 4 KiB.
+/// Returns the resident memory of this process. Source: proc(5), `/proc/self/statm`, second field, in pages of 4 KiB.
 fn resident_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or_default() * 4096
@@ -100,7 +99,7 @@ async fn c03_dropped_with_its_frame_partly_written() {
     assert!(at_rest(&client).await);
 }
 
-/// The reply stops after each of its bytes, the caller leaves, the rest arrives: it is nobody else's.
+/// The reply stops after each of its bytes, the caller leaves, and the rest arrives. No other caller gets it.
 #[tokio::test]
 async fn c04_dropped_at_every_byte_of_its_reply() {
     let server = RedisServer::start();
@@ -231,7 +230,7 @@ async fn c08_subscriptions_dropped_at_every_stage_leave_nothing() {
     assert_eq!(client.stats().connections, 1);
 }
 
-/// A hundred thousand callers leave at random moments; every one that stays gets its own reply.
+/// A hundred thousand callers leave at random moments. Every remaining caller gets its own reply.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r01_a_hundred_thousand_cancellations_and_no_reply_in_the_wrong_hands() {
     const TASKS: u64 = 64;
@@ -254,7 +253,7 @@ async fn r01_a_hundred_thousand_cancellations_and_no_reply_in_the_wrong_hands() 
                         let call = client.call(&command);
                         let reply = match random.below(4) {
                             0 => cancel_at(1, call).await,
-                            // Polled again by whatever wakes the task: sees the connection at work.
+                            // Every wake-up of the task polls the call again, so the call sees the connection at work.
                             1 => {
                                 let spins = random.below(20);
                                 tokio::select! {
@@ -309,11 +308,11 @@ async fn o03_a_full_queue_refuses_at_once_and_keeps_reserved_room() {
                 std::task::Poll::Pending => calls.push(call),
             }
             assert!(calls.len() < 1000, "100 MB queued and no refusal");
-            // Lets the driver move what the socket takes.
+            // Lets the driver write as much as the socket accepts.
             tokio::task::yield_now().await;
         };
         assert_eq!((refused.kind(), refused.outcome()), (ErrorKind::Overloaded, Outcome::NotSent));
-        // One command and what the bound allows.
+        // One command beyond the bound.
         assert!(client.stats().queued_bytes <= (1 << 20) + 110_000, "{:?}", client.stats());
         let ping = Command::new("PING");
         let reserved = client.call_with(&ping, within(&client, LONG).reserved());
@@ -381,11 +380,11 @@ async fn o06_a_flood_of_pushes_holds_no_memory_and_hides_no_wake_up() {
     assert_eq!((stats.strays, stats.connections), (PUSHES as u64, 1));
     assert_eq!(stats.pushes, PUSHES as u64 + 1001, "the messages and the confirmation are known");
     let grown = resident_bytes().saturating_sub(before);
-    // The flood is 27 MB on the wire and far more as values. Other tests of this process run meanwhile.
+    // The flood is 27 MB on the wire and far more as values. Other tests of this process run at the same time.
     assert!(grown < 128 << 20, "grew by {} MiB", grown >> 20);
 }
 
-/// Random bytes, and frames with a few bytes changed, to a client with calls under way.
+/// A client with pending calls gets random bytes, and frames with a few changed bytes.
 #[tokio::test]
 async fn x01_a_hostile_server_ends_calls_and_nothing_else() {
     const CONNECTIONS: usize = 400;
@@ -452,7 +451,7 @@ async fn x02_redirections_are_errors_and_lead_nowhere() {
     assert_eq!((elsewhere.connections(), client.stats().connections), (0, 1), "no credentials go astray");
 }
 
-/// `s3 same+` in the forms it may leak in: plain, percent-encoded, base64 of it and of `user:s3 same+`.
+/// `s3 same+` in the forms in which it may leak: plain, percent-encoded, base64 of it and of `user:s3 same+`.
 const SECRETS: [&str; 4] = ["s3 same+", "s3%20same%2B", "czMgc2FtZSs", "dXNlcjpzMyBzYW1lK"];
 
 fn keeps_secrets(shown: &str) {

@@ -1,6 +1,6 @@
-//! What can go wrong with a lock while it is taken, held, waited for and released.
+//! Faults while a lock is acquired, held, awaited and released.
 //!
-//! Rows L and C9 to C11 of the failure catalogue; docs/reliability.md maps rows to tests.
+//! Covers rows L and C9 to C11 of the failure catalogue. docs/reliability.md maps rows to tests.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -22,12 +22,12 @@ use wheellock_tests::locks::{
 };
 use wheellock_tests::{RedisServer, eventually};
 
-/// The default: nothing ends by itself while a test runs.
+/// The default, which does not end while a test runs.
 const LEASE: Duration = Duration::from_secs(30);
-/// Short enough for a test to outlive it, long enough for a busy machine to renew it.
+/// Short enough for a test to outlive it, and long enough for a busy machine to renew it.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// Strikes the `nth` reply from now on, on the newest connection only.
+/// Strikes the `nth` reply from now on, only on the newest connection.
 fn strike_reply(proxy: &Proxy, nth: u64, fault: Fault) {
     proxy.rule(Rule::new(Direction::ToClient, At::Reply(nth), fault).only_on(proxy.counts().accepted - 1));
 }
@@ -40,7 +40,7 @@ fn ttl(server: &RedisServer, key: &str) -> i64 {
     server.cli(&["PTTL", key]).parse().expect("a number")
 }
 
-/// A holder that exists only on the server, as a dead process does.
+/// Makes a holder that exists only on the server, like the hold of a dead process.
 fn hold_as_stranger(server: &RedisServer, key: &str, lease: Duration) {
     assert_eq!(server.cli(&["HSET", key, STRANGER, "1"]), "1");
     assert_eq!(server.cli(&["PEXPIRE", key, &lease.as_millis().to_string()]), "1");
@@ -57,7 +57,7 @@ async fn l01_a_renewal_without_an_answer_is_repeated_in_time() {
     let server = RedisServer::start();
     let survives = async |name: &str, fault: Fault| {
         let proxy = Proxy::before(&server);
-        // The PING between a renewal and the end of its lease finds out that a reply is missing.
+        // The PING between a renewal and the end of its lease detects that a reply is missing.
         let locks = adjusted(&proxy.url(), 2 * SHORT, |config| config.heartbeat = SHORT).await;
         let guard = locks.lock(name).acquire().await.unwrap();
         let first = guard.valid_until();
@@ -200,7 +200,7 @@ async fn l07_an_acquire_whose_answer_is_lost_is_repeated_or_taken_back() {
     let locks = brisk(&proxy.url(), LEASE).await;
     let lock = locks.lock("answer");
 
-    // Repeated for the same owner, which the server knows already.
+    // The library repeats the request for the same owner, which the server already knows.
     let monitor = server.monitor();
     strike_reply(&proxy, 0, Fault::Rst);
     let guard = lock.acquire().await.unwrap();
@@ -211,7 +211,7 @@ async fn l07_an_acquire_whose_answer_is_lost_is_repeated_or_taken_back() {
     assert_eq!(count(&asked, same), 2, "{asked:?}");
     assert_eq!(guard.release().await.unwrap(), Released::Released);
 
-    // Given up while the server cannot be reached: taken back as soon as it can.
+    // The caller gives up while the server is unreachable. The library takes the grant back when the server is reachable again.
     strike_reply(&proxy, 0, Fault::Rst);
     proxy.gate(Gate::Refuse);
     let outcome = lock.try_acquire_for(Duration::from_millis(100)).await;
@@ -225,7 +225,7 @@ async fn l07_an_acquire_whose_answer_is_lost_is_repeated_or_taken_back() {
     assert!(gone(&server, "answer").await, "released, long before its lease ends");
 }
 
-/// What ends the wait is the caller's own time, and the server has the question.
+/// The caller's own time ends the wait, and the server already has the request.
 #[tokio::test]
 async fn l07_a_wait_whose_last_question_was_not_answered_may_have_taken_the_lock() {
     let server = RedisServer::start();
@@ -235,7 +235,7 @@ async fn l07_a_wait_whose_last_question_was_not_answered_may_have_taken_the_lock
     let lock = locks.lock("asked");
     let waiting = tokio::spawn(async move { lock.try_acquire_for(3 * SHORT).await });
     assert!(listeners(&server, "asked", 1).await && at_rest(&locks).await);
-    // Asked when the lease would have ended. Nobody says that the lock is free before, so that the first question finds it so.
+    // The waiter polls when the lease would have ended. No message arrives before, so the first poll finds the lock free.
     proxy.strike(Direction::ToClient, Fault::Stall);
     assert_eq!(server.cli(&["DEL", "asked"]), "1");
     let taken = eventually(PATIENCE, async || server.cli(&["HGETALL", "asked"]).contains(locks.id())).await;
@@ -281,7 +281,7 @@ async fn l09_a_missed_message_costs_no_more_than_the_lease_or_the_re_poll() {
     assert!(at_rest(&locks).await);
     proxy.rule(Rule::new(Direction::ToClient, At::Push(0), Fault::Swallow));
     assert_eq!(guard.release().await.unwrap(), Released::Released);
-    // Nobody tells of a lease that has ended.
+    // The server sends no message about an expired lease.
     assert!(second.await.unwrap().unwrap().is_some(), "asked again when the lease had ended");
     assert!(!waiter.is_finished(), "the message was thrown away");
     let taken = timeout(PATIENCE, waiter).await.expect("asked again after 5 s");
@@ -300,7 +300,7 @@ async fn l09_the_end_of_a_lease_granted_to_the_same_process_is_not_overslept() {
     });
     assert!(listeners(&server, "line", 1).await && at_rest(&locks).await);
     assert_eq!(guard.release().await.unwrap(), Released::Released);
-    // Kept beyond their leases, so that no release is ever told.
+    // Kept beyond their leases, so that no release sends a message.
     let mut kept = Vec::new();
     for waiter in waiters {
         kept.push(waiter.await.unwrap());
@@ -313,7 +313,7 @@ async fn l10_a_release_before_the_subscription_is_confirmed_is_noticed() {
     let server = RedisServer::start();
     let (holder, locks) = (manager(&server.url()).await, manager(&server.url()).await);
     for round in 0..300 {
-        // A name of its own each time, so that each waiter subscribes anew.
+        // A new name each time, so that each waiter subscribes again.
         let name = format!("raced:{round}");
         let guard = holder.lock(&name).acquire().await.unwrap();
         let lock = locks.lock(&name);
@@ -382,7 +382,7 @@ async fn l12_without_the_right_to_subscribe_waiters_poll() {
     let monitor = server.monitor();
     let lock = locks.lock("deaf");
     let waiter = tokio::spawn(async move { lock.try_acquire_for(PATIENCE).await });
-    // Twice for a start, and each further time a poll.
+    // Two calls for a start, and each further call is a poll.
     let asked = async || locks.client().stats().calls >= 6;
     assert!(eventually(PATIENCE, asked).await, "{:?}", locks.client().stats());
     let released = Instant::now();
@@ -392,7 +392,7 @@ async fn l12_without_the_right_to_subscribe_waiters_poll() {
     let seen = monitor.stop().unwrap();
     let subscribed = seen.iter().filter(|line| line.name() == "SUBSCRIBE").count();
     assert!(subscribed <= 1, "what was refused is not asked for again and again: {subscribed}");
-    // Its own release may be refused the PUBLISH; the lock is free all the same.
+    // The server may reject the PUBLISH of our own release. The lock is free all the same.
     drop(guard);
     assert!(gone(&server, "deaf").await);
 }
@@ -427,7 +427,7 @@ async fn l14_leases_that_the_server_would_refuse_or_misread_never_reach_it() {
         }
     }
     assert_eq!(Asked::all(&monitor.stop().unwrap()), [], "nothing was sent");
-    // Up to the bounds, the server takes it.
+    // The server accepts leases up to the bounds.
     let mut lease = Duration::from_millis(100);
     while lease <= century {
         let guard = locks.lock("leased").with_lease(lease).acquire().await.unwrap();
@@ -435,11 +435,11 @@ async fn l14_leases_that_the_server_would_refuse_or_misread_never_reach_it() {
         assert_eq!(guard.release().await.unwrap(), Released::Released);
         lease = if lease == century { break } else { (3 * lease).min(century) };
     }
-    // Nor does a wait of any length overflow.
+    // A wait of any length does not overflow either.
     assert!(locks.lock("leased").try_acquire_for(Duration::MAX).await.unwrap().is_some());
 }
 
-/// A clock that can be set backwards must not decide anything; the only way to be sure is not to read it.
+/// No decision may depend on a clock that can be set backwards. Not reading such a clock is the only certain way.
 #[test]
 fn l19_the_wall_clock_is_read_nowhere() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("crates");
@@ -453,13 +453,13 @@ fn l19_the_wall_clock_is_read_nowhere() {
     }
     assert!(files > 40, "only {files} source files found");
     let allowed = [
-        // Spreads attempts to connect where the system has no randomness: any number would do.
+        // Spreads attempts to connect where the system does not provide randomness. Any number would do.
         "wheellock-client/src/config/mod.rs",
-        // Shows an instant to people, as `system_time`; nothing decides by it.
+        // Shows an instant to people, as `system_time`. No decision depends on it.
         "wheellock/src/base/clock.rs",
-        // A server in memory, whose clock begins somewhere.
+        // A server in memory, whose clock needs a start.
         "wheellock/src/testing/mod.rs",
-        // Compares the server's clock with this machine's, and says so.
+        // Compares the server's clock with this machine's clock, and reports the difference.
         "wheellock-cli/src/doctor.rs",
     ];
     found.retain(|path| !allowed.iter().any(|allowed| path.ends_with(allowed)));
@@ -491,7 +491,7 @@ async fn l20_after_a_stalled_thread_the_clock_decides_and_not_the_timer() {
     let fixed = locks.lock("fixed").with_lease(Duration::from_millis(400)).acquire().await.unwrap();
     assert!(renewed(&kept, 1).await);
     let monitor = server.monitor();
-    // The fault itself: the runtime's only thread does nothing for two leases.
+    // The fault itself: the runtime's only thread sleeps for two leases.
     std::thread::sleep(Duration::from_millis(800));
     assert!(!kept.is_valid() && !fixed.is_valid(), "before any task or timer has run");
     assert_eq!((lost(&kept).await, lost(&fixed).await), (LostReason::Expired, LostReason::Expired));
@@ -536,7 +536,7 @@ fn l21_guards_that_outlive_their_runtime_end_with_their_lease() {
             );
             let error = locks.lock("new").acquire().await.unwrap_err();
             assert_eq!(error.outcome(), Outcome::NotSent, "{error}");
-            // Whoever looks from elsewhere finds everything free after a lease.
+            // Another process finds all locks free after a lease.
             let elsewhere = manager(&server.url()).await;
             for name in names {
                 assert!(elsewhere.lock(name).try_acquire_for(WOKEN).await.unwrap().is_some(), "{name}");
@@ -592,7 +592,7 @@ async fn l23_only_the_owner_releases_and_only_once() {
     let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
     let guard = locks.lock("mine").acquire().await.unwrap();
     let owner = guard.owner();
-    // By another process, so that the holder does not hear of it and sends its release.
+    // Freed by another process, so that the holder does not learn of it and sends its release.
     assert!(others.lock("mine").force_release().await.unwrap());
     let next = others.lock("mine").acquire().await.unwrap();
     let state = || server.cli(&["HGETALL", "mine"]);
@@ -643,7 +643,7 @@ async fn c09_a_wake_up_is_passed_on_wherever_the_woken_waiter_is_dropped() {
     let (holder, locks) = (manager(&server.url()).await, manager(&server.url()).await);
     let mut served = 0;
     for pendings in 0..12 {
-        // A name of its own, so that it is these waiters who are seen to listen.
+        // A new name, so that only these waiters count as subscribers.
         let name = &format!("baton:{pendings}");
         let guard = holder.lock(name).acquire().await.unwrap();
         let head = tokio::spawn({
@@ -671,7 +671,7 @@ async fn c10_a_release_dropped_at_any_point_goes_on() {
     let clock = locks.lock("clock").acquire().await.unwrap();
     let monitor = server.monitor();
     let mut rounds = 0;
-    // With its answer late, there is time to drop it; with it lost, it has to be repeated.
+    // A late reply leaves time to drop the future. A lost reply has to be repeated.
     for fault in [None, Some(Fault::Rst)] {
         for pendings in 0.. {
             assert!(pendings < 20, "a release never completes");
@@ -710,7 +710,7 @@ async fn c10_a_release_dropped_at_any_point_goes_on() {
     assert_eq!(renewed_after_release(&asked), []);
 }
 
-/// Ways for a future to end before its time.
+/// The ways to end a future early.
 const ENDS: [&str; 4] = ["timeout", "select", "abort", "panic"];
 
 /// Lets `work` run until `begun` holds, and then ends it.
@@ -719,7 +719,7 @@ async fn end(way: &'static str, work: Work, begun: impl AsyncFnOnce() -> bool) {
     let task = tokio::spawn(async move {
         let mut work = work;
         match way {
-            // One that elapses right after it was told to.
+            // A timeout that elapses right after the signal.
             "timeout" => {
                 while timeout(Duration::from_millis(1), &mut work).await.is_err() && told.try_recv().is_err()
                 {
@@ -732,7 +732,7 @@ async fn end(way: &'static str, work: Work, begun: impl AsyncFnOnce() -> bool) {
             "panic" => {
                 let falling = async {
                     told.await.unwrap();
-                    // Unwinds without the noise of a panic's message.
+                    // Unwinds without the message of a panic.
                     std::panic::resume_unwind(Box::new("through the lock"))
                 };
                 tokio::join!(work, falling);
@@ -764,7 +764,7 @@ async fn c11_whatever_ends_an_acquire_leaves_nothing_behind() {
         let lock = locks.lock("ended");
         let work = Box::pin(async move { drop(lock.acquire().await) });
         proxy.strike(Direction::ToClient, Fault::Stall);
-        // Granted, and the answer is on its way.
+        // The server has granted the lock, and the reply is on its way.
         end(way, work, async || taken(&server, "ended").await).await;
         proxy.heal();
         assert!(gone(&server, "ended").await && at_rest(&locks).await, "{way}");

@@ -1,6 +1,8 @@
-//! Networks that break: refused, silent, half-open, torn at any byte, slow, flapping.
+//! Broken networks.
 //!
-//! Rows N of the failure catalogue, and a server killed again and again; docs/reliability.md maps rows to tests.
+//! Connections are refused, silent, half-open, cut at any byte, slow or flapping.
+//!
+//! Covers rows N of the failure catalogue, and a server that is killed repeatedly. docs/reliability.md maps rows to tests.
 
 use std::error::Error as _;
 use std::io;
@@ -37,7 +39,7 @@ async fn n01_refused_until_the_server_is_back() {
     assert_eq!(echo(&client, "back").await.unwrap(), "back");
 }
 
-/// A listener whose backlog is full lets SYNs vanish, as a silent network does.
+/// A listener with a full backlog drops SYNs, as a silent network does.
 #[tokio::test]
 async fn n02_a_vanishing_syn_is_bounded_by_the_connect_timeout() {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
@@ -74,7 +76,7 @@ async fn n03_accepted_and_then_silence() {
     assert_eq!(echo(&client, "talks").await.unwrap(), "talks");
 }
 
-/// Breaks the first connection of a client after byte 0, 1, 2, ... of the handshake, until it gets through.
+/// Breaks the first connection of a client after byte 0, 1, 2, ... of the handshake, until the handshake succeeds.
 async fn break_the_handshake_everywhere(direction: Direction, fault: Fault) {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
@@ -87,7 +89,7 @@ async fn break_the_handshake_everywhere(direction: Direction, fault: Fault) {
         let reply = echo(&client, &text).await;
         let stats = client.stats();
         if stats.connections != 1 || proxy.counts().accepted == before.accepted + 1 || reply.is_err() {
-            // Through: the fault struck behind the handshake, or not at all.
+            // The handshake succeeded: the fault struck after it, or not at all.
             assert!(byte > 100, "the handshake is longer than {byte} bytes: {reply:?}");
             break;
         }
@@ -107,7 +109,7 @@ async fn n04_fin_at_every_handshake_byte() {
     break_the_handshake_everywhere(Direction::ToClient, Fault::Fin).await;
 }
 
-/// Three pipelined calls, the replies cut after every byte: whole ones arrive, the rest may have been executed.
+/// Cuts the replies of three pipelined calls after every byte. Complete replies arrive; the other calls may have been executed.
 async fn cut_three_replies_everywhere(fault: Fault) {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
@@ -119,7 +121,7 @@ async fn cut_three_replies_everywhere(fault: Fault) {
         proxy.rule(
             Rule::new(Direction::ToClient, At::Byte(cut), fault.clone()).only_on(proxy.counts().accepted - 1),
         );
-        // No reply before all three are written: what is not, goes to the next connection and succeeds there.
+        // No reply before all three calls are written. Otherwise a call would go to the next connection and succeed there.
         let commands = proxy.counts().commands;
         server.pause();
         let written = async {
@@ -167,8 +169,8 @@ async fn n06_rst_between_and_inside_frames() {
     cut_three_replies_everywhere(Fault::Rst).await;
 }
 
-/// With the settings users get: calls under way end by their own deadlines, and whether or not there are any, the dead
-/// socket is replaced within five seconds.
+/// With the default settings, pending calls end by their own deadlines. With or without pending calls, the client replaces the dead socket
+/// within five seconds.
 #[tokio::test]
 async fn n07_a_silent_drop_both_ways_is_found_out() {
     let server = RedisServer::start();
@@ -219,7 +221,7 @@ async fn n09_reading_goes_on_while_a_write_is_blocked() {
     let mut news = client.subscribe(b"news");
     news.settled().await;
     proxy.strike(Direction::ToServer, Fault::Stall);
-    // Far more than the socket buffers on the way hold.
+    // Far more bytes than the socket buffers can hold.
     let big = vec![b'x'; 15 << 20];
     let blocked = tokio::spawn({
         let client = client.clone();
@@ -254,7 +256,7 @@ async fn n10_progress_does_not_move_a_deadline() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let client = connect(&proxy.url()).await;
-    // 40 bytes of payload, one every 20 ms: the reply is complete long after the deadline, never 100 ms silent.
+    // 40 bytes of payload, one every 20 ms. The reply is complete long after the deadline, but is never silent for 100 ms.
     proxy.strike(Direction::ToClient, Fault::Slice(1, Duration::from_millis(20)));
     let text = "x".repeat(40);
     let options = within(&client, 3 * SHORT);
@@ -265,7 +267,7 @@ async fn n10_progress_does_not_move_a_deadline() {
     assert_eq!(client.stats().connections, 1, "slow is not dead");
 }
 
-/// Frames larger than the socket buffers, through a reader that takes little at a time, so that writes stop anywhere.
+/// Frames that exceed the socket buffers, with a slow reader, so that writes stop at any byte.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn n11_partial_writes_tear_no_frame() {
     let server = RedisServer::start();
@@ -291,7 +293,7 @@ async fn n11_partial_writes_tear_no_frame() {
     assert_eq!((stats.connections, stats.in_flight, stats.queued_bytes), (1, 0, 0));
 }
 
-/// What a sink of detached results has been given: the token, and the reply or none.
+/// The tokens and replies that a sink of detached results got. A result may lack a reply.
 type Seen = Arc<Mutex<Vec<(u64, Option<i64>)>>>;
 
 fn collect_detached(config: &mut Config) -> Seen {
@@ -315,7 +317,7 @@ async fn n12_a_stall_and_then_a_burst_of_a_hundred_thousand_replies() {
     let proxy = Proxy::before(&server);
     let mut config = config(&proxy.url());
     config.max_in_flight = 200_000;
-    // The stall lasts as long as a busy machine takes for a hundred thousand scripts.
+    // The stall lasts as long as a busy machine needs for a hundred thousand scripts.
     config.response_timeout = 10 * PATIENCE;
     let seen = collect_detached(&mut config);
     let client = Client::connect(config).await.unwrap();
@@ -376,7 +378,7 @@ async fn n13_duplicated_and_mistyped_replies_end_the_connection() {
     assert_eq!(echo(&client, "last").await.unwrap(), "last");
 }
 
-/// Under load nobody can see that each reply belongs to the call before; the health check asks for its own number back.
+/// Under load, a caller cannot see that each reply belongs to the call before. The health check expects its own number in the reply.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn n13_shifted_replies_are_found_out_under_load() {
     let server = RedisServer::start();
@@ -420,7 +422,7 @@ async fn n14_the_kind_of_the_operating_systems_error_is_kept() {
     let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
     assert_eq!(source.map(io::Error::kind), Some(io::ErrorKind::ConnectionReset), "{error}");
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::ConnectionLost, Outcome::MaybeExecuted));
-    // A closed peer answers what is still written with a reset, too; whichever call meets it is told.
+    // A closed peer answers further writes with a reset, too. The error goes to the call that meets the reset.
     assert_eq!(echo(&client, "next").await.unwrap(), "next");
 }
 
@@ -428,7 +430,7 @@ async fn n14_the_kind_of_the_operating_systems_error_is_kept() {
 async fn n15_an_idle_connection_closed_by_the_server_is_nobodys_error() {
     let server = RedisServer::builder().arg("timeout", "1").start();
     let mut config = config(&server.url());
-    // Health checks would keep the connection from ever being idle.
+    // Health checks would keep the connection busy.
     config.heartbeat = LONG;
     let client = Client::connect(config).await.unwrap();
     assert!(eventually(PATIENCE, async || client.stats().connections >= 2 && client.is_ready()).await);
@@ -438,7 +440,7 @@ async fn n15_an_idle_connection_closed_by_the_server_is_nobodys_error() {
 #[tokio::test]
 async fn n16_names_are_resolved_and_every_address_is_tried() {
     let server = RedisServer::builder().tcp().start();
-    // `localhost` usually is ::1 as well, where nobody listens.
+    // `localhost` usually is ::1 as well, where the server does not listen.
     let client = connect(&format!("redis://localhost:{}", server.addr().port())).await;
     assert_eq!(echo(&client, "x").await.unwrap(), "x");
     let error = Client::connect(config("redis://no-such-host.invalid:6379")).await.unwrap_err();
@@ -446,7 +448,7 @@ async fn n16_names_are_resolved_and_every_address_is_tried() {
     assert!(error.to_string().contains("no-such-host.invalid"), "{error}");
 }
 
-/// Runs in a process of its own, because the limit is the process's.
+/// Runs in a separate process, because the limit applies to the process.
 #[test]
 fn n17_no_file_descriptor_left() {
     const CHILD: &str = "WHEELLOCK_TEST_FEW_DESCRIPTORS";
@@ -491,8 +493,7 @@ async fn without_descriptors() {
     assert_eq!(echo(&client, "room again").await.unwrap(), "room again");
 }
 
-/// Ten clients of a server that hangs up right after the handshake. Without a growing backoff they would be back
-/// thousands of times.
+/// Ten clients of a server that closes right after the handshake. Without a growing backoff they would reconnect thousands of times.
 #[tokio::test]
 async fn n18_a_flapping_server_is_not_hammered() {
     let server = FakeServer::start(|_, session| session.handshake());
@@ -505,8 +506,8 @@ async fn n18_a_flapping_server_is_not_hammered() {
         .collect();
     let begun = Instant::now();
     assert!(eventually(PATIENCE, async || server.connections() >= 150).await);
-    // 15 attempts each. The mean pauses of full jitter between 5 and 200 ms add up to about a second; a tenth of it
-    // is beyond chance, and hammering would take a few milliseconds.
+    // 15 attempts each. The mean pauses of full jitter between 5 and 200 ms add up to about a second. Chance does not explain a tenth of
+    // it. Without backoff, the attempts would take a few milliseconds.
     assert!(begun.elapsed() > Duration::from_millis(100), "{:?}", begun.elapsed());
     drop(clients);
 }
@@ -554,7 +555,7 @@ async fn n19_ten_thousand_queued_calls_keep_their_order_and_the_expired_are_not_
     assert_eq!(server.cli(&["EXISTS", "hasty"]), "0");
 }
 
-/// INCR, cut after every byte of the request and of the reply, by FIN and by RST: it happens at most once.
+/// INCR, cut after every byte of the request and of the reply, by FIN and by RST, is executed at most once.
 #[tokio::test]
 async fn n20_nothing_is_ever_replayed() {
     let server = RedisServer::start();
@@ -577,7 +578,7 @@ async fn n20_nothing_is_ever_replayed() {
                 eventually(PATIENCE, async || client.stats().connections > connections && client.is_ready())
                     .await
             );
-            // Whatever the old connection still held has arrived when a call on the new one has.
+            // When a call on the new connection has succeeded, the bytes of the old connection have arrived.
             assert_eq!(echo(&client, "barrier").await.unwrap(), "barrier");
             let count = cli.query(&["GET", "n"]).unwrap().to_string();
             match result {
@@ -591,7 +592,7 @@ async fn n20_nothing_is_ever_replayed() {
     }
 }
 
-/// The server's end stops to read, so that the kernel keeps what was written. A kernel goes on delivering what a closed socket has left.
+/// The server's end stops reading, so that the kernel keeps the written bytes. A kernel still delivers the bytes of a closed socket.
 #[tokio::test]
 async fn n20_what_counts_as_lost_does_not_arrive_behind_what_is_sent_next() {
     let (next_came, next) = std::sync::mpsc::channel();
@@ -658,7 +659,7 @@ async fn n21_subscriptions_in_flight_are_reconciled_not_replayed() {
     assert_eq!(server.cli(&["PUBSUB", "CHANNELS"]), "", "nobody wants it any more");
 }
 
-/// A client whose server's address stays while the server behind it changes reaches the new one.
+/// The server behind an address changes, and the client reaches the new server.
 #[tokio::test]
 async fn n21_another_server_behind_the_same_address() {
     let (old, new) = (RedisServer::start(), RedisServer::start());
@@ -678,7 +679,7 @@ async fn n21_another_server_behind_the_same_address() {
     assert_eq!(new.cli(&["GET", "k"]), "1", "the new server was given the script");
 }
 
-/// `kill -9` of the server every two seconds under 64 tasks. `WHEELLOCK_KILL_SECONDS` sets for how long.
+/// `kill -9` of the server every two seconds, under 64 tasks. `WHEELLOCK_KILL_SECONDS` sets the duration.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_killed_every_two_seconds() {
     const TASKS: usize = 64;
@@ -762,7 +763,7 @@ async fn a_server_killed_every_two_seconds() {
         let sum: u64 = buckets[from..to].iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum();
         sum as f64 / (to - from) as f64
     };
-    // Each recovery is measured against the second before its own kill: a shared machine's speed drifts.
+    // Each recovery is compared with the second before its own kill, because the speed of a shared machine drifts.
     let rounds: Vec<_> = std::iter::zip(&kills, &pongs)
         .map(|(&kill, &pong)| {
             let (kill, pong) = (at(kill), at(pong));
@@ -785,6 +786,6 @@ async fn a_server_killed_every_two_seconds() {
     );
     assert!(slowest < DEADLINE + Duration::from_secs(2), "a call hung past its deadline: {slowest:?}");
     assert_eq!(client.stats().in_flight, 0);
-    // Generous, because others may use the machine meanwhile. The printed figures are the measurement.
+    // Generous, because other programs may use the machine. The printed figures are the measurement.
     assert!(rounds.iter().all(|&(_, best)| best >= 0.25), "never back within two seconds: {rounds:?}");
 }

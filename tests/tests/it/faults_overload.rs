@@ -1,7 +1,7 @@
-//! Too much of everything, clocks that lie, and cancellations that meet.
+//! Overload, wrong clocks, and concurrent cancellations.
 //!
-//! Rows L16 to L18, C12 and O of the failure catalogue as far as the lock layer answers for them; docs/reliability.md maps
-//! rows to tests. O3 and O6 are the connection's (`faults_client`), O7, O8 and L15 are campaigns.
+//! Covers rows L16 to L18, C12 and O of the failure catalogue, as far as the lock layer is responsible. docs/reliability.md maps rows to
+//! tests. O3 and O6 belong to the connection (`faults_client`); O7, O8 and L15 are campaigns.
 
 use std::future::Future;
 use std::process::Command;
@@ -16,7 +16,7 @@ use wheellock_tests::fault::{Direction, Fault, Proxy, Random};
 use wheellock_tests::worker::connect;
 use wheellock_tests::{RedisServer, eventually};
 
-/// A bound on hangs; nothing here takes nearly as long.
+/// A bound on hangs. All waits end much earlier.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn manager(server: &RedisServer) -> LockManager {
@@ -27,7 +27,7 @@ async fn empty(server: &RedisServer) -> bool {
     eventually(PATIENCE, async || server.cli(&["DBSIZE"]) == "0").await
 }
 
-/// Scripts that the server has run.
+/// Returns the number of scripts that the server has run.
 fn scripts_run(server: &RedisServer) -> u64 {
     let stats = server.cli(&["INFO", "commandstats"]);
     let of = |command: &str| {
@@ -37,7 +37,7 @@ fn scripts_run(server: &RedisServer) -> u64 {
     of("evalsha").unwrap_or(0) + of("eval").unwrap_or(0)
 }
 
-/// Acquires locks `0..count`, many at a time.
+/// Acquires locks `0..count`, many at the same time.
 async fn hold_many(locks: &LockManager, count: u32) -> Vec<Guard> {
     let mut tasks = JoinSet::new();
     for part in 0..PARTS {
@@ -62,7 +62,7 @@ async fn l16_leases_are_believed_by_a_clock_that_counts_suspend() {
         println!("reading {}", reading());
         return;
     }
-    // In a time namespace the two clocks can be set apart as a suspend sets them apart, but only by whoever may make one.
+    // A time namespace can set the two clocks apart as a suspend does. Only privileged users can make such a namespace.
     let this = std::env::current_exe().unwrap();
     let mut child = Command::new("unshare");
     child.args(["-T", "--boottime=100000"]).arg(this);
@@ -90,7 +90,7 @@ async fn l17_a_server_clock_that_jumps_ahead_is_noticed_and_the_first_holder_tol
     let (server, shim) = Shim::preloaded(RedisServer::builder()).unwrap();
     let (first, second) = (connect(&server.url(), LEASE).await.unwrap(), manager(&server).await);
     let held = first.lock("orders").acquire().await.unwrap();
-    // Jumps are seen between two renewals.
+    // The library detects jumps between two renewals.
     assert!(eventually(PATIENCE, async || first.metrics().renewals > 0).await);
     shim.set_clock(31_000_000).unwrap();
     assert_eq!(server.cli(&["EXISTS", "orders"]), "0", "the lease ended early");
@@ -112,7 +112,7 @@ async fn l18_a_server_clock_set_back_lengthens_no_renewed_lease() {
     shim.set_clock(-3_600_000_000).unwrap();
     let ttl = || server.cli(&["PTTL", "orders"]).parse::<u128>().unwrap();
     let longer = ttl();
-    // Renewed, it is as long as it should be; it may have been renewed already.
+    // A renewal restores the right length, and may already have happened.
     assert!(longer > 3_000_000 || longer <= LEASE.as_millis(), "{longer}");
     assert!(eventually(PATIENCE, async || ttl() <= LEASE.as_millis()).await);
     assert!(eventually(PATIENCE, async || locks.metrics().server_clock_jumps == 1).await);
@@ -139,7 +139,7 @@ async fn l18_nor_is_it_lengthened_for_another_kind() {
         held.push(lock.acquire().await.unwrap());
     }
     shim.set_clock(-3_600_000_000).unwrap();
-    // What the server forgets by itself, and when, in milliseconds from now on.
+    // The keys and the milliseconds until the server expires them.
     let ends = || {
         let ttl = |key: &str| server.cli(&["PTTL", key]).parse::<i64>().unwrap();
         server.cli(&["KEYS", "*"]).lines().map(|key| (key.to_owned(), ttl(key))).collect::<Vec<_>>()
@@ -170,14 +170,14 @@ async fn c12_two_and_three_cancellations_at_every_pair_of_points() {
             let last = points.iter().max().copied().unwrap_or_default();
             for polls in 0..=last {
                 for (attempt, point) in attempts.iter_mut().zip(&points) {
-                    // Granted or at its point: dropped, future and guard.
+                    // If granted or at its point, drops the future and the guard.
                     let over = polls == *point;
                     if over || attempt.as_mut().is_some_and(|attempt| poll_once(attempt.as_mut()).is_ready())
                     {
                         *attempt = None;
                     }
                 }
-                // Lets the connection's task get on between two polls.
+                // Lets the connection's task run between two polls.
                 tokio::time::sleep(Duration::from_micros(100)).await;
             }
             drop(held);
@@ -210,7 +210,7 @@ async fn o01_two_thousand_waiters_cost_the_server_as_much_as_one_and_are_served_
             served.lock().unwrap().push(number);
             guard.release().await.unwrap()
         });
-        // The line forms behind the first one to hear that the lock is held; until then everybody asks.
+        // The queue forms behind the first waiter that knows of the hold. Until then, all waiters poll.
         assert!(number > 0 || eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
         tokio::task::yield_now().await;
     }
@@ -224,8 +224,7 @@ async fn o01_two_thousand_waiters_cost_the_server_as_much_as_one_and_are_served_
     let all = tokio::time::timeout(PATIENCE, tasks.join_all()).await.expect("all are served");
     assert!(all.iter().all(|released| *released == Released::Released));
     let handoffs = scripts_run(&server) - before;
-    // Each takes the lock and gives it back. A release is heard by the next one in line only; its question may come
-    // before the message of the same release.
+    // Each waiter acquires and releases. A release notifies only the next waiter, whose poll may precede the message of the same release.
     assert!(handoffs <= u64::from(3 * WAITERS), "a herd: {handoffs} scripts for {WAITERS} handoffs");
     assert_eq!(*served.lock().unwrap(), (0..WAITERS).collect::<Vec<_>>(), "first come, first served");
     assert!(empty(&server).await);
@@ -253,7 +252,7 @@ async fn o02_twenty_thousand_held_locks_are_renewed_in_batches_and_none_is_lost(
 #[test]
 fn o04_a_million_timers_due_at_once_are_handed_out_in_portions() {
     const TIMERS: usize = 1_000_000;
-    // Recursion would not fit.
+    // A recursion would overflow this small stack.
     let thread = std::thread::Builder::new().stack_size(64 << 10).spawn(|| {
         let mut wheel = wheellock_wheel::Wheel::new(512);
         for number in 0..TIMERS {
@@ -296,7 +295,7 @@ async fn o05_holders_on_a_busy_server_lose_their_locks_honestly_and_make_no_stor
     }
     assert_eq!(cli.read_reply().unwrap().to_string(), "OK");
     drop(guards);
-    // What it was asked meanwhile: a renewal in batches before the leases ended, and one release for each lock.
+    // The requests meanwhile: batches of renewals before the leases ended, and a release for each lock.
     assert!(empty(&server).await);
     let asked = scripts_run(&server) - before;
     assert!(asked <= u64::from(LOCKS) * 6 / 5 + 100, "{asked} scripts for {LOCKS} locks");
@@ -309,13 +308,12 @@ async fn o10_a_storm_of_dropped_guards_blocks_nobody_and_leaves_no_key() {
     const LOCKS: u32 = 20_000;
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
-    // Far less room than there are guards: most releases find the queue full and are repeated.
+    // The queue is far too small for all guards, so most releases find the queue full and are retried.
     let builder = LockManager::builder(&proxy.url()).configure(|config| config.max_in_flight = 1000);
     let locks = builder.connect().await.unwrap();
     let guards = hold_many(&locks, LOCKS).await;
     assert_eq!(server.cli(&["DBSIZE"]), LOCKS.to_string());
-    // The server takes nothing more, and on this one thread nothing else runs: a drop that waited for anything would wait
-    // for ever.
+    // The server accepts no further bytes, and the only thread runs no other task. So a drop that waits would wait forever.
     proxy.strike(Direction::ToServer, Fault::Stall);
     drop(guards);
     assert_eq!(locks.metrics().held, 0);

@@ -1,6 +1,6 @@
-//! Real servers in bad states, and the errors they answer with.
+//! Real servers in bad states, and their error replies.
 //!
-//! Rows S of the failure catalogue; docs/reliability.md maps rows to tests.
+//! Covers rows S of the failure catalogue. docs/reliability.md maps rows to tests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,11 +31,11 @@ async fn call(client: &Client, words: &[&str]) -> Result<String, Error> {
     Ok(reply.as_i64().map_or_else(|| reply.as_str().unwrap_or("nil").to_owned(), |number| number.to_string()))
 }
 
-/// Starts a call that stays unanswered, and waits until the server has it.
+/// Starts a call without a reply, and waits until the server has it.
 async fn block(client: &Client, server: &RedisServer) -> tokio::task::JoinHandle<Result<String, Error>> {
     let task = tokio::spawn({
         let client = client.clone();
-        // There is no replica.
+        // The server does not have a replica, so WAIT blocks.
         async move { call(&client, &["WAIT", "1", "0"]).await }
     });
     assert!(eventually(PATIENCE, async || server.cli(&["CLIENT", "LIST"]).contains("cmd=wait")).await);
@@ -55,7 +55,7 @@ async fn reconnected(client: &Client, connections: u64) -> bool {
     eventually(PATIENCE, async || client.stats().connections >= connections && client.is_ready()).await
 }
 
-/// A server with room for three clients refuses the fourth, who is told why, until somebody leaves.
+/// A server with room for three clients refuses the fourth client, which gets the reason. It connects after another client has left.
 async fn refuses_a_fourth_client(server: RedisServer) {
     let crowd: Vec<_> = (0..3)
         .map(|_| {
@@ -181,10 +181,10 @@ async fn s06_a_pause_of_everything_is_waited_for_or_ended_without_a_storm() {
     assert_eq!(waited.unwrap(), "in the end");
     assert_eq!(failed.unwrap_err().outcome(), Outcome::MaybeExecuted);
     assert_eq!(patient.stats().connections, 1);
-    // Its calls give up after 100 ms, and the pause between two attempts may be longer.
+    // The calls of `hasty` time out after 100 ms, and the pause between two attempts may be longer.
     let again = async || call(&hasty, &["ECHO", "again"]).await.is_ok_and(|text| text == "again");
     assert!(eventually(PATIENCE, again).await);
-    // 700 ms in attempts of 100 ms, and the two looks of this test.
+    // 700 ms in attempts of 100 ms, and the two checks of this test.
     let attempts = received(&server) - before;
     assert!(attempts <= 20, "{attempts} connections");
 }
@@ -208,17 +208,17 @@ async fn s07_busy_is_an_answer_and_no_reason_to_reconnect() {
         }
     };
     assert!(eventually(PATIENCE, busy).await);
-    // Health checks are answered with BUSY as well.
+    // The server replies to health checks with BUSY as well.
     let read = client.stats().bytes_read;
     assert!(eventually(PATIENCE, async || client.stats().bytes_read > read + 500).await);
     assert_eq!(server.cli(&["SCRIPT", "KILL"]), "OK");
-    // The script notices that it is killed a moment later.
+    // The script ends a moment after the kill.
     let free = async || call(&client, &["ECHO", "free"]).await.is_ok_and(|text| text == "free");
     assert!(eventually(PATIENCE, free).await);
     assert_eq!(client.stats().connections, 1);
 }
 
-/// A script keeps the server from subscribing and unsubscribing, too, and nothing of what it refuses meanwhile is forgotten.
+/// A script also blocks SUBSCRIBE and UNSUBSCRIBE. The client remembers the commands that the server rejects meanwhile.
 #[tokio::test]
 async fn s07_channels_are_those_that_are_wanted_when_a_busy_server_is_free_again() {
     let server = RedisServer::builder().arg("busy-reply-threshold", "50").start();
@@ -233,7 +233,7 @@ async fn s07_channels_are_those_that_are_wanted_when_a_busy_server_is_free_again
     assert!(eventually(PATIENCE, busy).await);
     drop(old);
     let mut new = client.subscribe(b"new");
-    // Both orders came before this.
+    // Both commands precede this point.
     assert!(busy().await);
     assert_eq!((new.is_confirmed(), new.refusal()), (false, None));
     assert_eq!(server.cli(&["SCRIPT", "KILL"]), "OK");
@@ -285,7 +285,7 @@ fn time_to_live(server: &RedisServer, key: &str) -> i64 {
     server.cli(&["PTTL", key]).parse().unwrap()
 }
 
-/// Whether the watchdog has renewed the lock: its time to live grew between two looks.
+/// Returns true if the watchdog has renewed the lock: its time to live grew between two checks.
 async fn renewed(server: &RedisServer, key: &str) -> bool {
     let mut last = time_to_live(server, key);
     eventually(PATIENCE, async || {
@@ -311,7 +311,7 @@ async fn s09_out_of_memory_stops_new_locks_and_not_those_held() {
     assert_eq!(server.cli(&["EXISTS", "held"]), "0");
 }
 
-/// Of every kind: what is held is renewed, and given back hold by hold.
+/// Holds of every kind are renewed, and released hold by hold.
 #[tokio::test]
 async fn s09_out_of_memory_keeps_no_kind_from_being_renewed_and_given_back() {
     let server = RedisServer::start();
@@ -325,7 +325,7 @@ async fn s09_out_of_memory_keeps_no_kind_from_being_renewed_and_given_back() {
     {
         let outer = lock.acquire().await.unwrap();
         let lock = lock.with_owner(outer.owner());
-        // Two of the inner ones go at once.
+        // Two of the inner holds are released at once.
         let inner = [lock.acquire().await.unwrap(), lock.acquire().await.unwrap()];
         holds.push((outer, inner));
     }
@@ -366,7 +366,7 @@ async fn s10_an_evicted_lock_is_reported_lost() {
     for (name, value) in [("maxmemory-policy", "volatile-ttl"), ("maxmemory", "1")] {
         assert_eq!(server.cli(&["CONFIG", "SET", name, value]), "OK");
     }
-    // Every write command now evicts what has a time to live, and only the lock has.
+    // Every write command now evicts keys with a time to live, and only the lock has one.
     let evicted = async || {
         let _refused = server.cli(&["SET", "filler", "x"]);
         server.cli(&["EXISTS", "held"]) == "0"
@@ -399,7 +399,7 @@ async fn s11_a_loading_server_is_connected_but_not_ready() {
         reply.is_ok_and(|reply| reply.to_string().contains("LOADING"))
     };
     assert!(eventually(PATIENCE, loading).await);
-    // Until the first attempt after the restart, the reason given is that nobody listened.
+    // Until the first attempt after the restart, the error reports a refused connection.
     let told = async || {
         let ping = Command::new("PING");
         let error = client.call_with(&ping, within(&client, SHORT)).await.expect_err("it is loading");
@@ -429,7 +429,7 @@ async fn s12_a_demoted_primary_is_left() {
     assert_eq!(call(&client, &["SET", "k", "3"]).await.unwrap(), "OK");
 }
 
-/// A user who may do nothing but read learns of the demotion, too, and no refusal enters the server's log.
+/// A read-only user learns of the demotion, too, and the server's log gets no entry about a rejected command.
 #[tokio::test]
 async fn s12_lone_reader_learns_of_demotion() {
     let server = RedisServer::builder().tcp().start();
@@ -474,7 +474,7 @@ async fn s13_refused_credentials_end_every_call_at_once_and_are_not_retried_in_a
     let proxied = Proxy::start(wheellock_tests::fault::Upstream::Tcp(server.addr()), 1);
     let refused = Client::lazy(config(&proxied.url().replace("redis://", "redis://app:sesame@")));
     for client in [&client, &refused] {
-        // With ten seconds to its deadline the call is told at once.
+        // The call fails at once, ten seconds before its deadline.
         let error = call(client, &["PING"]).await.unwrap_err();
         assert_eq!((error.kind(), error.outcome()), (ErrorKind::Auth, Outcome::NotSent), "{error}");
         assert!(!format!("{error} {error:?}").contains("sesame"), "{error}");
@@ -495,7 +495,7 @@ async fn s14_missing_permissions_have_a_kind_of_their_own() {
     let server = RedisServer::builder().tcp().start();
     let user = ["ACL", "SETUSER", "app", "on", ">pw", "~app:*", "+@all", "-set"];
     assert_eq!(server.cli(&user), "OK");
-    // Channels have had rules since then.
+    // Redis 6.2 introduced rules for channels.
     let channels = server.redis_version() >= (6, 2, 0);
     if channels {
         assert_eq!(server.cli(&["ACL", "SETUSER", "app", "resetchannels", "&app:*"]), "OK");
@@ -601,7 +601,7 @@ async fn s17_servers_without_resp3_are_told_apart() {
         ("-NOPROTO unsupported protocol version\r\n", "RESP3"),
         ("-ERR unknown command 'HELLO'\r\n", "Redis 6"),
         ("-ERR unknown command `HELLO`, with args beginning with: `3`, \r\n", "Redis 6"),
-        // Proxies.
+        // Replies of proxies.
         ("-unsupported command 'HELLO'\r\n", "no proxy"),
         ("-invalid request\r\n", "no proxy"),
         ("*4\r\n$6\r\nserver\r\n$5\r\nredis\r\n$5\r\nproto\r\n:2\r\n", "in RESP2"),
@@ -623,7 +623,7 @@ async fn s18_messages_in_the_shape_of_resp2_end_the_connection() {
     let server = FakeServer::ready(|number, session| {
         let command = session.command()?;
         match number {
-            // A confirmation as RESP2 has it: an array, which is a reply.
+            // A confirmation in RESP2 is an array, which is a reply.
             0 => session.send("*3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n")?,
             1 => {
                 session.reply(&command)?;
@@ -737,7 +737,7 @@ async fn s23_servers_of_another_role_or_mode() {
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unsupported, Outcome::NotSent), "{error}");
     assert!(error.to_string().contains("cluster"), "{error}");
 
-    // A Sentinel has no role. Source: helloCommand in networking.c of Redis 7.0.
+    // A Sentinel does not report a role. Source: helloCommand in networking.c of Redis 7.0.
     let sentinel = FakeServer::start(|_, session| {
         session.command()?;
         session.send(

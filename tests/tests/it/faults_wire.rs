@@ -1,6 +1,8 @@
-//! Bytes that no server should send, and what each must do to the connection and to its callers.
+//! Invalid bytes from servers, and their effects.
 //!
-//! Rows K and R of the failure catalogue as far as a socket shows them; docs/reliability.md maps rows to tests.
+//! Each has a defined effect on the connection and on its callers.
+//!
+//! Covers rows K and R of the failure catalogue, as far as a socket shows them. docs/reliability.md maps rows to tests.
 
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use crate::faults::{PATIENCE, config, connect, echo};
 
 const SHORT: Duration = Duration::from_millis(200);
 
-/// Answers the first command of each connection with the next of `answers`, and serves well after the last.
+/// Replies to the first command of each connection with the next of `answers`, and behaves well after the last answer.
 fn answering(answers: Vec<Vec<u8>>) -> FakeServer {
     FakeServer::ready(move |number, session| match answers.get(number) {
         None => session.serve(),
@@ -24,7 +26,7 @@ fn answering(answers: Vec<Vec<u8>>) -> FakeServer {
     })
 }
 
-/// Sends each wire as the answer to a call; every one must end that call and the connection, and nothing else.
+/// Sends each wire as the reply to a call. Every wire must end that call and the connection, but no other call.
 async fn each_is_a_protocol_error(wires: Vec<Vec<u8>>) {
     let server = answering(wires.clone());
     let client = connect(&server.url()).await;
@@ -126,7 +128,8 @@ async fn k16_a_reply_that_nothing_asked_for() {
         session.serve()
     });
     let client = connect(&server.url()).await;
-    // The stray follows its predecessor, perhaps in the same read: that call may succeed, no other may see it.
+    // The stray reply follows its predecessor, perhaps in the same read. The call before it may succeed, but no other call may get the
+    // stray reply.
     assert_eq!(echo(&client, "first").await.unwrap(), "first");
     assert!(eventually(PATIENCE, async || client.stats().connections == 2).await, "closed at once");
     assert_eq!(echo(&client, "second").await.unwrap(), "second");
@@ -147,8 +150,8 @@ async fn k17_a_missing_reply_ends_the_connection() {
     assert_eq!(client.stats().connections, 2, "nobody trusts the old socket any more");
 }
 
-/// The reply that is missing belongs to a call with a short deadline, so its caller is gone when it is missed. Calls
-/// made before the connection is condemned may fail; none may get another's reply.
+/// The missing reply belongs to a call with a short deadline, so its caller is gone when the client detects the gap. Calls before the
+/// connection is poisoned may fail, but must not get the reply of another call.
 #[tokio::test]
 async fn k17_a_missing_reply_of_a_hasty_call_shifts_nobody() {
     let server = RedisServer::start();
@@ -172,13 +175,13 @@ async fn k17_a_missing_reply_of_a_hasty_call_shifts_nobody() {
     panic!("the connection was never replaced");
 }
 
-/// What answers the health check shows a shift also where it comes too early, and is nobody's reply.
+/// The reply to the health check reveals a shift even if it arrives too early, and no caller gets it.
 #[tokio::test]
 async fn k17_the_answer_to_the_health_check_is_no_callers_reply() {
     let server = FakeServer::ready(|number, session| {
         if number == 0 {
             let _unanswered = session.command()?;
-            // The call behind it and the health check, whichever comes first.
+            // The call behind it and the health check, in any order.
             let behind = [session.command()?, session.command()?];
             behind.iter().try_for_each(|command| session.reply(command))?;
         }
@@ -195,14 +198,14 @@ async fn k17_the_answer_to_the_health_check_is_no_callers_reply() {
     assert_eq!(client.stats().connections, 2, "nobody trusts the old socket any more");
 }
 
-/// The layer that knows what a reply must look like says so; the connection is then not trusted any more.
+/// The layer that knows the form of a reply reports a wrong reply. The client then does not trust the connection any more.
 #[tokio::test]
 async fn k18_a_reply_of_the_wrong_type_condemns_the_connection() {
     let server = FakeServer::ready(|number, session| {
         if number == 0 {
             session.command()?;
             session.send("+not a number\r\n")?;
-            // The next call is still unanswered when the verdict falls.
+            // The next call is still pending at the time of the report.
             return session.stay_silent();
         }
         session.serve()
@@ -242,7 +245,7 @@ async fn k19_hostile_error_texts_are_escaped_and_cut() {
 #[tokio::test]
 async fn r02_a_handshake_step_without_reply_costs_the_socket() {
     let server = RedisServer::start();
-    // HELLO, from 7.2 on twice CLIENT SETINFO, INFO, the write probe, PING.
+    // HELLO, twice CLIENT SETINFO from 7.2 on, INFO, the write probe, PING.
     let steps = if server.redis_version() < (7, 2, 0) { 4 } else { 6 };
     for step in 0..steps {
         let proxy = Proxy::before(&server);
@@ -326,7 +329,7 @@ async fn r05_a_subscription_ended_by_the_server_is_renewed_and_a_reason_to_look(
     let server = FakeServer::ready(move |_, session| {
         loop {
             let command = session.command()?;
-            // Noted before the client can know that it was heard.
+            // Recorded before the client can know that the server has the command.
             let _gone = seen.send(command.clone());
             session.reply(&command)?;
             if command.first().is_some_and(|name| name == b"ECHO") {
@@ -354,7 +357,7 @@ async fn r06_credentials_go_alone_and_first() {
     let (seen, first) = std::sync::mpsc::channel();
     let server = FakeServer::start(move |_, session| {
         let hello = session.command()?;
-        // Whatever else the client would send without waiting for the answer had time to arrive.
+        // Gives the client time to send further bytes without waiting for the reply.
         let more = session.has_input_within(Duration::from_millis(30))?;
         let _gone = seen.send((hello.clone(), more));
         session.reply(&hello)?;
@@ -378,7 +381,7 @@ async fn r07_a_parse_error_poisons_the_connection() {
         for _ in 0..3 {
             session.command()?;
         }
-        // Frames of every caller, the second one corrupt: what follows it is not to be trusted.
+        // A frame for each caller. The second frame is corrupt, so the frames after it are not trustworthy.
         session.send(b"$1\r\na\r\n$1\r\nbX\r\n$1\r\nc\r\n")?;
         session.stay_silent()
     });
@@ -407,7 +410,7 @@ async fn r08_announced_counts_beyond_every_limit() {
     each_is_a_protocol_error(wires.map(<[u8]>::to_vec).into_iter().chain([deep]).collect()).await;
 }
 
-/// Nine bytes announce 16 MiB, on 64 connections at once: memory must follow what arrives, not what is announced.
+/// Nine bytes announce 16 MiB, on 64 connections at the same time. Memory must grow with the received bytes, not with the announced bytes.
 #[tokio::test]
 async fn r09_announced_bytes_allocate_nothing() {
     let server = FakeServer::ready(|_, session| {
@@ -434,7 +437,7 @@ async fn r09_announced_bytes_allocate_nothing() {
         assert_eq!(call.await.unwrap().unwrap_err().kind(), ErrorKind::Timeout);
     }
     let grown = resident_bytes().saturating_sub(before);
-    // A quarter of the announced GiB would be 256 MiB; other tests of this process run meanwhile.
+    // A quarter of the announced GiB would be 256 MiB. Other tests of this process run at the same time.
     assert!(grown < 128 << 20, "grew by {} MiB", grown >> 20);
 }
 
@@ -443,7 +446,7 @@ async fn r16_payload_bytes_that_look_like_frames() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let client = connect(&proxy.url()).await;
-    // One byte per segment: every payload byte comes right after a read boundary.
+    // One byte per segment, so that every payload byte comes right after a read boundary.
     proxy.rule(Rule::new(Direction::ToClient, At::Byte(0), Fault::Slice(1, Duration::from_micros(1))));
     let every_byte: Vec<u8> = (0..=u8::MAX).collect();
     let reply = client.call(&Command::new("ECHO").arg(&every_byte[..])).await.unwrap();
@@ -455,7 +458,7 @@ async fn r16_payload_bytes_that_look_like_frames() {
     assert_eq!((stats.connections, stats.pushes), (1, 0));
 }
 
-/// The socket side of "the connection of a script of ours is never fed with another's text".
+/// The client detects a foreign text under the hash of our script, on the socket's side of this promise.
 #[tokio::test]
 async fn x15_a_foreign_script_under_our_hash_is_found_out() {
     let script = std::sync::Arc::new(Script::new("return ARGV[1]", 0, 1));
@@ -485,7 +488,7 @@ async fn x15_a_foreign_script_under_our_hash_is_found_out() {
     assert_eq!(client.eval(&script, &["x".into()]).await.unwrap().as_str(), Some("x"));
 }
 
-/// Resident memory of this process. Source: proc(5), `/proc/self/statm`, second field, in pages of 4 KiB.
+/// Returns the resident memory of this process. Source: proc(5), `/proc/self/statm`, second field, in pages of 4 KiB.
 fn resident_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or_default() * 4096

@@ -1,4 +1,6 @@
-//! The fenced lock and the spin lock against real servers: tokens that only rise, and waits without messages.
+//! The fenced lock and the spin lock against real servers.
+//!
+//! Tests that tokens only rise, and waits without messages.
 
 use std::time::{Duration, Instant};
 
@@ -67,7 +69,7 @@ async fn tokens_rise_whatever_becomes_of_the_counter() {
     next("after its counter was set back").await;
     let raised: u64 = server.cli(&["INCR", COUNTER]).parse().unwrap();
     assert!(next("after Redisson has raised it").await > raised);
-    // Beyond what a number of the script's language can tell apart, and beyond the server's clock.
+    // Beyond the precision of the script language's numbers, and ahead of the server's clock.
     let high = (1_u64 << 53) + 1;
     set(&server, &["SET", COUNTER, &high.to_string()]);
     assert_eq!(next("from a high one").await, high + 1);
@@ -77,7 +79,7 @@ async fn tokens_rise_whatever_becomes_of_the_counter() {
     the_clock_rules(&server, &lock).await;
 }
 
-/// After a high counter was lost no clock can know of it; but what follows is the clock's time again.
+/// The clock cannot restore a lost high counter, but later tokens follow the clock again.
 async fn the_clock_rules(server: &RedisServer, lock: &wheellock::FencedLock) {
     let guard = lock.acquire().await.unwrap();
     assert!(
@@ -168,7 +170,7 @@ async fn a_spin_lock_is_a_plain_lock_that_listens_to_nothing() {
     let guard = waiting.await.unwrap().expect("it asks again soon");
     let asked = asked.stop().unwrap();
     assert!(!asked.iter().any(|command| command.name() == "SUBSCRIBE"));
-    // A waiter on the same key who listens is told all the same.
+    // A subscribed waiter on the same key is notified all the same.
     let waiting = tokio::spawn(async move { plain.try_acquire_for(WOKEN).await.unwrap() });
     assert!(eventually(PATIENCE, async || !server.cli(&["PUBSUB", "CHANNELS", "*"]).is_empty()).await);
     guard.release().await.unwrap();

@@ -1,4 +1,6 @@
-//! Texts of calls: a server's refusals, silence, bytes that do not fit, and commands that are not sent.
+//! Texts of calls.
+//!
+//! The causes are a server's refusal, silence, invalid bytes, and commands that are not sent.
 
 use std::time::{Duration, Instant};
 
@@ -47,7 +49,7 @@ pub(super) async fn rows() -> Vec<Row> {
     rows
 }
 
-/// The call behind the one whose reply is over a limit.
+/// Returns the row of the call behind the call whose reply exceeds a limit.
 async fn neighbour() -> Row {
     let server = FakeServer::ready(|_, session| {
         session.command()?;
@@ -110,7 +112,7 @@ async fn without_a_reply() -> Vec<Row> {
     rows
 }
 
-/// Returns the error of a call that was made after an attempt to connect had failed.
+/// Returns the error of a call after a failed attempt to connect.
 async fn call_after_a_refusal(client: &Client, command: &Command<'_>) -> Error {
     use wheellock::client::ConnectionState::Connecting;
     let refused = |state| matches!(state, Connecting { last_error: Some(error) } if error.to_string().contains("refused"));
@@ -121,7 +123,7 @@ async fn call_after_a_refusal(client: &Client, command: &Command<'_>) -> Error {
     client.call_with(command, soon).await.unwrap_err()
 }
 
-/// Commands that are refused, one for each reason.
+/// Commands that the client refuses, one for each reason.
 const REFUSED: &[(&str, &[&str])] = &[
     ("Another database", &["SELECT", "1"]),
     ("Another user", &["HELLO", "3"]),

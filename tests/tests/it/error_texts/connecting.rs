@@ -1,4 +1,6 @@
-//! Texts of attempts to connect: servers that are away, refuse, or are something else.
+//! Texts of attempts to connect.
+//!
+//! The server is down, refuses, or is of another kind.
 
 use std::io;
 use std::sync::Arc;
@@ -45,7 +47,7 @@ const SERVERS: &[(&str, &str, &str, &str)] = &[
     ("A server that does not tell its role", "redis", "standalone", ""),
 ];
 
-/// Commands that a server refuses after HELLO, with the reply.
+/// Commands that a server rejects after HELLO, with the replies.
 const REFUSED: &[(&str, &str, &str)] = &[
     ("A server that loads its data", "PING", "-LOADING Redis is loading the dataset in memory"),
     (
@@ -87,7 +89,7 @@ pub(super) async fn rows() -> Vec<Row> {
     rows
 }
 
-/// Texts about the nodes that a cluster's node names. Port 1 refuses connections.
+/// Texts about the nodes of a cluster. Port 1 refuses connections.
 async fn cluster_rows() -> Vec<Row> {
     let line = |host: &str| format!("{} {host}@2 myself,master - 0 0 1 connected 0-16383\n", "a".repeat(40));
     let mut rows = Vec::new();
@@ -142,7 +144,7 @@ async fn hang_up(situation: &'static str, script: fn(&mut Session) -> io::Result
     row(situation, server.addr(), failure(&server.url()).await)
 }
 
-/// Answers well, but for `command`.
+/// Replies well, except to `command`.
 fn refuse(session: &mut Session, command: &str, reply: &str) -> io::Result<()> {
     loop {
         let asked = session.command()?;

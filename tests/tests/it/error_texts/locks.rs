@@ -1,4 +1,6 @@
-//! Texts of the lock layer. The library makes most of them in a server in memory; the others stand here as it makes them.
+//! Texts of the lock layer.
+//!
+//! The library produces most of them with a server in memory. The others are built here in the same way.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +50,7 @@ async fn made_by_calls() -> Vec<Row> {
     rows
 }
 
-/// Errors of a server that takes no writes for the moment.
+/// Errors of a server that temporarily does not accept writes.
 async fn refused_writes() -> [Row; 2] {
     let server = RedisServer::start();
     let patience = Duration::from_millis(100);
@@ -61,7 +63,7 @@ async fn refused_writes() -> [Row; 2] {
     let address = locks.client().server_address();
     let made = |situation, error: Error| {
         let Row { text, .. } = row(situation, &address, error);
-        // Which script it was, and where in it.
+        // Removes the script's hash and the place in the script.
         let (before, script) = text.split_once(" script: ").unwrap_or((&text, ""));
         let after = script.find('"').and_then(|end| script.get(end..)).unwrap_or_default();
         fixed(situation, format!("{before}{after}"))
@@ -72,7 +74,7 @@ async fn refused_writes() -> [Row; 2] {
     ]
 }
 
-/// Errors that take a cluster, a quorum or a broken system to produce.
+/// Errors that only a cluster, a quorum or a broken system can produce.
 fn given() -> Vec<(&'static str, Error)> {
     let (lock, server) = ("orders".to_owned(), Arc::<str>::from("db:6379"));
     vec![

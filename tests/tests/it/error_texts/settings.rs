@@ -1,4 +1,6 @@
-//! Texts about URLs and settings: nothing is sent.
+//! Texts about URLs and settings.
+//!
+//! The client sends no request.
 
 use wheellock::client::{Config, TlsConfig};
 use wheellock_tests::certificates::{Authority, leaf};

@@ -1,4 +1,4 @@
-//! Texts of attempts to connect with TLS, to real servers.
+//! Texts of attempts to connect to real servers with TLS.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ async fn failure(situation: &'static str, server: &RedisServer, scheme: &str, tr
     row(situation, address, Client::connect(config).await.unwrap_err())
 }
 
-/// Makes a certificate as `openssl req -x509` does: an authority that signed itself, for the server's own use.
+/// Makes a certificate as `openssl req -x509` does: a self-signed authority that the server itself uses.
 fn self_signed() -> Identity {
     let mut params = authority("localhost");
     params.subject_alt_names = leaf(&["localhost"]).subject_alt_names;

@@ -249,8 +249,8 @@ async fn a_renewal_by_hand_without_an_answer_changes_nothing() {
     assert!(guard.valid_until() > promised);
 }
 
-/// C2: everything works with the guide's permissions for this version of the server. Nothing is denied on the way, and `ACL LOG` stays
-/// empty. Each permission is needed.
+/// C2: everything works with the guide's permissions for this version of the server. The server denies no command on the way, and `ACL LOG`
+/// stays empty. Each permission is needed.
 #[tokio::test]
 async fn the_guides_permissions_are_enough_and_not_too_many() {
     let server = {

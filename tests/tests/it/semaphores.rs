@@ -1,5 +1,5 @@
-//! Semaphores, permits with leases and latches against real servers: what they are on the wire, who waits for what, what gets lost
-//! on the way, and bad input.
+//! Semaphores, permits with leases and latches against real servers. The tests cover the wire contract, the order of waiters, lost messages
+//! and bad input.
 
 use std::num::NonZeroU32;
 use std::process::Command;
@@ -15,7 +15,7 @@ use wheellock_tests::worker::{Outcome, Request, Worker, monotonic};
 use wheellock_tests::{RedisServer, eventually, poll_until};
 
 const NAME: &str = "pool";
-/// Of the latch of that name.
+/// Channel of the latch of that name.
 const CHANNEL: &str = "redisson_countdownlatch__channel__{pool}";
 
 async fn server_and_manager() -> (RedisServer, LockManager) {
@@ -42,7 +42,7 @@ fn set(server: &RedisServer, command: &[&str]) {
     let _answer = server.cli(command);
 }
 
-/// What callers have, as it is remembered on the server.
+/// Returns the server's records of permits that callers hold.
 fn books(server: &RedisServer) -> Vec<String> {
     let keys = server.cli(&["KEYS", "*wheellock_permits*"]);
     let has_some = |key: &&str| !key.is_empty() && !["0", ""].contains(&&*server.cli(&["GET", key]));
@@ -79,7 +79,7 @@ async fn the_wire_contract_of_a_semaphore() {
     assert_eq!(semaphore.available().await.unwrap(), 0);
 }
 
-/// A permit whose semaphore became data of another type is neither given back nor removed.
+/// A permit whose semaphore became data of another type is neither released nor removed.
 #[tokio::test]
 async fn a_permit_of_what_is_no_semaphore_any_more_stays() {
     let (server, locks) = server_and_manager().await;
@@ -102,7 +102,7 @@ async fn permits_of_a_semaphore_that_was_deleted_do_not_bring_it_back() {
     assert_eq!((server.cli(&["EXISTS", NAME]), books(&server).len()), ("0".to_owned(), 0));
 }
 
-/// One wake-up lets in as many as there are permits, and nobody overtakes who came earlier.
+/// One wake-up lets in as many waiters as there are permits. No waiter overtakes an earlier waiter.
 #[tokio::test]
 async fn waiters_of_one_process_are_served_in_order_and_together() {
     let (_server, locks) = server_and_manager().await;
@@ -119,7 +119,7 @@ async fn waiters_of_one_process_are_served_in_order_and_together() {
         assert!(waiting(&locks, number as u64 + 1).await);
     }
     semaphore.release(4).await.unwrap();
-    // Whoever wants one would get it, but the one who wants five came first.
+    // A waiter that wants one permit would get it, but the waiter that wants five permits came first.
     assert!(at_rest(&locks).await && order.lock().unwrap().is_empty());
     let calls = locks.client().stats().calls;
     semaphore.release(6).await.unwrap();
@@ -168,7 +168,7 @@ async fn never_more_inside_than_there_are_permits_and_all_are_given_back() {
     assert!(eventually(PATIENCE, async || books(&server).is_empty()).await, "{:?}", books(&server));
 }
 
-/// A reply that gets lost, of whichever request: each counts once.
+/// Each request counts once, even if its reply is lost.
 #[tokio::test]
 async fn what_gets_lost_counts_once() {
     let server = RedisServer::start();
@@ -228,7 +228,7 @@ async fn what_gets_lost_counts_once() {
     }
 }
 
-/// A request that comes after it was taken back has no effect, and what was dropped on the way is given back.
+/// A request that arrives after its withdrawal has no effect. Permits of a dropped call are released once.
 #[tokio::test]
 async fn what_is_dropped_on_the_way_is_given_back_once() {
     let server = RedisServer::start();
@@ -247,7 +247,7 @@ async fn what_is_dropped_on_the_way_is_given_back_once() {
     }
 }
 
-/// On a connection that has broken since, or so it looks to its caller.
+/// The acquire arrives on a connection that has broken since, or that seems broken to its caller.
 #[tokio::test]
 async fn an_acquire_that_comes_after_it_was_taken_back_takes_nothing() {
     let server = RedisServer::start();
@@ -351,7 +351,7 @@ async fn permits_together_are_all_or_none() {
     assert_eq!(permits.try_acquire_many_for(2, Duration::from_millis(30)).await.unwrap().map(|_| ()), None);
     assert_eq!(taken(), books("1", "2"), "a part is not kept");
 
-    // Each is given back by itself, and a waiter that wants two gets two.
+    // Each permit is released by itself, and a waiter that wants two permits gets two.
     let waiter = tokio::spawn({
         let permits = permits.clone();
         async move { permits.acquire_many(2).await.unwrap() }
@@ -367,7 +367,7 @@ async fn permits_together_are_all_or_none() {
     assert!(permits.try_acquire_many(4).await.unwrap().is_none());
 }
 
-/// One by one, each would have one and wait for the other's.
+/// If each caller acquired one permit at a time, two callers could each hold one and wait for the other.
 #[tokio::test]
 async fn callers_of_all_permits_never_wait_in_circles() {
     let (server, locks) = server_and_manager().await;
@@ -393,7 +393,7 @@ async fn callers_of_all_permits_never_wait_in_circles() {
     );
 }
 
-/// A foreign library reaps as many as it wants: one of two that had ended. The request that comes again finds the other one.
+/// A foreign library removes only as many expired permits as it needs, one of two here. The repeated request finds the other permit.
 #[tokio::test]
 async fn half_reaped_permits_are_granted_once() {
     let server = RedisServer::start();
@@ -405,7 +405,7 @@ async fn half_reaped_permits_are_granted_once() {
     set(&server, &["SET", NAME, "2"]);
     assert_eq!(ask("60000"), "1\n0");
     assert_eq!(ask("60000"), "2\n0", "what comes again takes nothing more");
-    // One was given back meanwhile, and the other one is its holder's.
+    // One permit was released meanwhile, and the other permit belongs to its holder.
     set(&server, &["ZREM", "{pool}:timeout", "permit-number-0:"]);
     set(&server, &["INCRBY", NAME, "1"]);
     let left: i64 = ask("100").parse().unwrap();
@@ -414,7 +414,7 @@ async fn half_reaped_permits_are_granted_once() {
         (server.cli(&["GET", NAME]), server.cli(&["ZCARD", "{pool}:timeout"])),
         ("1".into(), "1".into())
     );
-    // The rest has ended: all are taken anew, and what was taken and is free stays two.
+    // The remaining permit has expired. Both permits are acquired anew. The sum of acquired and free permits stays two.
     set(&server, &["ZADD", "{pool}:timeout", "1", "permit-number-09"]);
     assert_eq!(ask("60000"), "1\n0");
     assert_eq!(
@@ -462,20 +462,20 @@ async fn leases_are_looked_at_and_extended() {
     assert!(within(permits.remaining_lease(permit.id()).await.unwrap(), 20));
     assert!(permits.extend(permit.id(), Duration::from_secs(60)).await.unwrap());
     assert!(within(permits.remaining_lease(permit.id()).await.unwrap(), 60));
-    // Its holder relies on what it has.
+    // The holder relies on its present lease, so the lease is not shortened.
     assert!(permits.extend(permit.id(), Duration::from_secs(1)).await.unwrap());
     assert!(within(permits.remaining_lease(permit.id()).await.unwrap(), 60));
     let refused = permits.extend(permit.id(), Duration::ZERO).await.unwrap_err();
     assert!(matches!(refused, Error::InvalidLease { .. }));
 
-    // Of Java, without an end.
+    // A permit of Java has no end.
     set(&server, &["ZADD", "{pool}:timeout", "922337203685477", "permit-of-java-1"]);
     let java = PermitId::parse("7065726d69742d6f662d6a6176612d31").unwrap();
     assert_eq!(permits.remaining_lease(java).await.unwrap(), Some(Duration::MAX));
     assert!(permits.extend(java, Duration::from_secs(1)).await.unwrap());
     assert_eq!(permits.remaining_lease(java).await.unwrap(), Some(Duration::MAX));
 
-    // One whose lease has ended, though it is there still; and one that never was.
+    // The first permit exists although its lease has ended. The second permit never existed.
     set(&server, &["ZADD", "{pool}:timeout", "1", "permit-of-java-1"]);
     for gone in [java, PermitId::parse(&"0".repeat(32)).unwrap()] {
         assert_eq!(permits.remaining_lease(gone).await.unwrap(), None);
@@ -495,7 +495,7 @@ async fn the_watchdog_keeps_permits_and_a_dead_process_gives_them_back() {
     assert_eq!(lost(&short).await, LostReason::Expired);
     assert!(renewed(&kept, 4).await);
     assert_eq!(permits.acquired().await.unwrap(), 1, "its lease runs");
-    // What another process had and did not live to renew.
+    // Another process had this permit and did not live to renew it.
     let others = manager(&server.url()).await.permit_semaphore(NAME);
     let dead = others.with_lease(Duration::from_millis(700)).acquire().await.unwrap();
     let began = Instant::now();
@@ -525,7 +525,7 @@ async fn a_permit_that_is_taken_away_is_lost() {
     assert_eq!(permits.run(async |_| 7).await.unwrap(), 7);
 }
 
-/// Nobody has taken it meanwhile, and still its lease had ended: as Redisson answers, too.
+/// No caller has taken the permit meanwhile, and still its lease had ended. Redisson's reply is the same.
 #[tokio::test]
 async fn a_permit_that_is_given_back_after_its_lease_was_lost() {
     let (server, locks) = server_and_manager().await;
@@ -542,7 +542,7 @@ async fn a_permit_that_is_given_back_after_its_lease_was_lost() {
     );
 }
 
-/// As the server's word, which a guard that has ended does not ask for.
+/// A guard that has ended does not send this request, so the test calls the script itself.
 #[tokio::test]
 async fn late_release_of_permit_says_so() {
     let server = RedisServer::start();
@@ -590,14 +590,14 @@ async fn all_wait_for_a_latch_and_go_on_at_once() {
     assert!(gone(&server, NAME).await);
 }
 
-/// How long it takes is printed; it is no part of what is judged.
+/// The test prints the duration but does not judge it.
 #[test]
 fn a_thousand_waiters_in_ten_processes_go_on_at_one_message() {
     let server = RedisServer::start();
     let mut opener = spawn(&server);
     let mut processes: Vec<_> = (0..10).map(|_| spawn(&server)).collect();
     for round in 0..3 {
-        // What one question of each of them takes, all at once, to compare with.
+        // For comparison, this is the time of one request from each process, all at once.
         let began = monotonic();
         for process in &mut processes {
             process.request(&Request::CountDown).unwrap();
@@ -630,12 +630,12 @@ fn a_thousand_waiters_in_ten_processes_go_on_at_one_message() {
         );
         let calls = |command: &str| server_calls(&server, command);
         assert_eq!(calls("publish"), 1);
-        // One answer lets all of a process go on.
+        // One reply lets all waiters of a process continue.
         assert!(calls("evalsha") <= 21, "{}", calls("evalsha"));
     }
 }
 
-/// A process that waits for the latch.
+/// Starts a process that waits for the latch.
 fn spawn(server: &RedisServer) -> Worker {
     let program = Command::new(env!("CARGO_BIN_EXE_lock_worker"));
     Worker::spawn(program, &server.url(), &format!("latch@{NAME}"), Duration::from_secs(30)).unwrap()
@@ -654,14 +654,14 @@ async fn a_latch_that_is_set_again_is_a_new_one() {
     let latch = latch_of(&locks, 1).await;
     // The server knows the script from here on.
     locks.count_down_latch("another").count_down().await.unwrap();
-    // Only the first of them asks before that.
+    // Only the first waiter sends a request before that.
     let mut waiters = Vec::new();
     for number in 1..=3 {
         let latch = latch.clone();
         waiters.push(tokio::spawn(async move { latch.wait().await.unwrap() }));
         assert!(waiting(&locks, number).await && at_rest(&locks).await);
     }
-    // In one write: the waiters' question comes when the next one is set.
+    // Both calls are in one write. The request of the waiters arrives when the latch is set again.
     let (down, set) = tokio::join!(latch.count_down(), latch.try_set_count(NonZeroU32::MIN));
     assert_eq!((down.unwrap(), set.unwrap()), (0, true));
     for waiter in waiters {
@@ -679,7 +679,7 @@ async fn a_latch_that_is_set_again_is_a_new_one() {
     assert_eq!(server.cli(&["EXISTS", NAME]), "0");
 }
 
-/// A message that gets lost costs one look, and a connection that breaks none.
+/// A lost message costs one more read. A broken connection costs none.
 #[tokio::test]
 async fn who_waits_looks_again_after_a_reconnect() {
     let server = RedisServer::start();
@@ -721,7 +721,7 @@ async fn a_shutdown_gives_permits_back_and_tells_those_who_wait() {
     assert_eq!(permits.release().await.unwrap(), Released::AlreadyLost);
 }
 
-/// What is remembered of counted permits lives for a day; a release that was refused must not be repeated after a twentieth of that.
+/// The records of counted permits live for a day. The retry of a refused release must not wait for a twentieth of that.
 #[tokio::test]
 async fn permits_whose_release_was_refused_come_back_soon() {
     let (server, locks) = server_and_manager().await;
@@ -734,7 +734,7 @@ async fn permits_whose_release_was_refused_come_back_soon() {
     assert!(available(&semaphore, 3).await);
 }
 
-/// More leases have ended than one script gives back, and more permits are wanted back than that: there is nothing to wait for.
+/// More leases have ended than one script releases, and more permits than that are missing. The caller does not have to wait.
 #[tokio::test]
 async fn a_permit_is_not_waited_for_whose_lease_has_ended_long_ago() {
     let (server, _locks) = server_and_manager().await;
@@ -749,7 +749,7 @@ async fn a_permit_is_not_waited_for_whose_lease_has_ended_long_ago() {
     assert!(server.cli(&call).starts_with("1\n"), "granted");
 }
 
-/// Text that is a number to the scripts' language, and to no command of the server.
+/// The text is a number to the scripts' language, but not to any command of the server.
 #[tokio::test]
 async fn only_what_the_server_counts_with_is_a_number() {
     let (server, locks) = server_and_manager().await;
@@ -764,7 +764,8 @@ async fn only_what_the_server_counts_with_is_a_number() {
     }
 }
 
-/// Two latches of one name that end one after the other are told apart by when they ended, also where the clock is set back in between.
+/// Two latches of one name that end one after the other differ in the time of their end. That holds even if the clock is set back in
+/// between.
 #[tokio::test]
 async fn of_latches_of_one_name_each_ends_later_than_the_one_before() {
     let (server, locks) = server_and_manager().await;

@@ -1,5 +1,5 @@
-//! Failover under Sentinel (rows T1 to T5 and T7 of docs/reliability.md): real servers and Sentinels, killed and stopped,
-//! and Sentinels that say what a test wants.
+//! Failover under Sentinel. These are rows T1 to T5 and T7 of docs/reliability.md. The tests kill and stop real servers and Sentinels. They
+//! also use Sentinels that send whatever reply a test wants.
 
 use std::io;
 use std::net::SocketAddr;
@@ -35,7 +35,7 @@ async fn t1_a_killed_primary_has_a_successor_and_nobody_is_stranded() {
     let killed = set.servers()[old].addr().to_string();
     assert!(eventually(NO_HANG, async || *locks.client().server_address() != *killed).await);
     assert!(load.goes_on().await, "no service after the failover");
-    // The waiter listens on the new primary, whatever became of the lock that it waits for.
+    // The waiter is subscribed on the new primary, whether or not the lock that it waits for still exists.
     drop(guard);
     let woken =
         timeout(LEASE / 3, waiter).await.expect("the waiter is woken, and need not wait for a lease to end");
@@ -60,7 +60,7 @@ async fn t1_a_wanted_failover_costs_no_call() {
     });
     let mut turns = 0;
     while locks.client().server_address() == before || turns == 0 {
-        // A call may be under way when the primary goes; the lock layer repeats it.
+        // A call may be under way when the primary goes. The lock layer repeats that call.
         drop(locks.lock("others").acquire().await.unwrap());
         turns += 1;
     }
@@ -75,7 +75,8 @@ async fn t2_a_lock_that_a_failover_lost_is_told_within_a_renewal() {
     let locks = connect(&set.url(), LEASE).await.unwrap();
     let old = set.primary_index();
     let replicas: Vec<usize> = (0..3).filter(|index| *index != old).collect();
-    // Nothing reaches them from here on: what their sockets have received they would read once they go on.
+    // No write reaches the replicas from here on. They would still read the bytes in their sockets once they are resumed, so their
+    // connections are cut.
     replicas.iter().for_each(|index| set.servers()[*index].pause());
     let _cut = set.servers()[old].cli(&["CLIENT", "KILL", "TYPE", "replica"]);
     let (renewed, fixed) = (locks.lock("renewed"), locks.lock("fixed").with_lease(10 * LEASE));
@@ -95,7 +96,7 @@ async fn t2_a_lock_that_survived_a_failover_is_kept() {
     let locks = connect(&set.url(), LEASE).await.unwrap();
     let guard = locks.lock("orders").acquire().await.unwrap();
     let old = set.primary_index();
-    // Replicated, as far as both replicas say.
+    // Both replicas confirm that they have the lock.
     assert_eq!(
         locks.client().call(&Command::new("WAIT").arg("2").arg("1000")).await.unwrap().as_i64(),
         Some(2)
@@ -129,7 +130,7 @@ async fn t3_a_primary_that_comes_back_from_a_pause_is_not_used() {
     };
     assert!(moved(&here).await && moved(&there).await, "stopped, the old one says nothing; the Sentinels do");
     set.servers()[old].resume();
-    // It still takes itself for the primary. Whoever asks now asks the new one.
+    // The old primary still takes itself for the primary. Every later request goes to the new primary.
     for _ in 0..200 {
         assert_ne!(*here.client().server_address(), *stopped);
         if guard.is_valid() {
@@ -173,13 +174,13 @@ async fn t5_without_sentinels_the_known_primary_is_kept() {
     for _ in 0..20 {
         locks.lock("orders").acquire().await.unwrap().release().await.unwrap();
     }
-    // A broken connection is made anew, to where the primary was last.
+    // The client replaces a broken connection with a connection to the last known primary.
     let connections = locks.client().stats().connections;
     let _killed = set.servers()[0].cli(&["CLIENT", "KILL", "TYPE", "normal"]);
     assert!(eventually(NO_HANG, async || locks.client().stats().connections > connections).await);
     locks.lock("orders").acquire().await.unwrap().release().await.unwrap();
 
-    // Who starts now learns that it is the Sentinels who are missing.
+    // A client that starts now learns that the Sentinels are missing.
     let error = LockManager::builder(&set.url())
         .configure(|config| config.connect_timeout = Duration::from_millis(300))
         .connect()
@@ -211,7 +212,7 @@ async fn t5_sentinels_have_credentials_of_their_own() {
     assert_eq!(error.kind(), ErrorKind::Auth, "{error}");
 }
 
-/// An ordinary server in the place of a Sentinel is told from one that refuses the credentials, at once.
+/// The client distinguishes an ordinary server in a Sentinel's place from a server that refuses the credentials, at once.
 #[tokio::test]
 async fn a_server_that_is_no_sentinel_is_unsupported() {
     let server = RedisServer::builder().tcp().start();
@@ -252,7 +253,7 @@ async fn a_set_of_replicas_is_searched_for_its_primary() {
     set.promote(1);
     let second = set.primary().addr().to_string();
     assert_ne!(first, second);
-    // It hears of it by the next write that is refused.
+    // The manager learns of the new primary by the next refused write.
     let moved = eventually(NO_HANG, async || {
         let _refused = locks.lock("others").try_acquire().await;
         *locks.client().server_address() == *second
@@ -262,7 +263,7 @@ async fn a_set_of_replicas_is_searched_for_its_primary() {
     guard.release().await.unwrap();
 }
 
-/// No write is refused, so the client learns of the demotion only by asking.
+/// No write is refused, so the client learns of the demotion only by its own requests.
 #[tokio::test]
 async fn reader_leaves_demoted_server() {
     let mut set = Replicas::start(2, &Settings::default());
@@ -280,7 +281,7 @@ async fn reader_leaves_demoted_server() {
     assert!(moved.await, "still at {}", client.server_address());
 }
 
-/// A Sentinel that names whom a test wants, never announces anything, and knows no replicas.
+/// A Sentinel that names the primary that a test wants, never announces anything, and knows no replicas.
 struct FakeSentinel {
     server: FakeServer,
     named: Arc<Mutex<(SocketAddr, u64)>>,
@@ -327,7 +328,7 @@ impl FakeSentinel {
     }
 }
 
-/// Tasks that take and release locks until they are told to end.
+/// Tasks that acquire and release locks until they are told to end.
 struct Load {
     served: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
@@ -371,7 +372,7 @@ impl Load {
     }
 }
 
-/// Renewed every 5 s: what happens sooner happened without waiting for that.
+/// The watchdog renews this lease every 5 s. An earlier event did not wait for the renewal.
 const LEASE: Duration = Duration::from_secs(15);
 /// A failover takes about two seconds here, and several times as long on a busy machine.
 const NO_HANG: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! The support library itself: private servers start, restart, pause, tell all, and never outlive their owner.
+//! The support library's private servers. They start, restart, pause, report all commands, and never outlive their owner.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -142,7 +142,7 @@ fn a_revived_server_is_up_whether_it_was_killed_or_paused_or_neither() {
     assert!(!server.is_up());
     server.revive();
     assert!(server.is_up());
-    // One that ended by itself.
+    // This server has ended by itself.
     server.connect().unwrap().send(&["SHUTDOWN", "NOSAVE"]).unwrap();
     let down = server.pid();
     assert!(poll_until(LONG, || !is_alive(down)));
@@ -201,7 +201,7 @@ fn is_alive(pid: u32) -> bool {
     test_kill_process(Pid::from_raw(pid.cast_signed()).unwrap()).is_ok()
 }
 
-/// The kernel's one-letter state, where there is a /proc.
+/// Returns the kernel's one-letter state of a process, if there is a /proc.
 fn process_state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()

@@ -1,12 +1,12 @@
-//! Commands that a client refuses on its shared connection, checked against a real server's table of commands.
+//! Commands that a client refuses on its shared connection. A real server's table of commands is the reference.
 
 use wheellock::client::{Client, Command, ErrorKind, Outcome, Value};
 use wheellock_tests::RedisServer;
 
-/// Commands of these categories change a connection, or keep it waiting.
+/// Categories whose commands change a connection, or keep it waiting.
 const CATEGORIES: &[&str] = &["@connection", "@transaction", "@blocking", "@pubsub", "@admin"];
 
-/// Commands of these categories that are sent. They change the server, or nothing at all.
+/// Commands of these categories that the client sends. They change the server, or nothing at all.
 const SENT: &[&str] = &[
     "acl",
     "auth",
@@ -49,7 +49,7 @@ const SENT: &[&str] = &[
     "waitaof",
     "pfdebug",
     "pfselftest",
-    // Sent unless they ask to wait.
+    // The client sends these commands unless they ask to wait.
     "xread",
     "xreadgroup",
 ];
@@ -72,7 +72,7 @@ fn commands(table: &[Value]) -> Vec<(String, Vec<String>)> {
     found
 }
 
-/// C8: a command of a later server that changes the connection fails this test until someone decides about it.
+/// C8: a command of a later server that changes the connection fails this test until a maintainer decides about it.
 #[tokio::test]
 async fn every_command_of_connections_is_decided() {
     let server = RedisServer::start();
@@ -100,7 +100,7 @@ async fn every_command_of_connections_is_decided() {
     assert_eq!(client.stats().connections, 1);
 }
 
-/// C8: after each refusal scripts and replies are as before.
+/// C8: after each refusal, scripts and replies work as before.
 #[tokio::test]
 async fn debugger_never_reaches_connection() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! `shutdown`: from the call on nothing is granted, everything is given back, and the server has confirmed it.
+//! `shutdown` of a manager. From the call on, no lock is granted. All locks are released, and the server has confirmed that.
 
 use std::pin::Pin;
 use std::task::Poll;
@@ -13,7 +13,7 @@ use wheellock_tests::locks::{PATIENCE, WOKEN, listeners, lost, manager, taken};
 use wheellock_tests::topology::{Cluster, SentinelSet, Settings};
 use wheellock_tests::{RedisServer, eventually, poll_until};
 
-/// How long a shutdown may take; hardly any takes as long.
+/// Limit for the duration of a shutdown. Hardly any shutdown takes as long.
 const WITHIN: Duration = Duration::from_secs(5);
 
 fn shut_down<T>(result: Result<T, Error>) -> Outcome {
@@ -41,7 +41,7 @@ async fn polled<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
     std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
 }
 
-/// B1: a shutdown gives everything back, tells holders and waiters, and grants nothing any more.
+/// B1: a shutdown releases all locks, notifies holders and waiters, and grants no lock afterwards.
 #[tokio::test]
 async fn a_shutdown_gives_everything_back_and_tells_everybody() {
     let server = RedisServer::start();
@@ -89,7 +89,7 @@ async fn a_shutdown_gives_everything_back_and_tells_everybody() {
     assert!(elsewhere.is_valid());
 }
 
-/// B1: attempts that are under way when a manager is shut down are taken back.
+/// B1: a shutdown takes back the attempts that are under way.
 #[tokio::test]
 async fn attempts_under_way_are_taken_back() {
     let server = RedisServer::start();
@@ -101,7 +101,7 @@ async fn attempts_under_way_are_taken_back() {
         let lock = locks.lock(&format!("asked:{number}"));
         asking.spawn(async move { lock.acquire().await });
     }
-    // One that nobody polls any more.
+    // No task polls this future any more.
     let lock = locks.lock("forgotten");
     let mut forgotten = Box::pin(lock.acquire());
     assert!(eventually(PATIENCE, async || locks.client().stats().in_flight >= 10).await);
@@ -121,7 +121,7 @@ async fn attempts_under_way_are_taken_back() {
     assert_eq!(shut_down(forgotten.await), Outcome::MaybeExecuted);
 }
 
-/// B1: a shutdown ends in time and says what the server has not confirmed.
+/// B1: a shutdown ends in time and reports the releases that the server has not confirmed.
 #[tokio::test]
 async fn what_a_stopped_server_has_not_confirmed_is_left_over() {
     let server = RedisServer::start();
@@ -138,11 +138,11 @@ async fn what_a_stopped_server_has_not_confirmed_is_left_over() {
     assert!(guards.iter().all(|guard| !guard.is_valid()));
     assert_eq!(shut_down(locks.lock("new").acquire().await), Outcome::NotSent);
     server.resume();
-    // What was written was written: the server executes it when it can.
+    // The releases were written, so the server executes them when it can.
     assert!(eventually(PATIENCE, async || server.cli(&["DBSIZE"]) == "0").await);
 }
 
-/// B1: a shutdown that is dropped goes on as far as it can.
+/// B1: a shutdown whose future is dropped continues as far as it can.
 #[tokio::test]
 async fn a_shutdown_that_is_dropped_goes_on() {
     let server = RedisServer::start();
@@ -157,7 +157,7 @@ async fn a_shutdown_that_is_dropped_goes_on() {
     assert!(eventually(PATIENCE, closed).await);
 }
 
-/// B1: a shutdown gives back more locks than the connection's queue holds.
+/// B1: a shutdown releases more locks than the connection's queue holds.
 #[tokio::test]
 async fn more_locks_than_the_queue_holds_are_given_back() {
     let server = RedisServer::start();
@@ -170,7 +170,7 @@ async fn more_locks_than_the_queue_holds_are_given_back() {
     drop(guards);
 }
 
-/// B1: what was dropped before `close` is released by it, and what is released after it fails with a typed error.
+/// B1: `close` releases the locks whose guards were dropped before it. A release after `close` fails with a typed error.
 #[tokio::test]
 async fn closing_the_client_sends_what_was_dropped_before_and_nothing_after() {
     let server = RedisServer::start();
@@ -187,7 +187,7 @@ async fn closing_the_client_sends_what_was_dropped_before_and_nothing_after() {
     assert_eq!((source.kind(), source.outcome()), (ErrorKind::Closed, Outcome::NotSent));
 }
 
-/// B1: threads that wait or hold locks are told of a shutdown.
+/// B1: threads that wait for locks or hold locks learn of a shutdown.
 #[test]
 fn threads_that_wait_or_hold_are_told() {
     let server = RedisServer::start();
@@ -224,7 +224,7 @@ async fn a_shutdown_reaches_every_node_of_a_cluster() {
     drop(guards);
 }
 
-/// B1: a shutdown during a failover gives back what the new primary knows.
+/// B1: a shutdown during a failover releases the locks that the new primary knows.
 #[tokio::test]
 async fn a_shutdown_under_sentinel_goes_to_the_present_primary() {
     let set = SentinelSet::start(&Settings::default());
@@ -237,7 +237,7 @@ async fn a_shutdown_under_sentinel_goes_to_the_present_primary() {
     drop(guards);
 }
 
-/// B1: all servers of a `RedLockManager` are shut down together, and its line of waiters ends at once.
+/// B1: all servers of a `RedLockManager` are shut down together, and its queue of waiters ends at once.
 #[tokio::test]
 async fn all_servers_of_a_redlock_are_shut_down_together() {
     let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();

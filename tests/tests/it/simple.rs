@@ -1,4 +1,5 @@
-//! The lock of a single instance against real servers: what everybody else speaks, and what others do to it.
+//! The lock of a single instance against real servers. The tests cover the protocol that many libraries share, and changes that other
+//! clients make.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ fn set(server: &RedisServer, command: &[&str]) {
     let _answer = server.cli(command);
 }
 
-/// Takes the lock as any other library does.
+/// Acquires the lock as any other library does.
 fn taken_by_another(server: &RedisServer, lease: u32) -> bool {
     server.cli(&["SET", NAME, "random", "NX", "PX", &lease.to_string()]) == "OK"
 }
@@ -48,7 +49,7 @@ async fn the_wire_contract_of_a_simple_lock() {
     assert!(lock.try_acquire().await.unwrap().is_none());
 }
 
-/// How often the server has executed this, refusals not counted.
+/// Returns the number of times the server has executed `command`. Refused calls are not counted.
 fn executed(server: &RedisServer, command: &str) -> u64 {
     let stats = server.cli(&["INFO", "commandstats"]);
     let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
@@ -168,7 +169,7 @@ async fn the_watchdog_renews_and_knows_of_a_loss() {
     assert!(!locks.simple_lock(NAME).force_release().await.unwrap());
 }
 
-/// Before the watchdog can know of it.
+/// The release comes before the watchdog can know of the loss.
 #[tokio::test]
 async fn a_release_leaves_alone_what_another_has_taken() {
     let (server, locks) = server_and_manager().await;
@@ -234,7 +235,7 @@ async fn a_waiter_for_a_majority_asks_for_releases_that_nobody_tells() {
     assert!(servers.iter().all(|server| taken_by_another(server, 600_000)));
     let lock = red.simple_lock(NAME);
     let waiting = tokio::spawn(async move { lock.try_acquire_for(WOKEN).await.unwrap() });
-    // Twice: before it listened, and after.
+    // Each server gets two requests, one before the subscription and one after it.
     let asked = |server: &RedisServer| {
         let stats = server.cli(&["INFO", "commandstats"]);
         !stats.contains("cmdstat_evalsha:calls=1,") && stats.contains("cmdstat_evalsha:")

@@ -1,4 +1,4 @@
-//! Whole fleets in virtual time: a short run of what `cargo xtask simulate` does for long, and the fleets that have found something.
+//! Whole fleets in virtual time. The tests are a short run of `cargo xtask simulate`, and the fleets that have found something.
 
 use wheellock_tests::simulation::{Kind, Night, Plan, run};
 
@@ -11,7 +11,7 @@ fn fleets_of_every_kind_do_what_is_promised() {
     let night = Night { from: 0, seeds: SEEDS, kind: None, at_most: None, until_found: false };
     let morning = night.pass(|_| {});
     assert!(morning.findings.is_empty(), "{:#?}", morning.findings);
-    // Every sixteenth seed has latches besides, and every fiftieth a hot process and its visitors.
+    // Every sixteenth seed also has latches. Every fiftieth seed also has a hot process and its visitors.
     assert_eq!(morning.worlds, SEEDS + SEEDS / 16 + SEEDS / 50);
     assert!(
         morning.grants > 30 * SEEDS && morning.troubles > 2 * SEEDS,
@@ -19,7 +19,7 @@ fn fleets_of_every_kind_do_what_is_promised() {
     );
 }
 
-/// Identities are random in every run, and so is where the maps of a process keep what; neither decides anything.
+/// Identities are random in every run, and so is the order of a process's maps. Neither may change a run.
 #[test]
 fn a_seed_replays() {
     for seed in 0..40 {
@@ -30,8 +30,8 @@ fn a_seed_replays() {
     }
 }
 
-/// What the first forty seeds see is the same on every machine, whatever its addresses, the width of its words and the time of
-/// day. Whoever changes what a world does, or the library does in it, writes here what the failed test says.
+/// The first forty seeds give the same hash on every machine. Addresses, the width of words and the time of day do not matter. A change to
+/// a world, or to the library's behaviour in it, requires the new hash, which the failed test prints.
 #[test]
 fn a_seed_replays_on_another_machine() {
     let together = (0..40).map(|seed| run(&Plan::of(seed, None)).hash());
@@ -39,81 +39,84 @@ fn a_seed_replays_on_another_machine() {
     assert_eq!(format!("{together:#018x}"), SEEN);
 }
 
-/// Counted permits are remembered for a day, and a release that the server refused was repeated after a twentieth of that.
+/// The records of counted permits live for a day. A release that the server refused was repeated only after a twentieth of that.
 #[test]
 fn seed_1088_permits_whose_release_was_refused_come_back() {
     assert_eq!(complaints(1088, Kind::Semaphore), [""; 0]);
 }
 
-/// The answer to a question from before a release had the head of the queue wait for the end of the lease.
+/// The reply to a request from before a release made the head wait for the end of the lease.
 #[test]
 fn seed_680_an_old_answer_puts_off_nobody_who_stands_back() {
     assert_eq!(complaints(680, Kind::Hot), [""; 0]);
     assert_eq!(complaints(513, Kind::Hot), [""; 0]);
 }
 
-/// A wait that ended while a script was sent in full failed with the server's word that it lacked it.
+/// A wait ended while a script was sent in full. It failed with the server's reply that the script was missing.
 #[test]
 fn seed_1985_that_a_script_is_missing_is_no_failure() {
     assert_eq!(complaints(1985, Kind::Hot), [""; 0]);
 }
 
-/// A reader who asked after a writer's release and before the next writer's grant slept beyond the end of that one's lease.
+/// A reader sent its request after a writer's release and before the next writer's grant. The reader then slept beyond the end of the
+/// second writer's lease.
 #[test]
 fn seed_85_a_reader_behind_a_writer_who_dies_does_not_oversleep_its_lease() {
     assert_eq!(complaints(85, Kind::ReadWrite), [""; 0]);
 }
 
-/// A waiter of a fair lock whose leaving the server refused left again only after 1.5 s, and was in the way until then.
+/// The server refused to let a waiter leave a fair lock's queue. The waiter repeated that request only after 1.5 s, and was in the way
+/// until then.
 #[test]
 fn seed_2677_who_may_not_leave_a_queue_leaves_again_soon() {
     assert_eq!(complaints(2677, Kind::Fair), [""; 0]);
 }
 
-/// A campaign whose announcement was answered long after it had taken effect won a leadership that had been lost meanwhile.
+/// A campaign's announcement was answered long after it had taken effect. The campaign won a leadership that was already lost.
 #[test]
 fn seed_1408_a_campaign_wins_no_leadership_that_is_lost() {
     assert_eq!(complaints(1408, Kind::Election), [""; 0]);
 }
 
-/// One who came while the lock was handed over, and could not have it so, did not listen when it was given back.
+/// A waiter came during a hand-over and could not be handed the lock. It was not subscribed when the lock was released.
 #[test]
 fn seed_5410_who_came_during_a_hand_over_hears_of_the_release() {
     assert_eq!(complaints(5410, Kind::Hot), [""; 0]);
 }
 
-/// A question whether a lock was still held waited for a connection, and what was left of the lease counted from before the outage.
+/// A request for the state of a hold waited for a connection. The rest of the lease was then counted from before the outage.
 #[test]
 fn seed_6103_what_an_old_question_says_ends_no_lease() {
     assert_eq!(complaints(6103, Kind::Hot), [""; 0]);
 }
 
-/// A process died that held a fair lock and stood first in its queue, too: who comes after it waits for that place to end, as for any
-/// other dead waiter's, and `b45` says so of the checkers.
+/// A process died that held a fair lock and was also first in its queue. The next waiter waits for the end of that queue entry, as for any
+/// other dead waiter's entry. The test `b45` of the checkers shows the same.
 #[test]
 fn seed_16622_who_dies_with_a_fair_lock_may_stand_in_its_queue_too() {
     assert_eq!(complaints(16622, Kind::Fair), [""; 0]);
 }
 
-/// A writer who waited for 18 ms took the place of one who waited without end, on the server, and readers went before that one.
+/// A writer that waited for 18 ms replaced, on the server, a writer that waited without end. Readers then passed the second writer.
 #[test]
 fn seed_59324_a_writer_who_gives_up_sooner_hides_no_writer_who_waits() {
     assert_eq!(complaints(59324, Kind::ReadWrite), [""; 0]);
 }
 
-/// A reader whose wait was shorter than a round trip came when the writer had gone, and was told that the lock was held.
+/// A reader whose wait was shorter than a round trip came after the writer had left. The reader was told that the lock was held.
 #[test]
 fn seed_130530_who_comes_when_the_writer_has_gone_is_not_told_that_it_is_there() {
     assert!(run(&Plan::of(130_530, None)).complaints.is_empty());
 }
 
-/// The same, while the reader before it asked because it had heard that the writer was gone.
+/// A reader came after the writer had left and was told that the lock was held. The reader before it was sending a request, because it knew
+/// that the writer had left.
 #[test]
 fn seed_233206_who_comes_when_the_writer_was_heard_to_go_is_not_told_that_it_is_there() {
     assert!(run(&Plan::of(233_206, None)).complaints.is_empty());
 }
 
-/// A wait that ended between a grant and its acknowledgements failed, though the server and its replica answered all the time.
+/// A wait ended between a grant and its acknowledgements. The wait failed, although the server and its replica replied all the time.
 #[test]
 fn seed_722_a_wait_that_ends_before_the_acknowledgements_is_no_error() {
     for seed in [722, 316, 520] {
@@ -121,57 +124,59 @@ fn seed_722_a_wait_that_ends_before_the_acknowledgements_is_no_error() {
     }
 }
 
-/// A reader with a short lease took the lock once more, with a long one, gave that back, and believed in it.
+/// A reader with a short lease took the lock again with a long lease. It released that hold, and still relied on the long lease.
 #[test]
 fn seed_488161_a_reader_relies_only_on_the_leases_that_are_left() {
     assert!(run(&Plan::of(488_161, None)).complaints.is_empty());
 }
 
-/// A permit whose lease had ended while all stood still was asked for once more by a question that came late, and given back.
+/// A permit's lease ended while everything was stopped. A request that arrived late asked for the permit once more, and the permit was
+/// released.
 #[test]
 fn seed_686620_what_came_late_is_given_back_late() {
     assert!(run(&Plan::of(686_620, None)).complaints.is_empty());
 }
 
-/// A writer died while it waited, and what it had left for readers ended by a clock that was set back.
+/// A writer died while it waited. Its mark for readers expired by a clock that was set back.
 #[test]
 fn seed_909592_what_a_dead_writer_has_left_ends_by_the_servers_clock() {
     assert!(run(&Plan::of(909_592, None)).complaints.is_empty());
 }
 
-/// A leader's lease is the watchdog's, whatever the step says, and it was judged by the other one when its process was killed.
+/// A leader's lease is the watchdog's lease, whatever the step says. The checkers used the step's lease when the leader's process was
+/// killed.
 #[test]
 fn seed_236462_a_dead_leader_is_succeeded_when_its_own_lease_ends() {
     assert!(run(&Plan::of(236_462, None)).complaints.is_empty());
 }
 
-/// A renewal waited for a connection and was answered right after the watchdog's turn: before the next one the lease ended, although
-/// the server was there to extend it, and that was told at the turn.
+/// A renewal waited for a connection, and its reply came right after the watchdog's beat. The lease ended before the next beat, although
+/// the server was there to extend it. The loss was reported at that beat.
 #[test]
 fn seed_108776_a_renewal_that_is_answered_late_is_followed_by_another() {
     assert_eq!(complaints(108776, Kind::Hot), [""; 0]);
 }
 
-/// Many holds of seconds, one after the other, had somebody wait for longer than the checkers allowed after the last fault.
+/// Many holds of seconds followed each other. A waiter then waited for longer than the checkers allowed after the last fault.
 #[test]
 fn seed_37801_whoever_waits_while_others_hold_waits() {
     assert_eq!(complaints(37801, Kind::Hot), [""; 0]);
 }
 
-/// A release by force came late, and took away what was held by then.
+/// A forced release came late, and removed the hold of that later time.
 #[test]
 fn seed_51041_a_release_by_force_may_come_late() {
     assert_eq!(complaints(51041, Kind::Election), [""; 0]);
 }
 
-/// Of two leaders the one who had been elected before the server lost its data was told so last.
+/// Two leaders were told of their loss. The leader that was elected before the server lost its data was told last.
 #[test]
 fn seed_64789_a_grant_that_was_lost_may_be_told_late() {
     assert_eq!(complaints(64789, Kind::Election), [""; 0]);
 }
 
-/// A client that was closed, and had no answer after a quarter of a second, looked at the time again and again until the next
-/// millisecond; where time stands still for whoever looks, for ever.
+/// A closed client had no reply after a quarter of a second. It then read the clock again and again until the next millisecond. If the
+/// clock does not advance while it is read, this loop has no end.
 #[test]
 fn seed_110234_a_client_that_closes_lets_time_pass() {
     assert!(run(&Plan::of(110_234, None)).complaints.is_empty());
@@ -183,37 +188,37 @@ fn seed_173454_no_two_tokens_are_of_one_microsecond() {
     assert!(run(&Plan::of(173_454, None)).complaints.is_empty());
 }
 
-/// A set that a shutdown ended had had one of its locks while it waited for the other.
+/// A shutdown ended the wait for a set. The set had held one of its locks while it waited for the other lock.
 #[test]
 fn seed_186711_a_set_that_fails_may_have_had_a_part() {
     assert!(run(&Plan::of(186_711, None)).complaints.is_empty());
 }
 
-/// One who only tried was refused while another one, whose announcement the server refused, still had the lock.
+/// A caller that only tried was refused, because a campaign still held the lock. The server had refused the announcement of that campaign.
 #[test]
 fn seed_267414_a_campaign_that_fails_may_have_led() {
     assert!(run(&Plan::of(267_414, None)).complaints.is_empty());
 }
 
-/// The server had forgotten a fixed lease long before its holder gave it back, of which nobody in another process is told.
+/// The server had forgotten a fixed lease long before its holder released it. Such a release notifies no waiter in another process.
 #[test]
 fn seed_296463_what_was_forgotten_is_waited_for_until_its_lease_ends() {
     assert!(run(&Plan::of(296_463, None)).complaints.is_empty());
 }
 
-/// What a shutdown had given back was asked for again by a question that came late, and stood in the queue.
+/// A shutdown had released a lock. A request that arrived late asked for the lock again and stood in the queue.
 #[test]
 fn seed_341050_who_was_served_before_it_stood_in_the_queue_has_overtaken_nobody() {
     assert!(run(&Plan::of(341_050, None)).complaints.is_empty());
 }
 
-/// A dead process had two places in a queue when the server's clock was set back.
+/// A dead process had two queue entries when the server's clock was set back.
 #[test]
 fn seed_413883_a_place_of_the_dead_ends_by_the_servers_clock() {
     assert!(run(&Plan::of(413_883, None)).complaints.is_empty());
 }
 
-/// Managers were shut down while their connections were broken: the server could not be told to forget their places in a queue.
+/// Managers were shut down while their connections were broken. They could not make the server remove their queue entries.
 #[test]
 fn seeds_653056_and_682271_who_is_shut_down_without_a_connection_leaves_its_place() {
     for seed in [653_056, 682_271] {
@@ -221,70 +226,72 @@ fn seeds_653056_and_682271_who_is_shut_down_without_a_connection_leaves_its_plac
     }
 }
 
-/// A lock was renewed by hand right after its grant, and nobody wrote down until when it was held from then on.
+/// A lock was renewed by hand right after its grant. The new end of the hold was not recorded.
 #[test]
 fn seed_464260_what_is_renewed_by_hand_is_held_for_longer() {
     assert!(run(&Plan::of(464_260, None)).complaints.is_empty());
 }
 
-/// A permit's first answer was lost, and the second one did not prolong its lease on the server.
+/// A permit's first reply was lost. The second request did not extend the permit's lease on the server.
 #[test]
 fn seed_324653_a_permit_that_is_asked_for_again_has_its_lease_from_then_on() {
     assert!(run(&Plan::of(324_653, None)).complaints.is_empty());
 }
 
-/// The server's clock was set back twice, and then it forgot the counter: two troubles at once, of which either was looked for.
+/// The server's clock was set back twice, and then the server forgot the counter. The checkers looked for either fault, but not for both at
+/// once.
 #[test]
 fn seed_10056074_a_token_falls_when_a_clock_is_set_back_and_the_counter_lost() {
     assert!(run(&Plan::of(10_056_074, None)).complaints.is_empty());
 }
 
-/// A writer was granted a lock by the old primary only. At the new one it still waited, and its mark kept readers out for seconds.
+/// Only the old primary granted a lock to a writer. On the new primary the writer still waited, and its mark kept readers out for seconds.
 #[test]
 fn seed_10171149_who_lost_its_grant_by_a_failover_waits_no_more() {
     assert!(run(&Plan::of(10_171_149, None)).complaints.is_empty());
 }
 
-/// A reader's question came late, and held the lock for a lease when the last reader who knew of its hold had gone.
+/// A reader's request came late and held the lock for a lease. The last reader that knew of this hold had already left.
 #[test]
 fn seed_10171154_a_reader_that_knows_nothing_of_its_hold_keeps_writers_out_for_its_lease() {
     assert!(run(&Plan::of(10_171_154, None)).complaints.is_empty());
 }
 
-/// A reader came while the one before it asked once more, and its short wait ended before that answer: it was told what had been known
-/// before it came.
+/// A reader came while the reader before it repeated a request. The new reader's short wait ended before the reply. The new reader was told
+/// the state from before its arrival.
 #[test]
 fn seed_30365228_who_comes_while_the_first_in_line_asks_is_not_told_what_was_known_before() {
     assert!(run(&Plan::of(30_365_228, None)).complaints.is_empty());
 }
 
-/// The server was flushed, and a reader came before the writer asked again, when the lease would have ended of which it knew.
+/// The server was flushed. A reader came before the writer's next request, which was due at the end of the lease that the writer knew of.
 #[test]
 fn seed_30593257_a_writer_that_was_forgotten_is_passed_until_it_asks_again() {
     assert!(run(&Plan::of(30_593_257, None)).complaints.is_empty());
 }
 
-/// A lock that was handed over was evicted, and the waiter of the same process slept on when the holder was told: no message came.
+/// A lock was evicted after a hand-over. The waiter in the same process slept on when the holder learned of the loss, because no message
+/// came.
 #[test]
 fn seed_30737444_who_waits_for_a_lock_that_its_own_process_has_lost_asks() {
     assert!(run(&Plan::of(30_737_444, None)).complaints.is_empty());
 }
 
-/// A waiter was shut down while the server refused everything, and its place in the queue was in the way of one who asked once.
+/// A waiter was shut down while the server refused everything. Its queue entry was in the way of a caller that tried once.
 #[test]
 fn seed_30616316_a_place_that_could_not_be_given_back_is_in_the_way() {
     assert!(run(&Plan::of(30_616_316, None)).complaints.is_empty());
 }
 
-/// A request came late, after its connection had broken: permits were taken for one who waited behind another, whose questions could not
-/// find them, and both waited for ever.
+/// A request came late, after its connection had broken. It took permits for a waiter that waited behind another waiter. The requests of
+/// that other waiter could not find the permits, and both waited for ever.
 #[test]
 fn seed_40370138_who_may_have_been_granted_what_it_asked_for_looks_itself() {
     assert!(run(&Plan::of(40_370_138, None)).complaints.is_empty());
 }
 
-/// Two servers took over, one right after the other. The first had been told of the releases once more, and had known of them; the second
-/// had not: a writer who had left long before kept readers out for seconds.
+/// Two servers took over, one right after the other. The releases were repeated to the first server, which already knew of them. They were
+/// not repeated to the second server, which did not know of them. A writer that had left long before kept readers out for seconds.
 #[test]
 fn seeds_50202258_and_50228693_what_one_server_knew_of_is_told_the_next_one_too() {
     for seed in [50_202_258, 50_228_693] {
@@ -292,100 +299,103 @@ fn seeds_50202258_and_50228693_what_one_server_knew_of_is_told_the_next_one_too(
     }
 }
 
-/// A writer's question was read when it had been dead for long, and readers stood behind it from then on.
+/// The server read a writer's request long after the writer's death. Readers waited behind that writer from then on.
 #[test]
 fn seed_50279273_a_dead_writers_question_may_be_read_late() {
     assert!(run(&Plan::of(50_279_273, None)).complaints.is_empty());
 }
 
-/// A reader had left who read for longer than the one who died, and a writer had been told of its lease.
+/// A reader left whose lease was longer than the lease of the reader that died. A writer had been told of the longer lease.
 #[test]
 fn seed_50465108_a_writer_asks_when_the_lease_ends_of_which_it_was_told() {
     assert!(run(&Plan::of(50_465_108, None)).complaints.is_empty());
 }
 
-/// A server took over that knew a writer as one who waits, and the writer's manager had been shut down.
+/// A server took over that knew a writer as a waiter. The writer's manager had been shut down.
 #[test]
 fn seed_50559774_who_was_shut_down_gives_nothing_back_again() {
     assert!(run(&Plan::of(50_559_774, None)).complaints.is_empty());
 }
 
-/// Two looked at a latch at once. The first looked again when it listened, and its wait ended before that answer, which found the latch open;
-/// the second, whose older answer came meanwhile, slept on.
+/// Two callers read a latch at once. The first caller read again after it had subscribed, and its wait ended before that reply. The reply
+/// found the latch open. The second caller's older reply came meanwhile, and that caller slept on.
 #[test]
 fn seed_60059904_who_leaves_in_the_middle_of_a_question_leaves_it_to_the_head() {
     assert!(run(&Plan::of(60_059_904, Some(Kind::Latch))).complaints.is_empty());
 }
 
-/// Of three servers one came back without its data and one lost a lock, which another one had and gave back before the next renewal. By then
-/// the server that had come back was held instead.
+/// One of three servers came back without its data, and one server lost a lock. Another owner held the lock there and released it before
+/// the next renewal. By then the lock was held on the server that had come back instead.
 #[test]
 fn seed_60530025_a_server_that_joins_late_makes_up_for_one_that_forgot() {
     assert!(run(&Plan::of(60_530_025, None)).complaints.is_empty());
 }
 
-/// A reader's question came late, and its lease ended after that of the reader who gave the lock back.
+/// A reader's request came late. Its lease ended after the lease of the reader that released the lock.
 #[test]
 fn seed_60793167_what_came_late_may_last_longer_than_what_was_given_back() {
     assert!(run(&Plan::of(60_793_167, None)).complaints.is_empty());
 }
 
-/// Of three servers one was silent when a lock was released, and another one for the whole of somebody else's wait. The former heard of the
-/// release after that one's question.
+/// One of three servers was silent when a lock was released. Another server was silent during the whole wait of a second caller. The first
+/// server received the release after that caller's request.
 #[test]
 fn seed_70128881_a_server_that_has_not_heard_of_a_release_refuses() {
     assert!(run(&Plan::of(70_128_881, None)).complaints.is_empty());
 }
 
-/// A clock was set back by two seconds, and the counter of tokens lost a second later.
+/// A clock was set back by two seconds, and the counter of tokens was lost a second later.
 #[test]
 fn seed_80108181_a_clock_that_was_set_back_is_not_where_it_had_been_yet() {
     assert!(run(&Plan::of(80_108_181, None)).complaints.is_empty());
 }
 
-/// A failover lost a lock, and another process had it when the first holder died.
+/// A failover lost a lock, and another process held the lock when the first holder died.
 #[test]
 fn seed_80328334_of_a_holder_whose_lock_was_lost_nothing_ends_when_it_dies() {
     assert!(run(&Plan::of(80_328_334, None)).complaints.is_empty());
 }
 
-/// A writer's wait was so short that its question had ended by itself when it left. The writer behind it slept on, and a reader passed.
+/// A writer's wait was so short that its mark had expired by itself when the writer left. The writer behind it slept on, and a reader
+/// passed.
 #[test]
 fn seed_80086990_who_stood_behind_a_writer_who_gives_up_keeps_readers_out() {
     assert!(run(&Plan::of(80_086_990, None)).complaints.is_empty());
 }
 
-/// A waiter whose question was refused could not leave its place in the queue either, and one who asked once was told that.
+/// The server refused a waiter's request, so the waiter could not leave its queue entry either. A caller that tried once was refused
+/// because of that entry.
 #[test]
 fn seed_90367596_who_is_refused_may_leave_a_place_behind() {
     assert!(run(&Plan::of(90_367_596, None)).complaints.is_empty());
 }
 
-/// A place in a queue was in the way of one who asked once, and its waiter failed later.
+/// A queue entry was in the way of a caller that tried once. The waiter of that entry failed later.
 #[test]
 fn seed_90408974_who_fails_had_a_place_from_when_it_asked() {
     assert!(run(&Plan::of(90_408_974, None)).complaints.is_empty());
 }
 
-/// A process heard of a jump of the server's clock two seconds late, and the server's data were lost as well.
+/// A process learned two seconds late of a jump of the server's clock. The server's data were lost as well.
 #[test]
 fn seed_90977176_a_jump_of_the_clock_is_heard_of_however_late() {
     assert!(run(&Plan::of(90_977_176, None)).complaints.is_empty());
 }
 
-/// Of three servers one was silent and one refused, and two who asked had one each. One of them asked only once.
+/// One of three servers was silent and one refused. Two callers had one server each, and one of these callers tried only once.
 #[test]
 fn seed_100076679_who_asked_once_had_a_server_that_another_one_lacked() {
     assert!(run(&Plan::of(100_076_679, None)).complaints.is_empty());
 }
 
-/// Who wanted one lock where others wanted sets was granted it unheard, and gave up; nobody else was said to wait.
+/// A caller wanted one lock while others wanted sets. It was granted the lock, got no reply, and gave up. No other caller was recorded as
+/// waiting.
 #[test]
 fn seed_61119367_who_gave_up_had_it_unheard() {
     assert!(run(&Plan::of(61_119_367, None)).complaints.is_empty());
 }
 
-/// Granted unheard, lost with the server's data, asked for once more and refused.
+/// The lock was granted but the reply was lost. The server lost its data, and the repeated request was refused.
 #[test]
 fn seed_61255016_who_was_refused_had_it_before_the_server_lost_it() {
     assert!(run(&Plan::of(61_255_016, None)).complaints.is_empty());

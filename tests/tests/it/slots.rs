@@ -1,4 +1,4 @@
-//! The hash slot of a key is the one a real server says.
+//! The hash slots of keys, compared to a real server's slots.
 
 use wheellock_client::slot_of;
 use wheellock_tests::{Cli, RedisServer, Reply};
@@ -11,7 +11,7 @@ fn slots_are_those_of_cluster_keyslot() {
     {
         assert_eq!(slot_of(key.as_bytes()), asked(&mut cli, key.as_bytes()), "{key:?}");
     }
-    // Few letters, so that braces meet in every order; and all bytes, so that all of the table is used.
+    // With few letters, braces meet in every order. With all bytes, the whole table is used.
     let mut random = 0x9E37_79B9_7F4A_7C15_u64;
     let mut next = || {
         random ^= random << 13;

@@ -1,4 +1,4 @@
-//! TLS against a real redis-server: what must connect, and everything that must not, each for its own reason.
+//! TLS against a real redis-server. The tests cover connections that must succeed, and connections that must fail, each for its own reason.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use crate::log::listen;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A redis-server that speaks TLS, and asks clients for certificates if there is an authority for them.
+/// Starts a redis-server that speaks TLS. The server requests certificates from clients if `clients` is an authority for them.
 fn serve(identity: &Identity, clients: Option<&Authority>, more: &[(&str, &str)]) -> RedisServer {
     let trusted = clients.map_or(identity.chain.as_str(), Authority::pem);
     let builder = RedisServer::builder()
@@ -57,7 +57,7 @@ async fn works(config: Config) {
     }
 }
 
-/// A URL with TLS, and what follows the port.
+/// Returns a URL with TLS, in which `rest` follows the port.
 fn url(server: &RedisServer, rest: &str) -> String {
     format!("rediss://localhost:{}{rest}", server.addr().port())
 }
@@ -129,7 +129,7 @@ async fn good_certificates_by_name_by_address_and_through_an_intermediate() {
     works(config).await;
 }
 
-/// What has been encrypted and the socket does not take stays in the session, which has room for 64 KiB.
+/// Encrypted bytes that the socket does not take stay in the session, which has room for 64 KiB.
 #[tokio::test]
 async fn a_command_that_no_socket_takes_at_once_is_written_to_its_end() {
     let ca = Authority::new("ours");
@@ -139,7 +139,7 @@ async fn a_command_that_no_socket_takes_at_once_is_written_to_its_end() {
     let client = Client::connect(config).await.unwrap();
     let big: String = (0..12 << 20).map(|n: u32| char::from(b'a' + (n % 23) as u8)).collect();
     for command in ["SET", "GETSET"] {
-        // Until it reads again, the socket fills.
+        // The socket fills until the server reads again.
         server.pause();
         let before = client.stats().bytes_written;
         let call = tokio::spawn({
@@ -285,7 +285,7 @@ async fn x06_client_certificates_are_asked_for_and_a_missing_one_is_named() {
     assert!(text.contains("client certificate") || text.contains("alert"), "{text}");
 }
 
-/// Files that another program replaces, one after the other.
+/// Another program replaces the files, one after the other.
 #[tokio::test]
 async fn rotated_client_certificate_is_presented() {
     let (ca, clients, strangers) =
@@ -408,7 +408,7 @@ async fn n22_an_encrypted_stream_cut_off_or_closed_is_a_lost_connection() {
     }
 }
 
-/// Collects everything that is logged, down to TRACE.
+/// Subscriber that collects everything that is logged, down to TRACE.
 #[derive(Clone, Default)]
 struct Everything(Arc<Mutex<String>>);
 

@@ -1,4 +1,4 @@
-//! Locks that several callers ask for, or give back, at the same moment: one command for all of them, and to each what is its own.
+//! Locks that several callers acquire or release at once. One command serves all callers, and each caller gets its own reply.
 
 use std::future::Future;
 use std::pin::pin;
@@ -12,12 +12,12 @@ use wheellock_tests::{RedisServer, eventually};
 
 const MANY: usize = 32;
 
-/// So many locks of this kind.
+/// Returns `MANY` locks of one kind.
 fn many(of: impl Fn(&str) -> Lock) -> Vec<Lock> {
     (0..MANY).map(|number| of(&format!("lock:{number}"))).collect()
 }
 
-/// Asks for all at once; what came of each, in order.
+/// Acquires all locks at once. Returns the results in order.
 async fn acquire_all(locks: &[Lock]) -> Vec<Result<Guard, Error>> {
     let mut tasks = JoinSet::new();
     for (place, lock) in locks.iter().cloned().enumerate() {
@@ -34,7 +34,7 @@ async fn release_all(guards: Vec<Guard>) -> Vec<Result<Released, Error>> {
     tasks.join_all().await
 }
 
-/// How many scripts clients have called, and how many of these calls failed.
+/// Returns the number of scripts that clients have called, and the number of these calls that failed.
 fn called(server: &RedisServer) -> (u64, u64) {
     let stats = server.cli(&["INFO", "commandstats"]);
     let all = stats.lines().filter(|line| line.starts_with("cmdstat_eval"));
@@ -89,8 +89,8 @@ async fn many_locks_that_are_asked_for_at_once_cost_few_commands() {
     assert!(at_rest(&locks).await);
 }
 
-/// Readers of one lock are many at the same moment: each is a reader, all stand behind a writer who waits, and with the longest of their
-/// leases the lock's goes down.
+/// Many readers of one lock come at the same moment. Each of them is a reader, and all wait behind a waiting writer. When the readers with
+/// the longest leases leave, the lock's lease becomes shorter.
 #[tokio::test]
 async fn many_readers_of_one_lock_come_and_go_as_each_of_them_would() {
     let (server, locks) = server_and_manager().await;
@@ -160,7 +160,7 @@ async fn each_of_many_has_an_answer_of_its_own() {
     assert!(eventually(PATIENCE, async || server.cli(&["DBSIZE"]) == "1").await, "all are given back");
 }
 
-/// The server refuses the command for the sake of one of its keys; the others' callers must not hear of it.
+/// The server refuses the command because of one of its keys. The callers of the other keys must not get that error.
 #[tokio::test]
 async fn what_one_user_may_not_lock_is_no_error_of_the_others() {
     let server = RedisServer::builder().tcp().start();
@@ -222,7 +222,7 @@ async fn a_server_without_memory_refuses_each_and_changes_nothing() {
     assert!(at_rest(&locks).await);
 }
 
-/// Futures that are dropped while their calls are under way as one command: each is taken back.
+/// Futures are dropped while their calls are under way as one command. Each of these calls is taken back.
 #[tokio::test]
 async fn of_those_that_are_dropped_meanwhile_nothing_stays() {
     let (server, locks) = server_and_manager().await;
@@ -237,7 +237,7 @@ async fn of_those_that_are_dropped_meanwhile_nothing_stays() {
                     kept.push((place, guard.unwrap()));
                 }
             }
-            // Every second one goes before it can have its answer.
+            // Every second future is dropped before it can have its reply.
             for (place, future) in futures.into_iter().enumerate() {
                 if place % 2 == 0 && !kept.iter().any(|(known, _)| *known == place) {
                     kept.push((place, future.await.unwrap()));
@@ -252,7 +252,7 @@ async fn of_those_that_are_dropped_meanwhile_nothing_stays() {
     assert!(at_rest(&locks).await);
 }
 
-/// A connection that is cut again and again while many are asked for at once: nobody has what another has, and nothing stays.
+/// The connection is cut again and again while many locks are requested at once. No two callers hold the same lock, and no key stays.
 #[tokio::test]
 async fn connections_that_end_meanwhile_leave_nothing() {
     let (server, locks) = server_and_manager().await;

@@ -1,4 +1,4 @@
-//! The support library's topologies: they come up, fail over, move slots, heal, speak TLS, and leave nothing behind.
+//! The support library's topologies. They come up, fail over, move slots, heal, speak TLS, and leave nothing behind.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -22,12 +22,12 @@ fn replicas_follow_their_primary_and_whoever_is_promoted() {
         assert!(replica.cli(&["SET", "key", "2"]).starts_with("(error) READONLY"));
     }
 
-    // The old primary lives, and follows.
+    // The old primary lives, and follows the new primary.
     set.promote(1);
     assert_eq!(set.servers()[1].addr(), set.primary().addr());
     assert_eq!(write(set.primary(), 2, &["INCR", "key"]), "2");
 
-    // The old primary is dead, and comes back as what it was.
+    // The old primary is dead, and comes back as a primary.
     set.servers_mut()[1].kill();
     set.promote(2);
     assert_eq!(write(set.primary(), 1, &["INCR", "key"]), "3");
@@ -53,7 +53,7 @@ fn sentinels_replace_a_dead_primary_and_a_paused_one() {
     let second = set.wait_for_new_primary(set.servers()[0].addr());
     assert_ne!(second, 0);
     set.heal();
-    // Not `second` where the machine stood still meanwhile: then they have replaced that one, too.
+    // The primary is not `second` if the machine was stopped meanwhile, because the Sentinels have then replaced it, too.
     let second = set.primary_index();
     for (place, server) in set.servers().iter().enumerate() {
         let role = if place == second { "master" } else { "slave" };
@@ -67,7 +67,7 @@ fn sentinels_replace_a_dead_primary_and_a_paused_one() {
     set.heal();
     let third = set.primary_index();
 
-    // They agree on what one of them slept through, or was dead for.
+    // The Sentinels agree on changes that a paused or dead Sentinel has missed.
     set.sentinels()[0].pause();
     set.sentinels_mut()[1].kill();
     set.heal();
@@ -100,7 +100,7 @@ fn given_up_failover_is_ordered_again() {
     assert_ne!(new, old);
 }
 
-/// E9: a topology that has settled streams to every replica: what is written from then on is on its way to all of them.
+/// E9: a topology that has settled streams to every replica. A later write is on its way to all replicas.
 #[test]
 fn a_topology_that_has_settled_streams_to_its_replicas() {
     let mut set = Replicas::start(2, &Settings::default());
@@ -148,7 +148,7 @@ fn a_slot_is_moved_at_once_or_step_by_step() {
     let moved_to = |index: usize| format!("(error) MOVED {slot} {}", set.nodes()[index].addr());
     assert_eq!(new.cli(&["GET", &keys[0]]), moved_to(from));
 
-    // Step by step.
+    // The slot moves step by step.
     set.begin_move(slot, to);
     assert_eq!(old.cli(&["GET", &keys[0]]), keys[0]);
     assert_eq!(old.cli(&["GET", "{tag}new"]), format!("(error) ASK {slot} {}", new.addr()));
@@ -173,14 +173,14 @@ fn a_slot_is_moved_at_once_or_step_by_step() {
         assert_eq!(old.cli(&["GET", key]), moved_to(to));
     }
 
-    // At once: when it returns, all have heard of it.
+    // The slot moves at once. When the call returns, all nodes know of the move.
     set.move_slot(slot, other);
     for index in [from, to] {
         assert_eq!(set.nodes()[index].cli(&["GET", &keys[0]]), moved_to(other));
     }
     assert_eq!(set.nodes()[other].cli(&["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]), "25");
 
-    // Never mind.
+    // A move that has begun is cancelled.
     set.begin_move(slot, from);
     set.cancel_move(slot, from);
     assert_eq!(set.nodes()[other].cli(&["GET", "{tag}new"]), "(nil)");
@@ -211,7 +211,7 @@ fn a_cluster_survives_deaths_pauses_and_replacements() {
     set.heal();
     assert_eq!(set.replicas_of(replica), [master]);
 
-    // A master is replaced in the middle of a slot's move: its replica takes over, and knows nothing of the move.
+    // A master is replaced in the middle of a slot's move. Its replica takes over, and knows nothing of the move.
     let target = (0..3).find(|index| ![master, replica].contains(index)).unwrap();
     set.begin_move(slot, target);
     let addr = set.nodes()[replica].addr();
@@ -219,7 +219,7 @@ fn a_cluster_survives_deaths_pauses_and_replacements() {
     assert_eq!(set.nodes()[replica].addr(), addr);
     assert!(set.nodes()[replica].cli(&["GET", key]).starts_with("(error) CLUSTERDOWN"));
     assert_eq!(set.nodes()[replica].cli(&["DBSIZE"]), "0");
-    // It asks the clean node for a copy once a second; had it got one, it would be as empty.
+    // The replica asks the clean node for a copy once a second. With a copy it would be as empty as that node.
     assert!(poll_until(LONG, || set.nodes()[master].log().contains("Unable to AUTH to")));
     set.heal();
     assert_eq!(set.owner_of(slot), target, "the move is finished");
@@ -284,7 +284,7 @@ fn passwords_and_tls_in_every_topology() {
     set.heal();
 }
 
-/// Runs a command, and waits until so many replicas have executed it too.
+/// Runs a command, and waits until `replicas` replicas have executed it, too.
 fn write(server: &RedisServer, replicas: u8, command: &[&str]) -> String {
     let mut cli = server.connect().unwrap();
     let reply = cli.query(command).unwrap().to_string();
@@ -297,12 +297,13 @@ fn addresses(servers: &[RedisServer]) -> String {
     servers.iter().map(|server| server.addr().to_string()).collect::<Vec<_>>().join(",")
 }
 
-/// What would be left of servers.
+/// Returns the process, the address and the directory of each server.
 fn traces(servers: &[RedisServer]) -> Vec<(u32, SocketAddr, PathBuf)> {
     servers.iter().map(|server| (server.pid(), server.addr(), server.directory().to_owned())).collect()
 }
 
-/// Until a replica has acknowledged something on this link, a primary that has fed it by a full sync need not stream.
+/// Checks that a primary streams to its replicas. A primary that has fed a replica by a full sync need not stream until the replica has
+/// acknowledged something on this link.
 fn assert_streams(primary: &RedisServer, replicas: usize) {
     let info = primary.cli(&["INFO", "replication"]);
     let lines: Vec<_> = info.lines().filter(|line| line.contains(",state=")).collect();

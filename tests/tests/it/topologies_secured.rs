@@ -1,4 +1,5 @@
-//! Passwords, ACLs and TLS in every topology: the same for every node that is found, and never less than asked for.
+//! Passwords, ACLs and TLS in every topology. Every node that is found is used in the same way, and never with less protection than
+//! requested.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use wheellock_client::{Client, Config, ErrorKind, Servers, TlsConfig};
 use wheellock_tests::topology::{Cluster, Replicas, SentinelSet, Settings};
 use wheellock_tests::{RedisServer, eventually, guide};
 
-/// Takes, waits for and releases a lock through two managers; returns them.
+/// Acquires, waits for and releases a lock through two managers. Returns both managers.
 async fn works(url: &str, settings: &Settings) -> [LockManager; 2] {
     let connect = async || {
         let tls =
@@ -30,7 +31,7 @@ async fn works(url: &str, settings: &Settings) -> [LockManager; 2] {
     managers
 }
 
-/// A lock goes from one to the other, who hears of its release.
+/// Checks that a lock goes from one manager to the other, which is notified of the release.
 async fn handed_over([here, there]: &[LockManager; 2]) {
     let guard = here.lock("orders:1").acquire().await.unwrap();
     let waiter = tokio::spawn({
@@ -60,7 +61,7 @@ async fn replicas_with_a_user_and_tls() {
     handed_over(&managers).await;
 }
 
-/// C2: the guide's user for Sentinels may do what is asked of them, and nothing else is asked.
+/// C2: the guide's user for Sentinels may send all requests that the library sends to Sentinels, and the library sends no others.
 #[tokio::test]
 async fn sentinels_with_a_user_a_password_of_their_own_and_tls() {
     let settings = settings(guide::permissions).sentinel_password("watchers").tls();
@@ -86,7 +87,7 @@ async fn sentinels_with_a_user_a_password_of_their_own_and_tls() {
     nothing_was_refused(&[new]);
 }
 
-/// C2: the guide's user for a cluster may do what is asked of it, and nothing else is asked.
+/// C2: the guide's user for a cluster may send all requests that the library sends to a cluster, and the library sends no others.
 #[tokio::test]
 async fn a_cluster_with_a_user_and_tls() {
     let settings = settings(guide::cluster_permissions).tls();
@@ -94,7 +95,7 @@ async fn a_cluster_with_a_user_and_tls() {
     let managers = works(&cluster.url(), &settings).await;
     assert_eq!(managers[0].client().publish_verb(), "SPUBLISH");
     let slot = cluster.slot_of("orders:1");
-    // Redirected to another node, as the same user and as encrypted as before.
+    // The redirected connection to another node has the same user and the same encryption as before.
     cluster.move_slot(slot, (cluster.owner_of(slot) + 1) % 3);
     handed_over(&managers).await;
     assert!(
@@ -141,7 +142,7 @@ async fn who_does_not_ask_for_tls_is_told_where_it_is_wanted() {
     assert!(error.detail().contains("requires TLS (rediss://)"), "{error}");
 }
 
-/// Servers with a user who has what the guide says.
+/// Returns the settings of servers with a user that has the guide's permissions.
 fn settings(permissions: fn((u32, u32, u32)) -> Vec<&'static str>) -> Settings {
     let rules = permissions(RedisServer::start().redis_version()).join(" ");
     Settings::default().password("administrator").user("locks", "secret", &format!("{rules} +wait"))

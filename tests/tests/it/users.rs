@@ -1,5 +1,5 @@
-//! Who a connection is on the server: the user that its URL names, or nobody. Never another user, however the URL is
-//! written, however the server was found, and however often it is connected to again.
+//! Users of connections on the server. A connection has the user that its URL names, or none. It never has another user. The form of the
+//! URL, the way the server was found and the number of reconnects do not matter.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use wheellock_tests::certificates::{Authority, leaf};
 use wheellock_tests::topology::{Cluster, SERVICE, SentinelSet, Settings};
 use wheellock_tests::{Builder, RedisServer, eventually};
 
-/// What connecting comes to: the user's name, or the error.
+/// Connects, and returns the user's name or the error.
 async fn who(config: Config) -> Result<String, Error> {
     let client = timeout(NO_HANG, Client::connect(config)).await.expect("connects or fails in time")?;
     who_is(&client).await
@@ -24,7 +24,7 @@ async fn who_is(client: &Client) -> Result<String, Error> {
     Ok(reply.as_str().unwrap_or("<not a string>").to_owned())
 }
 
-/// The URL of a server with `userinfo` before its place.
+/// Returns the URL of a server with `userinfo` before its address.
 fn url(server: &str, userinfo: &str) -> String {
     server.replacen("://", &format!("://{userinfo}"), 1)
 }
@@ -33,7 +33,7 @@ fn config(url: &str) -> Config {
     url.parse().unwrap_or_else(|error| panic!("{url}: {error}"))
 }
 
-/// Checks what each userinfo comes to. `None`: connecting is refused, and the error names the user and no password.
+/// Checks the result of each userinfo. With `None`, connecting is refused, and the error names the user but no password.
 async fn each_is(server: &str, adjust: impl Fn(&mut Config), expected: &[(&str, Option<&str>)]) {
     for (userinfo, expected) in expected {
         let mut config = config(&url(server, userinfo));
@@ -51,7 +51,7 @@ async fn each_is(server: &str, adjust: impl Fn(&mut Config), expected: &[(&str, 
     }
 }
 
-/// A server that knows `app` with a password, `free` without one, and others.
+/// Starts a server that knows `app` with a password, `free` without a password, and others.
 fn populated(builder: Builder) -> RedisServer {
     let users: [&[&str]; 5] = [
         &["app", "on", ">sesame", "+@all", "~*"],
@@ -80,11 +80,11 @@ const NAMED: &[(&str, Option<&str>)] = &[
     ("o'dd%40%3A%2F%3F%25:ses%3Ame%40%2F%3F%25@", Some("o'dd@:/?%")),
 ];
 
-/// C1: a user in the URL is who is on the server afterwards, or connecting fails and names that user.
+/// C1: the user in the URL is the user on the server, or connecting fails and names that user.
 #[tokio::test]
 async fn the_urls_user_is_who_connects_or_nobody_is() {
     let server = populated(RedisServer::builder().tcp());
-    // The server's `default` needs no password here, so whoever named nobody else is that.
+    // The server's `default` needs no password here, so a URL without a user connects as `default`.
     let unnamed = [
         ("", Some("default")),
         ("@", Some("default")),
@@ -97,7 +97,7 @@ async fn the_urls_user_is_who_connects_or_nobody_is() {
     }
 }
 
-/// C1: with TLS it is the same.
+/// C1: this also holds with TLS.
 #[tokio::test]
 async fn the_urls_user_is_who_connects_through_tls() {
     let authority = Authority::new("ours");
@@ -107,7 +107,7 @@ async fn the_urls_user_is_who_connects_through_tls() {
     each_is(&server.tcp_url(), |config| config.tls = Some(trusted.clone()), NAMED).await;
 }
 
-/// C1: without a user in the URL it is the server's `default`, if that one's password is right.
+/// C1: a URL without a user connects as the server's `default`, if that user's password is right.
 #[tokio::test]
 async fn a_url_without_a_user_means_the_default_user_and_its_password() {
     let server = populated(RedisServer::builder().tcp().arg("requirepass", "opensesame"));
@@ -125,7 +125,7 @@ async fn a_url_without_a_user_means_the_default_user_and_its_password() {
     each_is(&server.tcp_url(), |_| {}, NAMED).await;
 }
 
-/// C1: a lone word is a password; if the server does not look at it, because it was meant as a user perhaps, that is told.
+/// C1: a lone word is a password, although it may be meant as a user. If the server does not check it, a finding says so.
 #[tokio::test]
 async fn a_password_that_nobody_checks_is_pointed_out() {
     let server = populated(RedisServer::builder().tcp().arg("appendonly", "yes"));
@@ -144,7 +144,7 @@ async fn a_password_that_nobody_checks_is_pointed_out() {
     assert_eq!(admin.query(&["ACL", "LOG"]).unwrap().to_string(), "", "nothing was refused on the way");
 }
 
-/// C1: what `Display` shows of a URL is the same user without the password; connecting by it is refused.
+/// C1: `Display` shows a URL with the same user and without the password. Connecting with the shown URL is refused.
 #[tokio::test]
 async fn a_url_that_was_shown_without_its_password_is_nobody_elses() {
     let server = populated(RedisServer::builder().tcp());
@@ -153,7 +153,7 @@ async fn a_url_that_was_shown_without_its_password_is_nobody_elses() {
     assert!(error.kind() == ErrorKind::Auth && error.to_string().contains("without a password"), "{error}");
 }
 
-/// C1: a provider's user is who connects, and one who is left out there is the configuration's.
+/// C1: a client connects as its provider's user. If the provider leaves the user out, the client connects as the configuration's user.
 #[tokio::test]
 async fn a_provider_of_credentials_names_the_user_or_leaves_it_to_the_url() {
     let server = populated(RedisServer::builder().tcp());
@@ -187,7 +187,7 @@ async fn a_provider_of_credentials_names_the_user_or_leaves_it_to_the_url() {
     assert_eq!(provided("", None, None).await.as_deref(), Ok("default"), "nobody was named");
 }
 
-/// A provider that gives the user `app` with whatever password is in the cell now.
+/// Sets a provider of the user `app` with the password that is in the cell now.
 fn with_token(config: &mut Config, token: &Arc<Mutex<&'static str>>) {
     let token = Arc::clone(token);
     config.credentials = Some(Arc::new(move || {
@@ -196,7 +196,7 @@ fn with_token(config: &mut Config, token: &Arc<Mutex<&'static str>>) {
     }));
 }
 
-/// How many commands of this name a server has executed, and refused while executing them.
+/// Returns the number of commands of this name that a server has executed, and the number that failed while they were executed.
 fn executed(server: &RedisServer, command: &str) -> (u64, u64) {
     let stats = server.cli(&["INFO", "commandstats"]);
     let line =
@@ -208,7 +208,7 @@ fn executed(server: &RedisServer, command: &str) -> (u64, u64) {
     (count("calls="), count("failed_calls="))
 }
 
-/// C1: who is told new credentials is who it was, on the same connection, also if they are wrong.
+/// C1: after new credentials, even wrong credentials, the client has the same user on the same connection.
 #[tokio::test]
 async fn a_token_is_renewed_on_the_connection_that_lives() {
     let server = populated(RedisServer::builder().tcp());
@@ -241,7 +241,7 @@ async fn a_token_is_renewed_on_the_connection_that_lives() {
     timeout(NO_HANG, news.changed()).await.unwrap();
 }
 
-/// C1: threads renew theirs, too.
+/// C1: threads renew their credentials, too.
 #[test]
 fn a_token_of_threads_is_renewed() {
     let server = populated(RedisServer::builder().tcp());
@@ -263,7 +263,7 @@ fn a_token_of_threads_is_renewed() {
     guard.release().unwrap();
 }
 
-/// C1: the same in a cluster, on every node; one that refuses is named, and keeps no other from being told.
+/// C1: new credentials reach every node of a cluster. A node that refuses them is named, and does not keep them from the other nodes.
 #[tokio::test]
 async fn a_token_is_renewed_on_every_node_of_a_cluster() {
     let cluster = Cluster::start(3, 0, &Settings::default().arg("user", "app on >sesame +@all ~* &*"));
@@ -295,7 +295,7 @@ async fn a_token_is_renewed_on_every_node_of_a_cluster() {
     }
 }
 
-/// C1: whoever connects again is who it was, and a user that is no more is nobody.
+/// C1: a client that connects again has the same user. If that user no longer exists, connecting fails.
 #[tokio::test]
 async fn after_a_reconnect_it_is_the_same_user_or_none() {
     let mut server = populated(RedisServer::builder().tcp());
@@ -323,7 +323,7 @@ async fn after_a_reconnect_it_is_the_same_user_or_none() {
     }
 }
 
-/// C1: in a cluster it is the URL's user on every node that is found, also later; or none at all.
+/// C1: in a cluster the client has the URL's user on every node that is found, also later. Otherwise it does not connect.
 #[tokio::test]
 async fn on_every_node_of_a_cluster_it_is_the_urls_user() {
     let users =
@@ -339,13 +339,13 @@ async fn on_every_node_of_a_cluster_it_is_the_urls_user() {
     }
     for userinfo in ["nosuch:@", "app:@", "app:wrong@"] {
         let mut config = config(&place(userinfo));
-        // Nothing is waited for that waiting will not cure.
+        // The client does not wait for a fault that waiting will not cure.
         config.connect_timeout = FOR_EVER;
         let refused = timeout(NO_HANG, Client::connect(config)).await.expect("refused at once");
         let error = refused.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Auth, "{userinfo}: {error}");
     }
-    // A node that does not know the user is not spoken to as another one.
+    // The client does not use another user on a node that does not know the URL's user.
     let stranger = &cluster.nodes()[2];
     assert_eq!(stranger.cli(&["ACL", "DELUSER", "free"]), "1");
     let client = Client::connect(config(&place("free:@"))).await;
@@ -361,7 +361,7 @@ async fn on_every_node_of_a_cluster_it_is_the_urls_user() {
     }
 }
 
-/// C1: Sentinels are asked as their own user, the primary that they name is used as the URL's, also after a failover.
+/// C1: a client has its own user on Sentinels, and the URL's user on the primary that they name, also after a failover.
 #[tokio::test]
 async fn sentinels_and_the_servers_that_they_name_each_see_their_user() {
     let users = Settings::default().arg("user", "app on >sesame +@all ~*");
@@ -378,7 +378,7 @@ async fn sentinels_and_the_servers_that_they_name_each_see_their_user() {
     }
     let addresses: Vec<_> = set.sentinels().iter().map(|sentinel| sentinel.addr().to_string()).collect();
     let place = |query: &str| format!("redis+sentinel://app:sesame@{}/{SERVICE}{query}", addresses.join(","));
-    // On Sentinels only CLIENT LIST tells who asks.
+    // On Sentinels only CLIENT LIST shows the user of a connection.
     let on_sentinels = || -> Vec<String> {
         let lists = set.sentinels().iter().map(|sentinel| sentinel.cli(&["CLIENT", "LIST"]));
         let ours = lists.flat_map(|list| list.lines().map(str::to_owned).collect::<Vec<_>>());
@@ -417,7 +417,7 @@ async fn sentinels_and_the_servers_that_they_name_each_see_their_user() {
     let client = Client::connect(config(&place("?sentinel_user=watcher"))).await.unwrap();
     let new = set.failover();
     let new = set.servers()[new].addr();
-    // On a busy machine the Sentinels may replace that one, too.
+    // On a busy machine the Sentinels may replace this primary, too.
     let follows = async || {
         let primary = set.primary().addr().to_string();
         who_is(&client).await.is_ok_and(|who| who == "app") && *client.server_address() == *primary
@@ -427,7 +427,7 @@ async fn sentinels_and_the_servers_that_they_name_each_see_their_user() {
     assert!(follows, "{:?} at {used}; {new} took over, now it is {primary}", who_is(&client).await);
 }
 
-/// A server whose HELLO was taken away repeats the whole command in its refusal. Observed on Redis 7.0.
+/// A server without HELLO repeats the whole command in its refusal. This was observed on Redis 7.0.
 #[tokio::test]
 async fn a_server_that_does_not_know_hello_makes_nobody_say_the_password() {
     let settings = [("requirepass", "sesame"), ("rename-command", "HELLO \"\"")];

@@ -1,4 +1,4 @@
-//! Waits that end: what is an error, what is `None`, and whose trouble it is.
+//! Waits that end with an error or with `None`. The tests also show which waiter gets an error.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use wheellock_tests::locks::{PATIENCE, adjusted, at_rest, gone, listeners, manag
 use wheellock_tests::{RedisServer, eventually};
 
 const LEASE: Duration = Duration::from_secs(30);
-/// As in a campaign that runs longer: `WHEELLOCK_WAIT_ROUNDS=1000`.
+/// Default number of rounds. A longer campaign sets it: `WHEELLOCK_WAIT_ROUNDS=1000`.
 const ROUNDS: usize = 10;
 const MILLI: Duration = Duration::from_millis(1);
 
@@ -19,7 +19,7 @@ fn rounds() -> usize {
     std::env::var("WHEELLOCK_WAIT_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(ROUNDS)
 }
 
-/// A manager so many milliseconds away from the server.
+/// Returns a manager with a round trip of `round_trip` milliseconds to the server.
 async fn far(proxy: &Proxy, round_trip: u64) -> LockManager {
     let locks = adjusted(&proxy.url(), LEASE, |_| {}).await;
     let each_way = Duration::from_micros(500 * round_trip);
@@ -34,7 +34,7 @@ fn assert_none(result: &Result<Option<Guard>, Error>, what: &str) {
     assert!(matches!(result, Ok(None)), "{what}: {result:?}");
 }
 
-/// A2: waits of one process that end 0 to 3 ms apart end with `None` as long as the server answers, whatever the round trip.
+/// A2: waits of one process that end 0 to 3 ms apart end with `None` while the server replies, whatever the round trip is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waits_that_end_together_are_no_errors_while_the_server_answers() {
     let server = RedisServer::start();
@@ -67,7 +67,7 @@ async fn waits_that_end_together_are_no_errors_while_the_server_answers() {
     }
 }
 
-/// A2: the same for sets of locks, async and blocking.
+/// A2: this also holds for sets of locks, async and blocking.
 #[test]
 fn waits_for_sets_that_end_together_are_no_errors_while_the_server_answers() {
     let server = RedisServer::start();
@@ -92,7 +92,7 @@ fn waits_for_sets_that_end_together_are_no_errors_while_the_server_answers() {
     drop(held);
 }
 
-/// A5: a wait of zero asks once; every call asks at least once, however short its wait and however long the round trip.
+/// A5: a wait of zero sends one request. Every call sends at least one request, however short its wait and however long the round trip is.
 #[tokio::test]
 async fn a_wait_shorter_than_a_round_trip_asks_once() {
     let server = RedisServer::start();
@@ -132,7 +132,7 @@ async fn a_wait_shorter_than_a_round_trip_asks_once() {
     drop(theirs);
 }
 
-/// A3: once the server answers again, nobody is told of an error from before.
+/// A3: once the server replies again, no caller gets an error from before.
 #[tokio::test]
 async fn an_error_ends_with_its_cause() {
     let server = RedisServer::start();
@@ -148,7 +148,7 @@ async fn an_error_ends_with_its_cause() {
         }
         crowd
     };
-    // Nothing but permissions is broken, and the holder's message makes the head ask.
+    // Only permissions are broken, and the holder's message makes the head send a request.
     let waiting = crowd(5);
     assert!(listeners(&server, "n", 1).await);
     assert_eq!(server.cli(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]), "OK");
@@ -161,7 +161,7 @@ async fn an_error_ends_with_its_cause() {
         "{ended:?}"
     );
     assert_eq!(server.cli(&["ACL", "SETUSER", "default", "+evalsha", "+eval"]), "OK");
-    // The subscription lingers, so these find what the last ones have left.
+    // The subscription lingers, so these waits find the state that the earlier waits have left.
     for wait in [Duration::ZERO, 20 * MILLI, PATIENCE] {
         let guard = lock.try_acquire_for(wait).await.expect("the server answers").expect("it is free");
         let second = lock.try_acquire_for(20 * MILLI).await;
@@ -171,7 +171,7 @@ async fn an_error_ends_with_its_cause() {
     }
     drop(held);
 
-    // The same after the server was silent for longer than a call may take.
+    // The same happens after the server was silent for longer than a call may take.
     let held = others.lock("n").acquire().await.unwrap();
     let mut waiting = crowd(5);
     assert!(listeners(&server, "n", 1).await);
@@ -184,12 +184,12 @@ async fn an_error_ends_with_its_cause() {
         assert_none(&lock.try_acquire_for(5 * MILLI).await, "held");
     }
     drop(held);
-    // They may have been told, and then they were told in time.
+    // These waiters may have failed, and then they failed in time.
     waiting.abort_all();
 }
 
-/// Frees a lock, tells the waiters, and refuses everything else until [`serve_again`]: with `BUSY`, as a server that loads its
-/// data does with `LOADING` and a cluster without a node with `CLUSTERDOWN`.
+/// Frees a lock, notifies the waiters, and refuses everything else until [`serve_again`]. The refusal is `BUSY`. A server that loads its
+/// data refuses with `LOADING`, and a cluster without a node with `CLUSTERDOWN`.
 fn free_and_be_busy(server: &RedisServer, name: &str) -> std::thread::JoinHandle<()> {
     assert_eq!(server.cli(&["DEL", name]), "1");
     let mut connection = server.connect().unwrap();
@@ -205,7 +205,7 @@ fn serve_again(server: &RedisServer, busy: std::thread::JoinHandle<()>) {
     busy.join().unwrap();
 }
 
-/// A4: a waiter whose wait ends in a short trouble fails alone; those with more patience outlast it.
+/// A4: a waiter whose wait ends in a short fault fails alone. Waiters with more patience outlast the fault.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_impatient_waiter_fails_alone() {
     let server = RedisServer::builder().arg("busy-reply-threshold", "5").start();
@@ -236,7 +236,7 @@ async fn an_impatient_waiter_fails_alone() {
     drop(held);
 }
 
-/// A4: a quorum's waiter whose wait ends in a short trouble fails alone, too.
+/// A4: a quorum's waiter whose wait ends in a short fault fails alone, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_impatient_waiter_for_a_quorum_fails_alone() {
     let servers = [(); 3].map(|()| RedisServer::builder().arg("busy-reply-threshold", "5").start());

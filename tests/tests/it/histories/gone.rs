@@ -1,8 +1,8 @@
-//! What those leave behind who have ended: as long as it may be in the way, and no longer.
+//! Histories of keys that ended owners have left behind. Such keys may be in the way for a limited time.
 
 use super::{Checker, broken, right};
 
-/// A and B read, B for longer; a writer who came meanwhile was told of B's lease. B leaves, and A dies.
+/// A and B read, and B reads for longer. A writer that came meanwhile was told of B's lease. B leaves, and A dies.
 #[test]
 fn b57_a_writer_asks_when_the_lease_ends_of_which_it_was_told() {
     let text = "@1 0 0 0 - setup =1200 =1000 =200
@@ -22,7 +22,7 @@ fn b57_a_writer_asks_when_the_lease_ends_of_which_it_was_told() {
     broken(&told_of_no_other.replace("false =1200", "false =500"), Checker::WakeUps);
 }
 
-/// B's question came late, and has the lock read for a lease that nobody knows of.
+/// B's request came late. The lock is then read for a lease that no client knows of.
 #[test]
 fn b59_a_question_that_came_late_reads_for_longer_than_who_gives_the_lock_back() {
     let text = "@1 0 0 0 - setup =1200 =1000 =200
@@ -40,7 +40,7 @@ fn b59_a_question_that_came_late_reads_for_longer_than_who_gives_the_lock_back()
     right(text);
     broken(&text.replace("@1225", "@1430").replace("@1230", "@1440"), Checker::WakeUps);
     broken(&text.replace("failed maybe-executed late", "failed rejected late"), Checker::WakeUps);
-    // Of several the last one counts.
+    // Of several late requests the last request counts.
     let earlier = "@4 4 1 1 l invoked acquire false =1200 - - shared
         @10 4 1 1 l failed maybe-executed late";
     let granted_later = text.replace("@1225", "@1415").replace("@1230", "@1425");
@@ -49,8 +49,7 @@ fn b59_a_question_that_came_late_reads_for_longer_than_who_gives_the_lock_back()
     broken(&format!("{is_last}\n{earlier}"), Checker::WakeUps);
 }
 
-/// A server takes over that knows a writer as one who waits still. Its process gives back again what it had given back, unless it was
-/// shut down.
+/// A server takes over that still knows a writer as a waiter. The writer's process repeats its release, unless the process was shut down.
 #[test]
 fn b58_a_writer_that_a_failover_has_wait_again_keeps_readers_out_if_nobody_is_left() {
     let text = "@1 0 0 0 - setup =1200 =1000 =200
@@ -76,7 +75,7 @@ fn b58_a_writer_that_a_failover_has_wait_again_keeps_readers_out_if_nobody_is_le
     );
 }
 
-/// A majority has confirmed a release; the third server was silent, and hears of it after somebody else's question.
+/// A majority has confirmed a release. The third server was silent, and receives the release after another caller's request.
 #[test]
 fn b60_a_server_that_has_not_heard_of_a_release_refuses() {
     let text = "@1 0 0 0 - setup =1200 =1000 =200
@@ -94,7 +93,7 @@ fn b60_a_server_that_has_not_heard_of_a_release_refuses() {
     broken(&text.replace("@77", "@183"), Checker::Honesty);
 }
 
-/// A lock that A held was lost, and B was granted it, before A died: nothing ends with A's lease.
+/// A lock that A held was lost, and B was granted it before A died. No hold ends with A's lease.
 #[test]
 fn b61_nothing_ends_with_a_lease_that_was_lost() {
     let text = "@1 0 0 0 - setup =6000 =1000 =200
@@ -115,7 +114,7 @@ fn b61_nothing_ends_with_a_lease_that_was_lost() {
     broken(&alone.join("\n"), Checker::WakeUps);
 }
 
-/// Of three servers one was silent and one refused; of two who asked neither had more than one.
+/// One of three servers was silent and one refused. Neither of two callers had more than one server.
 #[test]
 fn b64_who_asked_once_had_a_server_that_another_one_lacked() {
     let text = "@1 0 0 0 - setup =1200 =1000 =200
@@ -130,8 +129,7 @@ fn b64_who_asked_once_had_a_server_that_another_one_lacked() {
     broken(&text.replace("@1 0 0 0 - majority\n", ""), Checker::Honesty);
 }
 
-/// Of a server that was silent, which had granted what nobody heard of any more. Where some ask for several locks at once, nobody is said to
-/// wait.
+/// A silent server had granted a lock, and the reply was lost. If callers request several locks at once, no caller is recorded as waiting.
 #[test]
 fn b65_who_asked_until_its_time_was_up_had_it_unheard() {
     let text = "@1 0 0 0 - setup =1200 =1000 =200
@@ -150,7 +148,7 @@ fn b65_who_asked_until_its_time_was_up_had_it_unheard() {
     broken(&alone.join("\n"), Checker::Honesty);
 }
 
-/// Granted, unheard of, lost with the server's data, and asked for once more, when another one had it.
+/// The lock was granted, the reply was lost, and the server lost its data. The request was repeated when another caller had the lock.
 #[test]
 fn b66_who_was_refused_at_last_had_it_until_the_server_lost_it() {
     let text = "@1 0 0 0 - setup =1200 =1000 =200

@@ -1,8 +1,8 @@
-//! The checkers of latches bite.
+//! Histories that the checkers of latches must flag or pass.
 
 use super::{Checker, broken, right};
 
-/// The latch is set to 2, A waits for it, B counts it down twice, and A goes on.
+/// The latch is set to 2. A waits for it, B counts it down twice, and A continues.
 const OPENED: &str = "@10 2 1 1 l changes set 2
     @11 0 0 0 l latch 2 0
     @12 2 1 1 l changed 1
@@ -20,7 +20,7 @@ const OPENED: &str = "@10 2 1 1 l changes set 2
 #[test]
 fn right_who_waits_goes_on_when_the_latch_opens() {
     right(OPENED);
-    // One that was never set is open, and so is one that opens and is set again while somebody waits.
+    // A latch that was never set is open. So is a latch that opens and is set again while a caller waits.
     right("@10 1 1 1 l awaits -\n@11 1 1 1 l passed");
     right(&OPENED.replace("l latch 0 501", "l latch 3 501"));
     right(
@@ -38,14 +38,14 @@ fn b53_a_wait_ends_before_the_latch_is_open() {
 fn b54_a_wait_goes_on_although_the_latch_is_open() {
     broken(&OPENED.replace("@503 1", "@720 1"), Checker::WakeUps);
     broken(&OPENED.replace("l latch 0 501", "l latch 3 501").replace("@503 1", "@720 1"), Checker::WakeUps);
-    // Who comes late may be asked for after the latch is set again.
+    // A late waiter's request may come after the latch is set again.
     let set_again = OPENED.replace("@20 1 1 1", "@490 1 1 1").replace("l latch 0 501", "l latch 3 501");
     right(
         &set_again
             .replace("awaits -", "awaits @800")
             .replace("@503 1 1 1 l passed", "@800 1 1 1 l not-granted"),
     );
-    // Who was cut off hears of it afterwards.
+    // A waiter that was cut off learns of the opening afterwards.
     let cut = "@300 0 0 0 - begins cut -\n@600 0 0 0 - ends cut\n";
     right(&format!("{}{cut}", OPENED.replace("@503 1", "@1200 1")));
     broken(&format!("{}{cut}", OPENED.replace("@503 1", "@1900 1")), Checker::WakeUps);

@@ -1,8 +1,8 @@
-//! The checkers of pools bite.
+//! Histories that the checkers of pools must flag or pass.
 
 use super::{Checker, broken, right};
 
-/// A pool of two permits; A has one from 12 to 100 and B one from 22 to 120.
+/// A pool of two permits. A has one permit from 12 to 100, and B has one from 22 to 120.
 const POOL: &str = "@1 0 0 0 p pool 2
     @10 1 1 1 p invoked acquire true =600 - - shared
     @12 1 1 1 p granted a1 @600
@@ -13,7 +13,7 @@ const POOL: &str = "@1 0 0 0 p pool 2
     @120 2 1 1 p dropped
     ";
 
-/// Somebody else has so many permits of the pool in this time.
+/// Returns a visit, in which another process has `permits` permits of the pool in this time.
 fn visit(permits: u32, from: f64, to: f64) -> String {
     format!(
         "@30 3 1 1 p invoked acquire true =600 - - shared
@@ -30,7 +30,7 @@ fn b46_more_than_the_pool_has() {
     broken(&format!("{POOL}{}", visit(1, 99.9, 130.0)), Checker::Exclusion);
     right(&format!("{POOL}{}", visit(2, 121.0, 130.0)));
     broken(&format!("{POOL}{}", visit(2, 101.5, 130.0)), Checker::Exclusion);
-    // Of what its holder had lost, nothing is had.
+    // A permit that its holder had lost is not counted.
     let lost = POOL.replace("@100 1 1 1 p releasing", "@90 1 1 1 p disclaimed\n@100 1 1 1 p releasing");
     right(&format!("{lost}{}", visit(1, 99.9, 130.0)));
 }
@@ -39,7 +39,7 @@ fn b46_more_than_the_pool_has() {
 fn b47_no_place_is_left_in_the_pool() {
     let text = format!("{POOL}{}", visit(1, 100.5, 130.0));
     broken(&format!("{text}\n@105 3 1 1 p overlap 0"), Checker::Witness);
-    // Somebody was still inside who did not believe any more.
+    // A holder that no longer relied on its permit was still inside.
     let stale = text.replace("@120 2 1 1 p dropped", "@103 2 1 1 p disclaimed\n@120 2 1 1 p dropped");
     right(&format!("{stale}\n@105 3 1 1 p overlap 0"));
 }
@@ -64,7 +64,7 @@ fn b48_the_killed_took_more_or_less_than_they_had() {
             broken(&taken(permits), Checker::Leaks);
         }
     }
-    // Another library does not find out what became of a request without an answer; this one does.
+    // Another library does not find out the result of a request without a reply. This library does.
     let fails = "\n@20 2 1 1 p invoked try false =600 - - shared\n@25 2 1 1 p failed maybe-executed -";
     let disturbed = "\n@20 0 0 0 - begins cut -\n@25 0 0 0 - ends cut";
     broken(&format!("{}{fails}{disturbed}", taken(4)), Checker::Leaks);
@@ -80,7 +80,7 @@ fn b49_a_permit_is_called_lost_and_nothing_had_taken_it_away() {
     broken(&format!("{pool}{text}"), Checker::Honesty);
 }
 
-/// A question that was asked again and came late had the server keep what it had not taken back yet, for one more lease.
+/// A repeated request came late. The server then kept a permit that was not taken back yet, for one more lease.
 #[test]
 fn b51_what_came_late_is_given_back_late() {
     let text = "@10 1 1 1 l invoked acquire false =600 - -

@@ -1,8 +1,8 @@
-//! The checkers of fair locks bite.
+//! Histories that the checkers of fair locks must flag or pass.
 
 use super::{A, Checker, broken, right};
 
-/// B came to the queue before C while A held the lock, and was served after it.
+/// B came to the queue before C while A held the lock, and B was served after C.
 const OVERTAKEN: &str = "@1 0 0 0 - watched
     @11 0 0 0 l served a:1
     @20 2 1 1 l invoked acquire true =600 - -
@@ -23,10 +23,10 @@ const OVERTAKEN: &str = "@1 0 0 0 - watched
 fn b44_a_waiter_in_the_queue_is_overtaken() {
     let text = format!("{A}{OVERTAKEN}");
     broken(&text, Checker::Order);
-    // By one who did not even stand there.
+    // The waiter that overtakes B was not even in the queue.
     broken(&text.replace("@31 0 0 0 l queued c:1\n", ""), Checker::Order);
     right(&text.replace("@21 0 0 0 l queued b:1", "@32 0 0 0 l queued b:1"));
-    // Who was served before, gave that back, and stands there by a question that came late, has overtaken nobody.
+    // C was served before and released the lock. A request that came late put C into the queue, so C has overtaken no waiter.
     let asked_late = "@102 3 1 1 l granted c:1 @690
     @110 3 1 1 l releasing
     @111 3 1 1 l released";
@@ -36,13 +36,13 @@ fn b44_a_waiter_in_the_queue_is_overtaken() {
         &text_of_late
             .replace("@11 0 0 0 l served a:1", "@10.5 0 0 0 l served c:1\n    @11 0 0 0 l served a:1"),
     );
-    // Only data that was lost excuses it.
+    // Only lost data excuses the overtaking.
     right(&format!("{text}@40 0 0 0 - begins forgot -\n@41 0 0 0 - ends forgot\n"));
     broken(&format!("{text}@40 0 0 0 - begins down -\n@41 0 0 0 - ends down\n"), Checker::Order);
     broken(&format!("{text}@40 2 0 0 - stalled @90\n"), Checker::Order);
 }
 
-/// Who became the first while A held a fair lock finds out within 2 s that A has died.
+/// The waiter that becomes the head while A holds a fair lock finds out within 2 s that A has died.
 #[test]
 fn b45_a_dead_holder_of_a_fair_lock_is_succeeded_late() {
     let text = "@1 0 0 0 - watched
@@ -59,7 +59,8 @@ fn b45_a_dead_holder_of_a_fair_lock_is_succeeded_late() {
     broken(&late.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to)), Checker::WakeUps);
 }
 
-/// Who stands behind one who died with the holder is held up by it, too, and no longer than by any other dead waiter.
+/// A waiter dies together with the holder. The waiter behind it is held up by its entry, too, and no longer than by any other dead waiter's
+/// entry.
 #[test]
 fn b45_a_holder_of_a_fair_lock_and_the_first_in_its_queue_die_together() {
     let text = "@1 0 0 0 - setup =5000 =1000 =200
@@ -76,7 +77,7 @@ fn b45_a_holder_of_a_fair_lock_and_the_first_in_its_queue_die_together() {
     broken(&text.replace("@20 1 2 2 l", "@20 1 2 2 another"), Checker::WakeUps);
     let of_another = text.replace("@20 1 2 2 l", "@20 3 2 2 l");
     broken(&format!("{of_another}\n@40 3 2 2 l cancelled"), Checker::WakeUps);
-    // Who left right before may not have told the server.
+    // A waiter that left right before may not have told the server.
     right(&format!("{text}\n@40 1 2 2 l cancelled"));
     broken(
         &text.replace(
@@ -89,7 +90,7 @@ fn b45_a_holder_of_a_fair_lock_and_the_first_in_its_queue_die_together() {
     broken(&late.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to)), Checker::WakeUps);
 }
 
-/// The place of a dead waiter ends by the server's clock, and later if that was set back.
+/// The queue entry of a dead waiter expires by the server's clock, and later if that clock was set back.
 #[test]
 fn b45_a_dead_waiter_keeps_its_place_for_longer_when_the_clock_is_set_back() {
     let text = "@1 0 0 0 - setup =5000 =1000 =200
@@ -109,7 +110,7 @@ fn b45_a_dead_waiter_keeps_its_place_for_longer_when_the_clock_is_set_back() {
     broken(&format!("{text}\n@1000 0 0 0 - begins down -\n@2000 0 0 0 - ends down"), Checker::WakeUps);
 }
 
-/// Who is shut down while its connection is broken cannot give its place back.
+/// A waiter that is shut down while its connection is broken cannot remove its queue entry.
 #[test]
 fn b45_a_waiter_is_shut_down_and_its_place_stays() {
     let text = "@1 0 0 0 - setup =5000 =1000 =200
@@ -127,16 +128,16 @@ fn b45_a_waiter_is_shut_down_and_its_place_stays() {
         @5050 2 1 1 l releasing
         @5051 2 1 1 l released";
     right(text);
-    // What begins with the shutdown is the shutdown.
+    // A fault that begins with the shutdown is the shutdown itself.
     broken(&text.replace("@40 0 0 0", "@50 0 0 0"), Checker::WakeUps);
-    // Who asks once is refused for it.
+    // A caller that tries once is refused because of the entry.
     let refused = text
         .replace("@30 2 1 1 l invoked acquire", "@1030 2 1 1 l invoked try")
         .replace("@5040 2 1 1 l granted b:1 @5640", "@1032 2 1 1 l not-granted");
     let refused: String = refused.lines().take(12).map(|line| format!("{line}\n")).collect();
     right(&refused);
     broken(&refused.replace("@40 0 0 0", "@50 0 0 0"), Checker::Honesty);
-    // So is who asks before that.
+    // A caller that tries before that is refused, too.
     let before = "@1 0 0 0 - setup =5000 =1000 =200
         @1 0 0 0 - watched
         @10 1 2 2 l invoked acquire true =600 - -
@@ -149,7 +150,7 @@ fn b45_a_waiter_is_shut_down_and_its_place_stays() {
     broken(&before.replace("@10 1 2 2", "@35 1 2 2"), Checker::Honesty);
 }
 
-/// A server that refuses a waiter's question may refuse to let it leave, too.
+/// A server that refuses a waiter's request may also refuse to let the waiter leave.
 #[test]
 fn b62_a_place_of_one_who_was_refused_stays() {
     let text = "@1 0 0 0 - setup =5000 =1000 =200
@@ -170,7 +171,7 @@ fn right_what_was_not_watched_is_not_judged() {
     // C may have stood in the queue before.
     let unwatched = text.replace("@1 0 0 0 - watched", "@35 0 0 0 - watched");
     right(&unwatched.replace("@31 0 0 0 l queued c:1\n", ""));
-    // The grant of B was missed, and what was seen later is not it.
+    // The history misses the grant of B. The later event is not that grant.
     let text = format!("{A}{OVERTAKEN}")
         .replace("@112 0 0 0 l served b:1", "@119 0 0 0 - watched\n@119.5 0 0 0 l served b:1")
         .replace("@101 0 0 0 l served c:1", "@118 0 0 0 l served c:1");

@@ -1,8 +1,8 @@
-//! Readers and writers: the checkers of turns bite.
+//! Histories that the checkers of readers' and writers' turns must flag or pass.
 
 use super::{A, Checker, broken, complaints, right};
 
-/// One who shares: reads from 10 to 100.
+/// A reader from 10 to 100.
 const READS: &str = "@10 1 1 1 l invoked acquire true =600 - - shared
     @12 1 1 1 l granted a:1 @600
     @13 1 1 1 l entered 1
@@ -10,7 +10,7 @@ const READS: &str = "@10 1 1 1 l invoked acquire true =600 - - shared
     @101 1 1 1 l released
     ";
 
-/// Another one who shares, for longer.
+/// A second reader, which reads for longer.
 const READS_TOO: &str = "@20 2 1 1 l invoked acquire true =600 - - shared
     @22 2 1 1 l granted b:1 @600
     @150 2 1 1 l releasing
@@ -24,7 +24,7 @@ fn b33_a_writer_is_let_in_beside_a_reader() {
         @90 3 1 1 l releasing
         @91 3 1 1 l released";
     broken(&format!("{READS}{writer}"), Checker::Exclusion);
-    // Behind one who shares and ends earlier.
+    // The writer enters after the end of the first reader, while the second reader still reads.
     broken(
         &format!("{READS}{READS_TOO}{}", writer.replace("@6", "@11").replace("@9", "@12")),
         Checker::Exclusion,
@@ -52,7 +52,7 @@ fn b35_a_reader_waits_for_readers() {
         @710 2 1 1 l dropped"
     );
     broken(&text, Checker::Turns);
-    // A wait that is over without the lock cannot even be explained.
+    // A wait that ends without the lock cannot even be explained.
     let text = "@10 1 1 1 l invoked acquire true =600 - - shared
         @11 1 1 1 l granted a:1 @600
         @20 2 1 1 l invoked try-for true =600 @420 - shared
@@ -98,7 +98,7 @@ fn b38_a_reader_who_came_later_goes_before_a_writer_who_waits() {
         @501 3 1 1 l granted c:1 @1090
         @510 3 1 1 l dropped";
     broken(text, Checker::Turns);
-    // The same before the server can know of the writer, by one who reads already, or after another writer's turn.
+    // The same is right before the server can know of the writer, for an owner that already reads, and after another writer's turn.
     right(&text.replace("@300", "@30").replace("@301", "@31").replace("@890", "@600"));
     right(
         &text
@@ -116,7 +116,7 @@ fn b38_a_reader_who_came_later_goes_before_a_writer_who_waits() {
     ));
 }
 
-/// A server that has lost its data knows of the writers again who wait when they have asked.
+/// A server that has lost its data knows of a waiting writer again after the writer's next request.
 #[test]
 fn b38_a_writer_is_forgotten_and_a_reader_comes_before_it_asks_again() {
     let text = "@1 0 0 0 - setup =1200 =1000 =200
@@ -179,13 +179,13 @@ fn right_readers_stand_behind_a_writer_who_has_died() {
     right(&text);
     let later = text.replace("@60", "@70").replace("@6600", "@7600");
     broken(&later, Checker::Turns);
-    // Its question may be read when the server answers again.
+    // The server may read the writer's request when it replies again.
     let silent = "@20 0 0 0 - begins silent -\n@END 0 0 0 - ends silent";
     right(&format!("{later}\n{}", silent.replace("END", "1100")));
     broken(&format!("{later}\n{}", silent.replace("END", "400")), Checker::Turns);
 }
 
-/// A writer dies while it waits, and what it has left for readers to see ends by the server's clock.
+/// A writer dies while it waits. Its mark for readers expires by the server's clock.
 #[test]
 fn b52_the_clock_is_set_back_while_a_dead_writer_is_in_the_way() {
     let text = "@10 1 1 1 l invoked acquire true =600 - - shared

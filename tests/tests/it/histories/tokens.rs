@@ -1,8 +1,8 @@
-//! The checker of fencing tokens bites.
+//! Histories that the checker of fencing tokens must flag or pass.
 
 use super::{A, Checker, broken, right};
 
-/// A and B are granted a lock with tokens, one after the other.
+/// Returns a history in which A and B are granted a lock with tokens, one after the other.
 fn fenced(first: u64, second: u64) -> String {
     format!(
         "@10 1 1 1 l invoked acquire true =600 - -
@@ -20,17 +20,17 @@ fn b40_a_token_falls() {
     right(&fenced(7, 8));
     right(&fenced(7, 1_700_000_000_000_000));
     broken(&fenced(7, 6), Checker::Tokens);
-    // Of two that were asked for at once, and from one that is not the latest.
+    // These tokens fall between two concurrent requests, and from a token that is not the latest.
     broken(&fenced(7, 6).replace("@150", "@50"), Checker::Tokens);
     let third = "@200 3 1 1 l invoked acquire true =600 - -\n@201 3 1 1 l granted c:1 @790";
     let last = "@210 3 1 1 l dropped";
     broken(&format!("{}\n{third} 9\n{last}", fenced(7, 10)), Checker::Tokens);
     right(&format!("{}\n{third} 11\n{last}", fenced(7, 10)));
-    // Data that was lost excuses nothing; a clock that was set back does.
+    // Lost data excuses nothing, but a clock that was set back does.
     let lost = "@110 0 0 0 - begins forgot -\n@120 0 0 0 - ends forgot\n";
     broken(&format!("{lost}{}", fenced(7, 6)), Checker::Tokens);
     right(&format!("{}{}", lost.replace("forgot", "clock"), fenced(7, 6)));
-    // One that was set back long before may not be where it had been yet.
+    // A clock that was set back long before may not have caught up yet.
     let early = "@1 0 0 0 - begins clock -\n@2 0 0 0 - ends clock\n";
     broken(&format!("{early}{}", fenced(7, 6)), Checker::Tokens);
     right(&format!("{early}{lost}{}", fenced(7, 6)));
@@ -62,7 +62,7 @@ fn b43_the_resource_refuses_whoever_has_the_greatest_token() {
     broken(&format!("{A}@50 1 1 1 l wrote 2 0 true\n@60 1 1 1 l wrote 2 2 false"), Checker::Validity);
 }
 
-/// Of two leaders who asked at once the one with the smaller token was the first, and what it had been granted was lost.
+/// Two leaders sent their requests at once. The leader with the smaller token was first, and its grant was lost.
 #[test]
 fn b50_a_token_falls_for_data_lost_at_another_time() {
     let text = "@10 2 1 1 l invoked acquire true =600 - -

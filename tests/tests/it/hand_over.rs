@@ -481,7 +481,7 @@ async fn readers_who_have_joined_are_readers() {
     assert!(eventually(PATIENCE, async || server.cli(&["EXISTS", NAME]) == "0").await);
 }
 
-/// Returns true once the process has kept one grant for eight times its budget and has handed the lock over meanwhile.
+/// Returns true once the process has kept one grant for eight times its budget. It must have handed the lock over meanwhile.
 async fn kept(server: &RedisServer, locks: &LockManager) -> bool {
     eventually(PATIENCE, async || {
         let (had, passed) = (holder(server), locks.metrics().hand_overs);

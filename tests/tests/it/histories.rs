@@ -24,8 +24,8 @@ fn complaints(text: &str) -> Vec<Checker> {
     found
 }
 
-/// Returns a history under the usual terms: leases up to 600 ms, a response timeout of 1 s, wake-ups within 200 ms. Two short forms are in
-/// milliseconds. `@250` is a time, and `=600` is a duration.
+/// Returns a history under the usual terms. Leases last up to 600 ms, the response timeout is 1 s, and wake-ups take at most 200 ms. Two
+/// short forms are in milliseconds. `@250` is a time, and `=600` is a duration.
 fn history(text: &str) -> History {
     let mut whole = String::from("0 0 0 0 - setup 600000000 1000000000 200000000\n");
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {

@@ -140,7 +140,7 @@ fn show_turns(whose: &str, mut waits: Vec<Duration>) {
 struct Busy {
     locks: LockManager,
     tasks: Vec<JoinHandle<()>>,
-    /// Time of the last grant to one of the tasks, and each gap before a grant in which no task held the lock.
+    /// Time of the last grant to one of the tasks. Then each gap before a grant in which no task held the lock.
     gaps: Arc<Mutex<(Duration, Vec<Wait>)>>,
 }
 

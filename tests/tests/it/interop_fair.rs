@@ -1,4 +1,4 @@
-//! One queue of a fair lock for Redisson and this library. The tests use real servers.
+//! One queue of a fair lock, shared with Redisson. The tests use real servers.
 //!
 //! Every test has its own server and its own Redisson client. All tests share the JVM. Without Java all tests are skipped.
 
@@ -153,7 +153,7 @@ async fn a_head_of_java_that_is_interrupted_holds_us_up_until_its_deadline() {
     let (thread, asked) = (java.thread("t"), attempts(&server));
     let theirs = thread.try_lock_for(NAME, Duration::from_secs(5));
     assert!(queued(&server, 1).await);
-    // If a request is in flight when its thread is interrupted, the server may grant it a lock that no thread then holds.
+    // The thread may be interrupted while its request is in flight. The server may then grant it a lock that no thread holds.
     assert!(eventually(PATIENCE, async || attempts(&server) >= asked + 2).await);
     let ours = waiter(&locks);
     assert!(queued(&server, 2).await);

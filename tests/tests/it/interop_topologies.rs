@@ -263,6 +263,6 @@ fn channel(name: &str) -> String {
 const NAME: &str = "orders:42";
 /// No test waits for its end.
 const LEASE: Duration = Duration::from_secs(60);
-/// Redisson waits 1 s for a dead replica at every attempt and every unlock. This limit is still far less than the rest of the lease, which
-/// is at least two thirds of the lease.
+/// Redisson waits 1 s for a dead replica at every attempt and every unlock. This limit is still far less than the rest of the lease. At
+/// least two thirds of the lease are left.
 const WOKEN_LATE: Duration = Duration::from_secs(20);

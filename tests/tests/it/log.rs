@@ -9,8 +9,8 @@ use tracing::{Dispatch, Event, Metadata, dispatcher};
 
 /// Passes everything that this thread logs to `subscriber`, until the guard is dropped.
 pub(crate) fn listen(subscriber: impl Subscriber + Send + Sync + 'static) -> DefaultGuard {
-    // With a single subscriber, `tracing` asks only the first thread that logs an event whether the event is wanted, and remembers the
-    // reply. A thread of another test, which does not record, would then decide for this thread. A second subscriber prevents that.
+    // With a single subscriber, `tracing` asks only the first thread that logs an event whether the event is wanted. It then remembers the
+    // reply. A thread of another test, which does not record, would decide for this thread. A second subscriber prevents that.
     static OTHER: OnceLock<Dispatch> = OnceLock::new();
     OTHER.get_or_init(|| Dispatch::new(NoSubscriber::new()));
     dispatcher::set_default(&Dispatch::new(subscriber))

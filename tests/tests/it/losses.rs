@@ -11,7 +11,7 @@ const LEASE: Duration = Duration::from_secs(30);
 /// The watchdog's next check comes after a third of the lease, 10 s. A report within this time has another cause.
 const AT_ONCE: Duration = Duration::from_secs(4);
 
-/// A6: when a lock was freed by force and granted to another task of the same process, only one guard is valid.
+/// A6: after a forced release and a grant to another task of the same process, only one guard is valid.
 #[tokio::test]
 async fn a_grant_to_another_task_of_the_process_tells_the_first_holder() {
     let server = RedisServer::start();
@@ -34,7 +34,7 @@ async fn a_grant_to_another_task_of_the_process_tells_the_first_holder() {
     assert_eq!(locks.metrics().lost_not_owner, 2, "each loss counts once");
 }
 
-/// A6: a message on the channel of a lock that this process holds makes the process check the hold at once.
+/// A6: a message on the channel of a held lock makes the holder's process check the hold at once.
 #[tokio::test]
 async fn a_message_on_the_channel_of_a_held_lock_is_a_reason_to_ask() {
     let server = RedisServer::start();

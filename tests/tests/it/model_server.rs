@@ -1,5 +1,5 @@
-//! The simulation's model of a server, compared to a real server. Both get the same random calls and must give the same replies. A
-//! simulation is only as good as its server.
+//! The simulation's model of a server beside a real server. Both get the same random calls and must give the same replies. A simulation is
+//! only as good as its server.
 
 use std::time::SystemTime;
 
@@ -150,7 +150,7 @@ fn nothing_that_is_sent_makes_the_model_panic() {
     assert!(refused > ODD_CALLS / 100, "{refused} are too few");
 }
 
-/// Returns one call of a script in one of the ways to call one, or one command on a lock's data, or several calls as one.
+/// Returns one call of a script, one command on a lock's data, or several calls as one. A script is called in one of the ways to call one.
 fn random_call(random: &mut SplitMix, number: usize) -> Vec<String> {
     match random.below(10) {
         0 => random_call_of_several(random, number),

@@ -28,8 +28,8 @@ fn assert_other_data<T: std::fmt::Debug>(result: Result<T, Error>) {
     assert!(said.contains("\"n\"") && said.contains("other data"), "{said}");
 }
 
-/// A7: a name with data of another type, or with another kind of lock, is refused with an error that says so. The refusal changes nothing
-/// and leaves nothing to do in the background.
+/// A7: a name with data of another type or another kind of lock is refused with an error that says so. The refusal changes nothing and
+/// leaves nothing to do in the background.
 #[tokio::test]
 async fn other_data_under_the_name_is_told_and_left_alone() {
     let server = RedisServer::start();

@@ -760,7 +760,7 @@ async fn forced_release_lets_its_reader_write() {
     again.expect("it is free").release().await.unwrap();
 }
 
-/// L9: a reader with its own owner or with a presented owner gets the same result from `lost()` and from `release()`, and nothing stays.
+/// L9: for a reader with its own or a presented owner, `lost()` and `release()` give the same result, and nothing stays.
 #[tokio::test]
 async fn expired_reader_leaves_nothing() {
     let (server, locks) = server_and_manager().await;

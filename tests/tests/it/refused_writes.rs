@@ -1,5 +1,5 @@
-//! A server that refuses writes, for want of replicas or memory. The server still serves other requests. A wait outlasts the refusals, and
-//! a call that does not wait returns the error.
+//! A server that refuses writes for want of resources. It lacks replicas or memory for the moment, and still serves other requests. A wait
+//! outlasts the refusals, and a call that does not wait returns the error.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -31,7 +31,7 @@ fn a_seed_replays() {
 }
 
 /// The first forty seeds give the same hash on every machine. Addresses, the width of words and the time of day do not matter. A change to
-/// a world, or to the library's behaviour in it, requires the new hash, which the failed test prints.
+/// a world, or to the library's behaviour in it, changes the hash. The failed test then prints the hash to write here.
 #[test]
 fn a_seed_replays_on_another_machine() {
     let together = (0..40).map(|seed| run(&Plan::of(seed, None)).hash());
@@ -264,7 +264,8 @@ fn seed_30365228_who_comes_while_the_first_in_line_asks_is_not_told_what_was_kno
     assert!(run(&Plan::of(30_365_228, None)).complaints.is_empty());
 }
 
-/// The server was flushed. A reader came before the writer's next request, which was due at the end of the lease that the writer knew of.
+/// The server was flushed. The writer's next request was due at the end of the lease that the writer knew of. A reader came before that
+/// request.
 #[test]
 fn seed_30593257_a_writer_that_was_forgotten_is_passed_until_it_asks_again() {
     assert!(run(&Plan::of(30_593_257, None)).complaints.is_empty());

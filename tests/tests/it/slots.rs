@@ -1,4 +1,4 @@
-//! The hash slots of keys, compared to a real server's slots.
+//! Hash slots of keys, compared to a real server's slots.
 
 use wheellock_client::slot_of;
 use wheellock_tests::{Cli, RedisServer, Reply};

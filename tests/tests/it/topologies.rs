@@ -79,7 +79,7 @@ fn sentinels_replace_a_dead_primary_and_a_paused_one() {
     left_nothing(all, || drop(set));
 }
 
-/// A Sentinel gives a failover up if the replica does not become a primary in time, as on a busy machine, and never tries again.
+/// A Sentinel gives up a failover if the replica does not become a primary in time, as on a busy machine. It never tries again.
 #[test]
 fn given_up_failover_is_ordered_again() {
     let set = SentinelSet::start(&Settings::default());
@@ -302,8 +302,8 @@ fn traces(servers: &[RedisServer]) -> Vec<(u32, SocketAddr, PathBuf)> {
     servers.iter().map(|server| (server.pid(), server.addr(), server.directory().to_owned())).collect()
 }
 
-/// Checks that a primary streams to its replicas. A primary that has fed a replica by a full sync need not stream until the replica has
-/// acknowledged something on this link.
+/// Checks that a primary streams to its replicas. A primary that has fed a replica by a full sync need not stream yet. It streams once the
+/// replica has acknowledged something on this link.
 fn assert_streams(primary: &RedisServer, replicas: usize) {
     let info = primary.cli(&["INFO", "replication"]);
     let lines: Vec<_> = info.lines().filter(|line| line.contains(",state=")).collect();

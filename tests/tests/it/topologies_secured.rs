@@ -61,7 +61,7 @@ async fn replicas_with_a_user_and_tls() {
     handed_over(&managers).await;
 }
 
-/// C2: the guide's user for Sentinels may send all requests that the library sends to Sentinels, and the library sends no others.
+/// C2: the guide's user for Sentinels may send all requests that the library sends to Sentinels. The library sends no other requests.
 #[tokio::test]
 async fn sentinels_with_a_user_a_password_of_their_own_and_tls() {
     let settings = settings(guide::permissions).sentinel_password("watchers").tls();
@@ -87,7 +87,7 @@ async fn sentinels_with_a_user_a_password_of_their_own_and_tls() {
     nothing_was_refused(&[new]);
 }
 
-/// C2: the guide's user for a cluster may send all requests that the library sends to a cluster, and the library sends no others.
+/// C2: the guide's user for a cluster may send all requests that the library sends to a cluster. The library sends no other requests.
 #[tokio::test]
 async fn a_cluster_with_a_user_and_tls() {
     let settings = settings(guide::cluster_permissions).tls();

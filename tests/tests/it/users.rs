@@ -196,7 +196,8 @@ fn with_token(config: &mut Config, token: &Arc<Mutex<&'static str>>) {
     }));
 }
 
-/// Returns the number of commands of this name that a server has executed, and the number that failed while they were executed.
+/// Returns the number of commands of this name that a server has executed. The second number counts the commands that failed during
+/// execution.
 fn executed(server: &RedisServer, command: &str) -> (u64, u64) {
     let stats = server.cli(&["INFO", "commandstats"]);
     let line =
@@ -361,7 +362,7 @@ async fn on_every_node_of_a_cluster_it_is_the_urls_user() {
     }
 }
 
-/// C1: a client has its own user on Sentinels, and the URL's user on the primary that they name, also after a failover.
+/// C1: a client has its own user on Sentinels. On the primary that they name it has the URL's user, also after a failover.
 #[tokio::test]
 async fn sentinels_and_the_servers_that_they_name_each_see_their_user() {
     let users = Settings::default().arg("user", "app on >sesame +@all ~*");

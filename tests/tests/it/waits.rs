@@ -34,7 +34,7 @@ fn assert_none(result: &Result<Option<Guard>, Error>, what: &str) {
     assert!(matches!(result, Ok(None)), "{what}: {result:?}");
 }
 
-/// A2: waits of one process that end 0 to 3 ms apart end with `None` while the server replies, whatever the round trip is.
+/// A2: waits of one process that end 0 to 3 ms apart end with `None` while the server replies. The round trip does not matter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waits_that_end_together_are_no_errors_while_the_server_answers() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! Histories that the checkers of latches must flag or pass.
+//! Histories for the checkers of latches.
 
 use super::{Checker, broken, right};
 

@@ -1,4 +1,4 @@
-//! Histories that the checkers of pools must flag or pass.
+//! Histories for the checkers of pools.
 
 use super::{Checker, broken, right};
 

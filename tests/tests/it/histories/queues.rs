@@ -1,4 +1,4 @@
-//! Histories that the checkers of fair locks must flag or pass.
+//! Histories for the checkers of fair locks.
 
 use super::{A, Checker, broken, right};
 
@@ -42,7 +42,7 @@ fn b44_a_waiter_in_the_queue_is_overtaken() {
     broken(&format!("{text}@40 2 0 0 - stalled @90\n"), Checker::Order);
 }
 
-/// The waiter that becomes the head while A holds a fair lock finds out within 2 s that A has died.
+/// A waiter becomes the head while A holds a fair lock. It finds out within 2 s that A has died.
 #[test]
 fn b45_a_dead_holder_of_a_fair_lock_is_succeeded_late() {
     let text = "@1 0 0 0 - watched
@@ -59,8 +59,7 @@ fn b45_a_dead_holder_of_a_fair_lock_is_succeeded_late() {
     broken(&late.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to)), Checker::WakeUps);
 }
 
-/// A waiter dies together with the holder. The waiter behind it is held up by its entry, too, and no longer than by any other dead waiter's
-/// entry.
+/// A waiter dies together with the holder. Its entry holds the next waiter up, too, but no longer than any other dead waiter's entry.
 #[test]
 fn b45_a_holder_of_a_fair_lock_and_the_first_in_its_queue_die_together() {
     let text = "@1 0 0 0 - setup =5000 =1000 =200

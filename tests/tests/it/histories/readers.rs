@@ -1,4 +1,4 @@
-//! Histories that the checkers of readers' and writers' turns must flag or pass.
+//! Histories for the checkers of readers' and writers' turns.
 
 use super::{A, Checker, broken, complaints, right};
 
@@ -98,7 +98,8 @@ fn b38_a_reader_who_came_later_goes_before_a_writer_who_waits() {
         @501 3 1 1 l granted c:1 @1090
         @510 3 1 1 l dropped";
     broken(text, Checker::Turns);
-    // The same is right before the server can know of the writer, for an owner that already reads, and after another writer's turn.
+    // The same is right before the server can know of the writer. It is also right for an owner that already reads, and after another
+    // writer's turn.
     right(&text.replace("@300", "@30").replace("@301", "@31").replace("@890", "@600"));
     right(
         &text

@@ -1,4 +1,4 @@
-//! Histories that the checker of fencing tokens must flag or pass.
+//! Histories for the checker of fencing tokens.
 
 use super::{A, Checker, broken, right};
 

@@ -94,7 +94,7 @@ async fn where_redissons_state_is_not_copied() {
     assert_eq!(permits.release().await.unwrap(), Released::Released);
     assert!(!server.cli(&["KEYS", "*"]).contains("wheellock_permits"));
 
-    // A latch is deleted. Java's own waiters sleep on, whichever of the two messages is sent. Our waiters continue.
+    // Java deletes a latch. Java's own waiters sleep on, and our waiters continue.
     thread.call("latch@deleted", "trySetCount", &[&1]).done().await;
     let looked = calls(&server, "get");
     let sleeps = java.thread("sleeper").call("latch@deleted", "await", &[&1_500]);

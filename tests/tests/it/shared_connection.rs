@@ -49,7 +49,7 @@ const SENT: &[&str] = &[
     "waitaof",
     "pfdebug",
     "pfselftest",
-    // The client sends these commands unless they ask to wait.
+    // The client sends these commands unless they block.
     "xread",
     "xreadgroup",
 ];

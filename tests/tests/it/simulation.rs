@@ -206,7 +206,7 @@ fn seed_296463_what_was_forgotten_is_waited_for_until_its_lease_ends() {
     assert!(run(&Plan::of(296_463, None)).complaints.is_empty());
 }
 
-/// A shutdown had released a lock. A request that arrived late asked for the lock again and stood in the queue.
+/// A shutdown had released a lock. A late request for the lock then entered the queue.
 #[test]
 fn seed_341050_who_was_served_before_it_stood_in_the_queue_has_overtaken_nobody() {
     assert!(run(&Plan::of(341_050, None)).complaints.is_empty());

@@ -137,8 +137,7 @@ impl Peer {
         self.open_with(name, &[&url, &watchdog_lease.as_millis()]).await
     }
 
-    /// Opens a client as [`open`](Self::open) does, with a `NameMapper` that puts `prefix` before every name, and with a codec that is not
-    /// the default.
+    /// Opens a client as [`open`](Self::open) does, with a codec that is not the default. Its `NameMapper` puts `prefix` before every name.
     ///
     /// # Panics
     ///

@@ -223,7 +223,7 @@ async fn stand_still(client: &Client, kind: Pausing, plan: Plan, number: u32) ->
     Ok(())
 }
 
-/// Makes one call. The first of each pause keeps the answers of all others back until the process stands still.
+/// Makes one call. The first call of each pause delays the replies to all others until the process stands still.
 async fn ask(client: &Client, call: u32, plan: Plan) -> Result<(), Error> {
     if call == 0 {
         let hold = (plan.response_timeout / 10).as_millis().to_string();

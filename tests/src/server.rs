@@ -81,7 +81,7 @@ impl RedisServer {
         format!("{scheme}://{}", self.addr())
     }
 
-    /// The TCP address.
+    /// Returns the TCP address.
     ///
     /// # Panics
     ///
@@ -97,13 +97,13 @@ impl RedisServer {
         self.bus_port.as_ref().map_or(0, Port::number)
     }
 
-    /// The unix socket.
+    /// Returns the path of the unix socket.
     #[must_use]
     pub fn socket_path(&self) -> PathBuf {
         socket_in(&self.directory)
     }
 
-    /// The server's own directory: its socket, its log, its data.
+    /// Returns the server's own directory, with its socket, log and data.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
@@ -120,7 +120,7 @@ impl RedisServer {
         self.directory.join(TRUSTED)
     }
 
-    /// The process id.
+    /// Returns the process id.
     ///
     /// # Panics
     ///

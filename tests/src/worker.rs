@@ -374,7 +374,7 @@ impl Session {
     }
 }
 
-/// Reads, adds one, writes: three steps on purpose.
+/// Reads, adds one and writes, in three separate steps on purpose.
 fn increment(file: &Path) -> Result<()> {
     let number: u64 = fs::read_to_string(file)?.trim().parse()?;
     fs::write(file, (number + 1).to_string()).context("cannot write the counter")

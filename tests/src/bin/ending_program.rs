@@ -1,4 +1,4 @@
-//! A program that ends while it holds locks, for tests.
+//! A test program that ends while it holds locks.
 
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -1,4 +1,4 @@
-//! A worker process for tests: takes and releases one lock on command.
+//! A test process that takes and releases a lock on command.
 
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -1,4 +1,4 @@
-//! A program that stands still while calls are under way, for tests.
+//! A test program that stands still while calls are pending.
 
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -1,4 +1,6 @@
-//! Runs simulated fleets; see `cargo xtask simulate`, which builds this with optimizations.
+//! A program that runs simulated fleets.
+//!
+//! `cargo xtask simulate` builds it with optimizations.
 
 use std::process::ExitCode;
 

@@ -15,9 +15,9 @@ use crate::history::{
 pub struct Figures {
     /// Attempts to acquire.
     pub operations: u64,
-    /// Grants,
+    /// Grants.
     pub grants: u64,
-    /// and the part of them that Redisson got.
+    /// Grants to Redisson.
     pub grants_of_others: u64,
     /// Violations without a fault as their excuse, by checker.
     pub violations: BTreeMap<Checker, u64>,

@@ -207,7 +207,7 @@ pub(super) const ALL: &[Plan] = &[
         server: EVERYSEC_ONE_FILE,
         shim: true,
         lease: Duration::from_millis(1000),
-        // A loss needs a lock that is held at the moment of the power cut, and that was granted within the last second.
+        // Only a held lock that was granted within the last second can be lost in a power cut.
         style: |_, _| Style::Holding,
         round: |stage| cut_power(stage, true),
         shows: |figures| {
@@ -501,7 +501,7 @@ pub(super) const ALL: &[Plan] = &[
     },
 ];
 
-/// A waiter that dies in a queue blocks it for seconds, and violations in these seconds are excused.
+/// Kills workers rarely. A waiter that dies in a queue blocks it for seconds, and violations in these seconds are excused.
 fn kill_workers_rarely(stage: &mut Stage) -> Result<()> {
     let least = if stage.round == 1 { 300 } else { 3000 };
     stage.rest_between(least, 2 * least);

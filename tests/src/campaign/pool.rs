@@ -384,7 +384,7 @@ fn sum_of(cli: &mut Cli, managers: &[&str], refill: Option<u64>) -> u64 {
 }
 
 /// Checks at the end that all permits are free, including permits with an expired lease. Waits until the last lease has expired. The server
-/// may have executed a request late, after the death of its sender; and a busy server does not check leases in time.
+/// may execute a request late, after the death of its sender. A busy server does not check leases in time.
 pub(super) fn all_are_free(cli: &mut Cli, lease: Duration, recorder: &Recorder) {
     let free = |cli: &mut Cli| integer(&cli.query(&["EVAL", FREE, "1", NAME]));
     let all = PERMITS as i64;

@@ -510,7 +510,7 @@ const PATIENCE: Duration = Duration::from_millis(1000);
 const WAKE: Duration = Duration::from_millis(200);
 /// The time that readers wait behind a writer that died in its wait.
 const MARK: Duration = Duration::from_secs(6);
-/// The time that a dead waiter may block the queue of a fair lock: 5 s, and 2 s until the next waiter polls.
+/// The time that a dead waiter may block the queue of a fair lock. It counts as dead after 5 s, and the next waiter polls within 2 s.
 const DEAD_HEAD: Duration = Duration::from_secs(8);
 /// A slower disk is not fit to keep locks.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(10);

@@ -622,7 +622,7 @@ impl Look<'_> {
             return false;
         }
         let until = before.max(after);
-        // Records not every check, because such records would fill the history. It records each check after a gap, and each check that must
+        // Does not record every check, because the records would fill the history. Records each check after a gap, and each check that must
         // not succeed.
         if at > until || at - self.claimed > CLAIM_INTERVAL {
             let (recorder, name) = (&self.op.worker.recorder, self.op.lock.name());

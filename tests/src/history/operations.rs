@@ -87,8 +87,12 @@ pub enum Ending {
 pub struct Belief {
     /// The return of the acquire.
     pub from: u64,
-    /// The end. It is the first of these events: the release is about to be sent, the loss was reported, the guard called itself invalid,
-    /// the last known `valid_until` has passed, or the process was killed.
+    /// The end, which is the first of these events:
+    /// - the release is about to be sent
+    /// - the loss was reported
+    /// - the guard called itself invalid
+    /// - the last known `valid_until` has passed
+    /// - the process was killed
     pub to: u64,
 }
 

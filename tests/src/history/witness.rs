@@ -1,4 +1,4 @@
-//! A witness of the holders that does not know the library.
+//! A witness of the holders, independent of the library.
 //!
 //! Each lock has a small file, which tasks change under `flock`. The witness is the truth about overlaps, and the resource that checks
 //! tokens.

@@ -12,7 +12,8 @@ use super::machine::{Machine, lock_name};
 use super::plan::{Foreigner, LEASE};
 use crate::history::{Kind, What};
 
-/// Arrives at its time, polls a number of times, and leaves. Redisson's lock has the same state on the server as the lock of our scripts.
+/// Arrives at its time, polls a number of times, and leaves. Runs our scripts for a plain lock, because they have the same effect as
+/// Redisson's.
 pub(super) async fn come(number: u32, foreigner: Foreigner, machine: Arc<Machine>) {
     sleep(Duration::from_millis(foreigner.at)).await;
     let (lock, log) = (lock_name(foreigner.lock), &machine.log);

@@ -1,4 +1,4 @@
-//! The simulated machine: a server, its clock, its network and the log.
+//! The simulated server, its clock, its network and the log.
 //!
 //! Does not read a real clock.
 

@@ -1,4 +1,6 @@
-//! Many seeds, one after the other, on every processor: what `cargo xtask simulate` does.
+//! A run of many seeds on every processor.
+//!
+//! It implements `cargo xtask simulate`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;

@@ -459,7 +459,7 @@ impl Op<'_> {
         };
         for (number, lock) in (self.number..).zip(set.members()) {
             let what = match &what {
-                // The attempt may have held this lock and failed for another lock of the set.
+                // The attempt may have failed for another lock of the set.
                 What::NotGranted => What::Cancelled,
                 what => what.clone(),
             };

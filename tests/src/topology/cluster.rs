@@ -431,7 +431,7 @@ impl Cluster {
             let view = View::of(node)?;
             moves.extend(view.importing.iter().map(|slot| (*slot, index)));
             for (slot, to) in &view.migrating {
-                // An unknown target was not replaced by a successor: its keys are gone.
+                // An unknown target was replaced, and its keys are gone.
                 moves.extend(self.index_of(to).ok().map(|to| (*slot, to)));
             }
         }

@@ -39,7 +39,7 @@ async fn preferred_names_are_connected(cluster: &Cluster) {
     }
 }
 
-/// The test cuts the bus, so only the two nodes of the move know of it.
+/// Checks that a move to a name is followed. The test cuts the bus, so only the two nodes of the move know of it.
 async fn moved_to_name_is_followed(cluster: &Cluster) {
     let locks = connect(cluster, |_| {}).await;
     let slot = slot_of(b"moves");
@@ -53,7 +53,7 @@ async fn moved_to_name_is_followed(cluster: &Cluster) {
     acquired.unwrap().release().await.unwrap();
 }
 
-/// The client uses the address that the translator changes, for the name and for the IP address.
+/// Checks that the client uses the address that the translator changes, for the name and for the IP address.
 async fn translate_sees_name_and_ip(cluster: &Cluster) {
     for known in ["localhost", NOWHERE] {
         let seen = Arc::new(Mutex::new(Vec::new()));

@@ -107,7 +107,7 @@ async fn without_a_server_calls_fail_by_their_deadline() {
     server.kill();
     let refused = timeout(NO_HANG, lock.try_acquire_for(PATIENCE)).await.expect("hangs");
     assert!(!refused.unwrap_err().to_string().is_empty());
-    // Renewals fail, so the guard stops to claim the lock by itself.
+    // Renewals fail, so the guard stops claiming the lock by itself.
     timeout(NO_HANG, guard.lost()).await.expect("a guard outlives its lease");
     assert!(!guard.is_valid());
 }

@@ -108,7 +108,7 @@ fn process(path: &Path) -> Pid {
 }
 
 /// Returns true if the process is dead or exiting. A busy system may take seconds to clean up a killed process that shares memory with
-/// others: seen with kdamond, beside a full load.
+/// others (seen with kdamond, beside a full load).
 fn is_gone(process: Pid) -> bool {
     const PF_EXITING: u32 = 4;
     let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).unwrap_or_default();
@@ -353,7 +353,7 @@ fn a_short_pause_of_the_server_is_nothing_to_the_command() {
     };
     assert!(renewed(&server));
     server.pause();
-    // Shorter than the renewal's reserve: a renewal is due after 2 s, and the command runs until 2 s before the end of the lease.
+    // Shorter than the renewal's reserve. A renewal is due after 2 s, and the command runs until 2 s before the end of the lease.
     std::thread::sleep(Duration::from_secs(1));
     server.resume();
     assert!(renewed(&server) && renewed(&server));

@@ -183,7 +183,7 @@ impl From<Error> for Failed {
     }
 }
 
-/// E3: fallible work returns a single `Result` in every form, with its own error as a variant. The lock is free afterwards.
+/// E3: fallible work returns a single `Result` in every form, which can also carry the work's own error. The lock is free afterwards.
 #[tokio::test]
 async fn e03_work_that_can_fail_has_one_result() {
     let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];

@@ -167,8 +167,8 @@ async fn ask_for_a_second(client: &Client) -> Error {
     client.call_with(&Command::new("GET").arg("key"), deadline).await.unwrap_err()
 }
 
-/// The redirection is the error, if the deadline has passed before another attempt. If the deadline cut an attempt off, the outcome is
-/// unknown. Both errors name the redirection. Tests in virtual time distinguish the cases.
+/// Asserts that the error names the redirection. The redirection itself is the error if the deadline has passed before another attempt. If
+/// the deadline cut an attempt off, the outcome is unknown. Tests in virtual time distinguish the cases.
 fn assert_tells_of(code: &str, error: &Error) {
     let (refused, unknown) =
         (error.outcome() == Outcome::Rejected, error.outcome() == Outcome::MaybeExecuted);

@@ -22,8 +22,8 @@ async fn durable(url: &str, durability: Durability) -> LockManager {
     builder(url, durability).connect().await.unwrap()
 }
 
-/// Starts a primary and `replicas` replicas that acknowledge writes. After a diskless sync, a primary may send a linked replica no writes
-/// for up to a second (`repl_start_cmd_stream_on_ack` in replication.c of Redis 7.0).
+/// Starts a primary and `replicas` replicas that acknowledge writes. For up to a second after a diskless sync, a primary does not send
+/// writes to a linked replica (`repl_start_cmd_stream_on_ack` in replication.c of Redis 7.0).
 fn following(replicas: usize, settings: &Settings) -> Replicas {
     let servers = Replicas::start(replicas, settings);
     let mut cli = servers.primary().connect().unwrap();

@@ -1,4 +1,6 @@
-//! The page of error texts, `docs/errors.md`: each row is a situation and the text that it produces.
+//! The page of error texts, `docs/errors.md`.
+//!
+//! Each row is a situation and the text that it produces.
 //!
 //! To add a row, produce the error in a section, then run `cargo xtask errors`, which writes the page anew.
 

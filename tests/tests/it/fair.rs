@@ -527,7 +527,7 @@ async fn a_dead_head_is_passed_within_its_time() {
     assert_eq!(server.cli(&["KEYS", "*"]), "");
 }
 
-/// Five waiters of two managers get the lock in their order, whatever happens to the servers meanwhile.
+/// Asserts that five waiters of two managers get the lock in their order. `meanwhile` may disturb the servers.
 async fn order_is_kept(
     url: &str,
     queue: impl AsyncFn() -> String,

@@ -55,7 +55,8 @@ async fn reconnected(client: &Client, connections: u64) -> bool {
     eventually(PATIENCE, async || client.stats().connections >= connections && client.is_ready()).await
 }
 
-/// A server with room for three clients refuses the fourth client, which gets the reason. It connects after another client has left.
+/// Checks that a server with room for three clients refuses the fourth client, which gets the reason. The fourth client connects after
+/// another client has left.
 async fn refuses_a_fourth_client(server: RedisServer) {
     let crowd: Vec<_> = (0..3)
         .map(|_| {

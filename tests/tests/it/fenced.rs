@@ -79,7 +79,7 @@ async fn tokens_rise_whatever_becomes_of_the_counter() {
     the_clock_rules(&server, &lock).await;
 }
 
-/// The clock cannot restore a lost high counter, but later tokens follow the clock again.
+/// Asserts that tokens follow the clock again. The clock cannot restore a lost high counter.
 async fn the_clock_rules(server: &RedisServer, lock: &wheellock::FencedLock) {
     let guard = lock.acquire().await.unwrap();
     assert!(

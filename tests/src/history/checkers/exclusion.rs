@@ -1,4 +1,4 @@
-//! Checker: no two holders at once, unless both share the lock.
+//! Checker of exclusion: holders overlap only if both share the lock.
 //!
 //! Judges the beliefs of the guards, and the record of the witness.
 
@@ -62,7 +62,7 @@ fn beliefs(case: &Case<'_>, lock: &[usize]) -> Vec<Verdict> {
                 case.disturbed.touching(later.from + 1, to, None).is_some()
                     || case.stalled(of.id.0, later.from, to)
             };
-            // If the other holder left before the renewal, the majority holds a server that joined late instead.
+            // If the other holder left before the renewal, the hold gets its server late, and is not lost.
             let is_made_up_for = case.is_majority && both <= news;
             of.renewed && to - later.from > news && !is_made_up_for && !hindered()
         };

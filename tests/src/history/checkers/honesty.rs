@@ -136,7 +136,7 @@ fn loss(case: &Case<'_>, operation: &Operation) -> Option<String> {
         Reason::Expired if operation.renewed && !case.hindered(process, since, at) => {
             Some(format!("{lock:?} was called expired, and nothing kept it from being renewed"))
         }
-        // The server may be the first to report the end of a lease, for example in its reply to the release at the end of a closure.
+        // The server may be the first to report the end of a lease. An example is its reply to the release at a closure's end.
         Reason::NotOwner
             if case.lost_by(operation.since, at).is_none()
                 && !(at + early(operation) >= operation.valid_until && case.hindered(process, since, at)) =>
@@ -174,8 +174,8 @@ fn ending(case: &Case<'_>, operation: &Operation) -> Option<String> {
     }
 }
 
-/// Returns how long before `valid_until` a guard may report the loss. It is a twentieth of the lease and at most 100 ms, and as much again
-/// for the ticks of the wheel and for rounding.
+/// Returns how long before `valid_until` a guard may report the loss. It is a twentieth of the lease, and at most 100 ms. The wheel's ticks
+/// and rounding need as much again.
 fn early(operation: &Operation) -> u64 {
     2 * (operation.lease / 20).min(100 * MILLISECOND) + 5 * MILLISECOND
 }

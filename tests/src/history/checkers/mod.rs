@@ -230,7 +230,7 @@ impl<'a> Case<'a> {
         self.disturbed.touching(early, to, None).is_some() || self.stalled(process, from, to)
     }
 
-    /// Returns true if this process did not run for a while, or if a CPU of one of its threads may have stalled.
+    /// Returns true if this process, or a CPU of one of its threads, may have stalled.
     fn stalled(&self, process: u32, from: u64, to: u64) -> bool {
         let stood_still =
             |process| self.stalls.get(process).and_then(|stalls| stalls.touching(from, to, None));
@@ -247,7 +247,7 @@ impl<'a> Case<'a> {
         self.replaced.touching(from, to, None).is_some()
     }
 
-    /// Returns when a server took over that had not learnt by `ended` how this operation ended, after its process had stopped to retry.
+    /// Returns when a server took over that did not know by `ended` how this operation ended. The process did not retry any more.
     fn revived(&self, operation: &Operation, ended: u64) -> Option<u64> {
         let gone = *self.gone.get(&operation.id.0)?;
         let replaced = self.replaced.touching(operation.invoked, ended.saturating_add(REPLICA_LAG), None)?;

@@ -86,8 +86,8 @@ fn witnessed(case: &Case<'_>, pool: &str) -> Vec<Verdict> {
     .collect()
 }
 
-/// Compares the permits lost with killed processes with the bounds: the permits that they certainly held, and the permits that they may
-/// have held.
+/// Checks the permits lost with killed processes. The lower bound is the permits that they certainly held, and the upper bound is the
+/// permits that they may have held.
 fn missing(case: &Case<'_>, pool: &str) -> Option<Verdict> {
     let (place, found) = case.events.iter().enumerate().find_map(|(place, event)| match &event.what {
         What::Probe { name, found, .. } if name == DEAD_TOOK && event.lock == pool => Some((place, *found)),
@@ -124,5 +124,5 @@ fn missing(case: &Case<'_>, pool: &str) -> Option<Verdict> {
     })
 }
 
-/// The probe that counts these permits.
+/// The probe that counts the permits lost with killed processes.
 pub const DEAD_TOOK: &str = "permits that the killed took along";

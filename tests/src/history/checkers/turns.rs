@@ -64,7 +64,7 @@ pub(super) fn is_shared(case: &Case<'_>, lock: &[usize]) -> bool {
     lock.iter().any(|of| case.operations[*of].shared)
 }
 
-/// Returns the span in which an operation held its lock, from the grant as its holder knew it to the latest possible end.
+/// Returns the span in which an operation held its lock. It begins with the return of the acquire, and ends at the latest possible end.
 pub(super) fn hold(case: &Case<'_>, of: usize) -> Option<Span> {
     let operation = &case.operations[of];
     let from = operation.belief?.from;
@@ -183,7 +183,7 @@ fn readers_stand_behind_writers(case: &Case<'_>, lock: &[usize], absent: &Spans)
             continue;
         }
         let writer = &case.operations[writer.of];
-        // A server that has lost the writer learns of it when the writer polls again, at the end of the lease that the writer knows.
+        // A server that has lost the writer learns of it at the next poll. The writer polls at the end of the lease that it knows.
         let learns = early.saturating_sub(case.terms.longest).max(writer.invoked);
         if case.lost_by(learns, at).is_some() {
             continue;

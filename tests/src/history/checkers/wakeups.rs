@@ -1,4 +1,4 @@
-//! Checker: a release with a waiter soon leads to a grant.
+//! Checker of wake-ups: a release soon reaches a waiter.
 
 use std::collections::HashMap;
 
@@ -220,7 +220,7 @@ fn abandoned_at(operation: &Operation) -> Option<(u64, u64)> {
     held.then(|| (killed, killed + operation.lease + operation.lease / 50))
 }
 
-/// Returns when the last lease ends of the readers that read together with a reader that died at `died`, or that had already died.
+/// Returns the end of the last read lease that had begun by `died`, the death of a reader.
 fn longest_read(case: &Case<'_>, lock: &[usize], died: u64) -> u64 {
     let readers = lock.iter().map(|of| &case.operations[*of]).filter(|other| other.shared);
     readers
@@ -232,7 +232,7 @@ fn longest_read(case: &Case<'_>, lock: &[usize], died: u64) -> u64 {
 /// Returns when the places of the process in the queue of a fair lock end. The process is that of `by`, which died at `died`.
 fn places_end(case: &Case<'_>, lock: &[usize], by: usize, died: u64) -> u64 {
     let may_have_stood = lock.iter().map(|of| &case.operations[*of]).any(|other| {
-        // A waiter that left so late may not have reached the server.
+        // If a waiter left so late, its withdrawal may not have reached the server.
         let had_left = other.answered().is_some_and(|at| at + case.terms.patience < died);
         other.id.0 == case.operations[by].id.0
             && other.waits()

@@ -88,99 +88,93 @@ pub(crate) fn acquire<'a, T: Awaited, L: Copy + Into<Limit>, E: Held, F: FnOnce(
     acquiring(subject, is_final, move || ask_until_granted(request, wait, refused, end))
 }
 
-#[expect(clippy::manual_async_fn, reason = "which would keep its parameters twice, for every waiter")]
-fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<T, L>) -> E>(
+async fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<T, L>) -> E>(
     request: Result<Request<'a>, Error>,
     wait: Wait<L>,
     refused: Option<Box<Refusal>>,
     end: F,
-) -> impl Future<Output = Result<E, Error>> + use<'a, T, L, E, F> {
-    async move {
-        let (mut request, mut refused, mut waited) = (request?, refused, Duration::ZERO);
-        loop {
-            match ask_in_turn(&request, wait, refused.take(), waited).await {
-                Err(error @ Error::GrantedTooLate { .. })
-                    if wait.outlasts(&error, &request.context.client.config().timer) =>
-                {
-                    request.begin_anew();
-                    // The caller has had its first reply.
-                    waited = Duration::MAX;
-                }
-                result => return result.map(end),
+) -> Result<E, Error> {
+    let (mut request, mut refused, mut waited) = (request?, refused, Duration::ZERO);
+    loop {
+        match ask_in_turn(&request, wait, refused.take(), waited).await {
+            Err(error @ Error::GrantedTooLate { .. })
+                if wait.outlasts(&error, &request.context.client.config().timer) =>
+            {
+                request.begin_anew();
+                // The caller has had its first reply.
+                waited = Duration::MAX;
             }
+            result => return result.map(end),
         }
     }
 }
 
 /// Polls until the lock is granted, in time or too late, or the wait is over. The caller has already `waited` for its
 /// first reply.
-#[expect(clippy::manual_async_fn, reason = "which would keep its parameters twice, for every waiter")]
-fn ask_in_turn<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
+async fn ask_in_turn<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
     request: &'r Request<'a>,
     wait: Wait<L>,
     refused: Option<Box<Refusal>>,
     waited: Duration,
-) -> impl Future<Output = Result<Result<T, L>, Error>> + use<'r, 'a, T, L> {
-    async move {
-        request.check_upgrade()?;
-        if let Some(guard) = request.join() {
+) -> Result<Result<T, L>, Error> {
+    request.check_upgrade()?;
+    if let Some(guard) = request.join() {
+        return Ok(Ok(T::granted(guard)));
+    }
+    let mut caller = Caller::begin(request, wait.one_try().is_none(), refused.map(|refused| *refused))?;
+    loop {
+        let by = match &mut caller.waiter {
+            None => {
+                if caller.fast_path.is_none() {
+                    request.name.about_to_ask(false);
+                }
+                AnswerBy::first(request.context, request.name, waited, wait.of_any())
+            }
+            Some(waiter) => match waiter.turn(wait).await? {
+                Next::Ask(by) => by,
+                Next::Over(limit) => return Ok(Err(limit)),
+                Next::Take(guard) => return Ok(Ok(T::granted(guard))),
+                Next::Open => match T::open() {
+                    Some(open) => return Ok(Ok(open)),
+                    None => continue,
+                },
+            },
+        };
+        if let Some(waiter) = &mut caller.waiter
+            && let Some(guard) = request.join()
+        {
+            waiter.granted(u32::MAX);
             return Ok(Ok(T::granted(guard)));
         }
-        let mut caller = Caller::begin(request, wait.one_try().is_none(), refused.map(|refused| *refused))?;
-        loop {
-            let by = match &mut caller.waiter {
-                None => {
-                    if caller.fast_path.is_none() {
-                        request.name.about_to_ask(false);
-                    }
-                    AnswerBy::first(request.context, request.name, waited, wait.of_any())
-                }
-                Some(waiter) => match waiter.turn(wait).await? {
-                    Next::Ask(by) => by,
-                    Next::Over(limit) => return Ok(Err(limit)),
-                    Next::Take(guard) => return Ok(Ok(T::granted(guard))),
-                    Next::Open => match T::open() {
-                        Some(open) => return Ok(Ok(open)),
-                        None => continue,
-                    },
-                },
-            };
-            if let Some(waiter) = &mut caller.waiter
-                && let Some(guard) = request.join()
-            {
-                waiter.granted(u32::MAX);
+        let said = match request.latch {
+            None => {
+                let (precedence, polls) =
+                    (request.precedence(wait.of_any()), caller.polls(wait.one_try().is_none()));
+                let attempt = request.attempt(precedence, by.instant(), wait.refused_write(), polls);
+                attempt.await.map(Said::Answer)
+            }
+            // Boxed, because every waiter's future has room for it.
+            Some(seen) => Box::pin(request.look(seen, by.instant())).await,
+        };
+        match said {
+            Ok(Said::Answer(Answer::Granted(guard, room))) => {
+                caller.granted(&guard, room);
                 return Ok(Ok(T::granted(guard)));
             }
-            let said = match request.latch {
-                None => {
-                    let (precedence, polls) =
-                        (request.precedence(wait.of_any()), caller.polls(wait.one_try().is_none()));
-                    let attempt = request.attempt(precedence, by.instant(), wait.refused_write(), polls);
-                    attempt.await.map(Said::Answer)
+            Ok(Said::Open(opened)) => {
+                if let Some(waiter) = &mut caller.waiter {
+                    waiter.found_open(opened);
                 }
-                // Boxed, because every waiter's future has room for it.
-                Some(seen) => Box::pin(request.look(seen, by.instant())).await,
-            };
-            match said {
-                Ok(Said::Answer(Answer::Granted(guard, room))) => {
-                    caller.granted(&guard, room);
-                    return Ok(Ok(T::granted(guard)));
+                if let Some(open) = T::open() {
+                    return Ok(Ok(open));
                 }
-                Ok(Said::Open(opened)) => {
-                    if let Some(waiter) = &mut caller.waiter {
-                        waiter.found_open(opened);
-                    }
-                    if let Some(open) = T::open() {
-                        return Ok(Ok(open));
-                    }
-                }
-                Ok(Said::Answer(Answer::Held(refusal))) => {
-                    if let Some(limit) = caller.refused(refusal, wait) {
-                        return Ok(Err(limit));
-                    }
-                }
-                Err(error) => return caller.failed(error, &by, wait).map(Err),
             }
+            Ok(Said::Answer(Answer::Held(refusal))) => {
+                if let Some(limit) = caller.refused(refusal, wait) {
+                    return Ok(Err(limit));
+                }
+            }
+            Err(error) => return caller.failed(error, &by, wait).map(Err),
         }
     }
 }

@@ -221,34 +221,27 @@ impl<'a> Request<'a> {
     }
 
     /// Enters an attempt into the table.
-    #[expect(clippy::manual_async_fn, reason = "which would keep its parameters twice, for every waiter")]
-    pub(super) fn begin<'r>(
-        &'r self,
-        deadline: Option<Instant>,
-    ) -> impl Future<Output = Result<Begun<'r, 'a>, Error>> + use<'r, 'a> {
-        async move {
-            let begin = |waker: &Waker| {
-                let Self { name, owner, presented, lease, share, .. } = *self;
-                self.with_other_kinds(|holds, others, now| {
-                    if ready!(holds.is_held_otherwise(owner, others, waker)) {
-                        return Poll::Ready(None);
-                    }
-                    let began =
-                        holds.begin_attempt((name, owner), presented, (lease, share.count), now, waker);
-                    began.map(|began| Some((began, now)))
-                })
-            };
-            let began = wait_for_owner(self.context, self.name, deadline, begin).await;
-            let (began, deadline) =
-                began.map_err(|source| Error::Server { operation: self.operation(), source })?;
-            let Some((began, at)) = began else { return Err(self.not_reentrant()) };
-            let Some((hold, count)) = began else {
-                return Err(self.name.shut_down(Outcome::NotSent));
-            };
-            let attempt = Attempt { request: self, hold: Some(hold) };
-            let count = self.begin_others(at)?.unwrap_or(count);
-            Ok(Begun { attempt, count, at, answer_by: deadline })
-        }
+    pub(super) async fn begin<'r>(&'r self, deadline: Option<Instant>) -> Result<Begun<'r, 'a>, Error> {
+        let begin = |waker: &Waker| {
+            let Self { name, owner, presented, lease, share, .. } = *self;
+            self.with_other_kinds(|holds, others, now| {
+                if ready!(holds.is_held_otherwise(owner, others, waker)) {
+                    return Poll::Ready(None);
+                }
+                let began = holds.begin_attempt((name, owner), presented, (lease, share.count), now, waker);
+                began.map(|began| Some((began, now)))
+            })
+        };
+        let began = wait_for_owner(self.context, self.name, deadline, begin).await;
+        let (began, deadline) =
+            began.map_err(|source| Error::Server { operation: self.operation(), source })?;
+        let Some((began, at)) = began else { return Err(self.not_reentrant()) };
+        let Some((hold, count)) = began else {
+            return Err(self.name.shut_down(Outcome::NotSent));
+        };
+        let attempt = Attempt { request: self, hold: Some(hold) };
+        let count = self.begin_others(at)?.unwrap_or(count);
+        Ok(Begun { attempt, count, at, answer_by: deadline })
     }
 
     /// Begins attempts for all permits after the first. Returns the number of permits in total, or `None` for a caller
@@ -285,57 +278,49 @@ impl<'a> Request<'a> {
 
     /// Sends one request to the server. If the reply is lost, sends the same request again. `polls` is true for a
     /// waiter.
-    #[expect(clippy::manual_async_fn, reason = "which would keep its parameters twice, for every waiter")]
-    pub(super) fn attempt<'r>(
+    pub(super) async fn attempt<'r>(
         &'r self,
         precedence: Precedence,
         deadline: Option<Instant>,
         refused_write: RefusedWrite,
         polls: bool,
-    ) -> impl Future<Output = Result<Answer, Error>> + use<'r, 'a> {
-        async move {
-            let Begun { mut attempt, count, at, answer_by } = self.begin(deadline).await?;
-            if count > 1 && self.name.kind().holders == Holders::Single {
-                attempt.refused();
-                return Err(self.not_reentrant());
-            }
-            let ask = move |retry: &Retry, start, waker: &Waker| {
-                let Self { context, name, owner, lease, .. } = *self;
-                let holder = context.holder_text(name, owner);
-                let publish = context.client.publish_verb();
-                let params = wire::acquire(name, lease, holder.as_bytes(), count, precedence, publish);
-                let (script, params) = match &name.kind().poll {
-                    Some(poll) if polls => (poll, wire::poll(name, params, publish)),
-                    _ => (&name.kind().acquire, params),
-                };
-                context.client.start_eval(script, wire::KEYS, &params, retry, start, waker)
-            };
-            let (retried, fresh, shortfall) = match self.context.wanted {
-                None => (retry_since(at, self.context, ask, answer_by, refused_write).await, false, None),
-                // Boxed, because every waiter's future has room for it, and few managers want acknowledgements.
-                Some(wanted) => {
-                    Box::pin(async move {
-                        let mut fresh = false;
-                        let granted = |reply: &Value| {
-                            let granted = wire::read_acquire(self.name, reply).and_then(Result::ok);
-                            fresh |= granted.is_some_and(|granted| granted.reply == GrantReply::Fresh);
-                            granted.is_some()
-                        };
-                        let (retried, shortfall) = retry_acknowledged(
-                            self.context,
-                            wanted,
-                            ask,
-                            (answer_by, refused_write),
-                            granted,
-                        )
-                        .await;
-                        (retried, fresh, shortfall)
-                    })
-                    .await
-                }
-            };
-            self.answered(&mut attempt, retried, fresh, shortfall)
+    ) -> Result<Answer, Error> {
+        let Begun { mut attempt, count, at, answer_by } = self.begin(deadline).await?;
+        if count > 1 && self.name.kind().holders == Holders::Single {
+            attempt.refused();
+            return Err(self.not_reentrant());
         }
+        let ask = move |retry: &Retry, start, waker: &Waker| {
+            let Self { context, name, owner, lease, .. } = *self;
+            let holder = context.holder_text(name, owner);
+            let publish = context.client.publish_verb();
+            let params = wire::acquire(name, lease, holder.as_bytes(), count, precedence, publish);
+            let (script, params) = match &name.kind().poll {
+                Some(poll) if polls => (poll, wire::poll(name, params, publish)),
+                _ => (&name.kind().acquire, params),
+            };
+            context.client.start_eval(script, wire::KEYS, &params, retry, start, waker)
+        };
+        let (retried, fresh, shortfall) = match self.context.wanted {
+            None => (retry_since(at, self.context, ask, answer_by, refused_write).await, false, None),
+            // Boxed, because every waiter's future has room for it, and few managers want acknowledgements.
+            Some(wanted) => {
+                Box::pin(async move {
+                    let mut fresh = false;
+                    let granted = |reply: &Value| {
+                        let granted = wire::read_acquire(self.name, reply).and_then(Result::ok);
+                        fresh |= granted.is_some_and(|granted| granted.reply == GrantReply::Fresh);
+                        granted.is_some()
+                    };
+                    let (retried, shortfall) =
+                        retry_acknowledged(self.context, wanted, ask, (answer_by, refused_write), granted)
+                            .await;
+                    (retried, fresh, shortfall)
+                })
+                .await
+            }
+        };
+        self.answered(&mut attempt, retried, fresh, shortfall)
     }
 
     /// Returns the outcome of an attempt. `fresh` is true if the lock was free when the request was first executed.

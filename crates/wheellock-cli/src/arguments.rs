@@ -29,7 +29,7 @@ pub(crate) enum Verb {
     Bench(Bench),
     /// Print a script that completes this tool's arguments
     Completions {
-        /// For which shell
+        /// The shell that completes the arguments
         shell: Shell,
     },
     /// Print this tool's manual, in Markdown
@@ -38,43 +38,45 @@ pub(crate) enum Verb {
 
 /// Run a command while holding a lock
 ///
-/// The lock is renewed for as long as the command runs, and released when it has ended. The command's environment has WHEELLOCK_NAME,
-/// the lock's name, and with `--kind fenced` WHEELLOCK_TOKEN, the number of the grant.
+/// While the command runs, the lock is renewed. When the command has ended, the lock is released. The command's
+/// environment contains WHEELLOCK_NAME, the lock's name. With `--kind fenced` it also contains WHEELLOCK_TOKEN, the
+/// number of the grant.
 ///
-/// SIGHUP, SIGINT, SIGQUIT and SIGTERM are passed on to the command and its process group; the lock is released when the command has
-/// ended, not before. On a terminal the command stays in the terminal's foreground group, which gets the terminal's signals by itself.
-/// What the command leaves behind in the background is not waited for.
+/// SIGHUP, SIGINT, SIGQUIT and SIGTERM are passed on to the command and its process group. The lock is released when
+/// the command has ended, not before. On a terminal, the command stays in the terminal's foreground group, which gets
+/// the terminal's signals by itself. Background processes of the command are not waited for.
 ///
-/// If the server cannot be reached, the command gets SIGTERM while there is time, and SIGKILL after the grace or shortly before the
-/// lease ends on the server, whichever comes first: when others may have the lock, the command is gone, as long as this tool is not
-/// stopped itself. If the lock is taken away by force, or evicted, others may have it at once, and the command gets the same signals as
-/// soon as that is heard of: within a third of the lease.
+/// If the server cannot be reached, the command gets SIGTERM while there is time. It gets SIGKILL after the grace, or
+/// shortly before the lease ends on the server, whichever comes first. When another owner may get the lock, the
+/// command is gone, unless this tool itself is stopped. If the lock is removed by force or evicted, another owner may
+/// get it at once. The command then gets the same signals as soon as this tool notices, within a third of the lease.
 ///
-/// On Linux the kernel kills the command with SIGKILL if this tool itself is killed, unless the command is a set-user-ID program;
-/// what the command has started, and commands on other systems, run on.
+/// On Linux, if this tool itself is killed, the kernel kills the command with SIGKILL, unless the command is a
+/// set-user-ID program. Processes that the command has started, and commands on other systems, keep running.
 ///
-/// Exit codes: that of the command; 128 and the signal's number if a signal ended it, or this tool while it waited; 1, or what
-/// `--conflict-exit-code` says, if others held the lock for the whole wait; 64 for wrong arguments; 65 if there is other data under
-/// the name; 69 if the server cannot be reached when the tool starts, or does not serve; 75 if the lock was lost before the command had
-/// ended, whether the command was stopped for it or had ended by itself, and whatever its own code was; 126 or 127 if the command cannot
-/// be run. If the server does not answer at the end, the tool takes some seconds more to say so.
+/// Exit codes: the command's own code; 128 and the signal's number if a signal ended the command, or this tool while
+/// it waited; 1, or the value of `--conflict-exit-code`, if other owners held the lock for the whole wait; 64 for
+/// wrong arguments; 65 if the name holds other data; 69 if the server cannot be reached when the tool starts, or is
+/// not ready; 75 if the lock was lost before the command ended, whatever its own code; 126 or 127 if the command
+/// cannot be run. If the server does not reply at the end, the tool takes some seconds more to report that.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// The lock's name, which is its key on the server
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) server: Server,
-    /// How long to wait for the lock, as in 500ms, 1.5s, 2m or 1h; a number alone is seconds, and 0 asks once. Without it, as long as it
-    /// takes. A server that cannot be reached is not waited for
+    /// How long to wait for the lock, such as 500ms, 1.5s, 2m or 1h. A number alone is seconds, and 0 tries once.
+    /// Without it, the wait has no limit. The tool does not wait for an unreachable server
     #[arg(long, value_name = "TIME", value_parser = time::parse)]
     pub(crate) wait: Option<Duration>,
-    /// How long the lock outlives this tool, should it die; at least 1s. It is renewed after every third of it
+    /// How long the lock remains if this tool dies; at least 1s. It is renewed after every third of this time
     #[arg(long, value_name = "TIME", value_parser = lease, default_value = "30s")]
     pub(crate) lease: Duration,
-    /// The kind of lock. All who use a name have to use the same, but plain, fenced and spin exclude each other
+    /// The kind of lock. All users of a name must use the same kind, but plain, fenced and spin exclude each other
     #[arg(long, value_enum, default_value = "plain")]
     pub(crate) kind: Kind,
-    /// What `holder` says of this run; never a secret. Without it, host/process/command; empty for none
+    /// The text that `holder` prints for this run; never a secret. The default is host/process/command. Empty means
+    /// no label
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
     /// The exit code if others hold the lock
@@ -83,7 +85,7 @@ pub(crate) struct Run {
     /// How long the command has between SIGTERM and SIGKILL when the lock is lost
     #[arg(long, value_name = "TIME", value_parser = time::parse, default_value = "5s")]
     pub(crate) grace: Duration,
-    /// Do not say who holds the lock if others do
+    /// Do not print the lock's holder if another owner holds it
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// The command and its arguments
@@ -91,20 +93,20 @@ pub(crate) struct Run {
     pub(crate) command: Vec<OsString>,
 }
 
-/// Say who holds a lock
+/// Print a lock's holders
 ///
-/// Prints a line for each holder: its label, its owner as it is on the server, in which way it holds, how often, and what is left of
-/// its lease. The answer is one moment's.
+/// Prints one line per holder: label, owner as on the server, mode, hold count and remaining lease. The output
+/// describes one moment.
 ///
-/// Exit codes: 0 if the lock is held; 1 if it is free; 64 for wrong arguments; 65 if what is under the name is no lock; 69 if the
-/// server cannot be reached, or does not serve.
+/// Exit codes: 0 if the lock is held; 1 if it is free; 64 for wrong arguments; 65 if the name holds data that is not
+/// a lock; 69 if the server cannot be reached, or is not ready.
 #[derive(Debug, Args)]
 pub(crate) struct Holder {
     /// The lock's name
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) server: Server,
-    /// The kind of lock. Without it, whatever is there
+    /// The kind of lock. Without it, any kind
     #[arg(long, value_enum)]
     pub(crate) kind: Option<Kind>,
     /// Print one JSON object
@@ -112,37 +114,38 @@ pub(crate) struct Holder {
     pub(crate) json: bool,
 }
 
-/// Check a server for whatever puts locks at risk
+/// Check a server for risks to locks
 ///
-/// Looks at its version and role, at eviction and persistence, at what the user may do with plain locks, at round trips and at its clock,
-/// and takes and releases a plain lock of its own for trial. Other kinds of locks need more permissions.
+/// Checks the version and role, eviction and persistence, the user's permissions for plain locks, round trips and the
+/// clock. Acquires and releases a plain lock of its own as a trial. Other kinds of locks need more permissions.
 ///
-/// Exit codes: 0 if all is well; 1 if something is not; 64 for wrong arguments; 69 if the server cannot be reached, or does not serve.
+/// Exit codes: 0 if all checks pass; 1 if a check fails; 64 for wrong arguments; 69 if the server cannot be reached,
+/// or is not ready.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
     #[command(flatten)]
     pub(crate) target: Target,
-    /// The name of the lock that is taken for trial. Without it, one that nobody else has
+    /// The name of the trial lock. Without it, a unique name
     #[arg(long)]
     pub(crate) name: Option<String>,
 }
 
-/// Measure what locks cost on a server
+/// Measure the cost of locks on a server
 ///
-/// Round trips; acquiring and releasing a lock that nobody else wants, one after the other on one connection; and one lock that
-/// many tasks want at once, on one thread and one connection, handed over within the process and not. The lock is one that nobody
-/// else has, and nothing is left of it. The numbers are those of this machine, this network and this server as it is now: they
-/// say nothing about others.
+/// Measures round trips; an uncontended lock that a single task acquires and releases in sequence on one connection;
+/// and a hot lock that many tasks share on one thread and one connection, with and without hand-over within the
+/// process. The lock has a unique name, and no data remains on the server. The numbers hold for this machine, this
+/// network and this server at present, and not for others.
 ///
-/// Exit codes: 0; 64 for wrong arguments; 69 if the server cannot be reached, or does not serve.
+/// Exit codes: 0; 64 for wrong arguments; 69 if the server cannot be reached, or is not ready.
 #[derive(Debug, Args)]
 pub(crate) struct Bench {
     #[command(flatten)]
     pub(crate) target: Target,
-    /// How long each of the four measurements takes, unless it comes to 4000000 samples before
+    /// How long each of the four measurements takes, or until 4000000 samples
     #[arg(long, value_name = "TIME", value_parser = bench_time, default_value = "2s")]
     pub(crate) time: Duration,
-    /// How many tasks want the hot lock
+    /// Number of tasks that share the hot lock
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) tasks: u16,
 }
@@ -150,8 +153,8 @@ pub(crate) struct Bench {
 /// The server of a lock.
 #[derive(Debug, Args)]
 pub(crate) struct Server {
-    /// Where the server is: redis://, rediss:// (TLS), unix://, redis+sentinel:// or redis+cluster://. Others see the arguments of a
-    /// process, so put a URL with a password into the environment
+    /// The server's URL: redis://, rediss:// (TLS), unix://, redis+sentinel:// or redis+cluster://. Other users see
+    /// the arguments of a process, so put a URL with a password into the environment
     #[arg(long, value_name = "URL", env = "WHEELLOCK_URL", hide_env_values = true, default_value = LOCAL)]
     pub(crate) url: String,
 }
@@ -159,7 +162,7 @@ pub(crate) struct Server {
 /// The server to check or measure.
 #[derive(Debug, Args)]
 pub(crate) struct Target {
-    /// Where the server is, as for `run --url`
+    /// The server's URL, as for `run --url`
     #[arg(value_name = "URL", env = "WHEELLOCK_URL", hide_env_values = true, default_value = LOCAL)]
     pub(crate) url: String,
 }

@@ -9,17 +9,18 @@ use wheellock::{Error, FencedGuard, Guard, Lock, LockManager, Released};
 #[expect(clippy::doc_markdown, reason = "it is read on terminals")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Kind {
-    /// One holder; whoever asks first when it is free gets it
+    /// One holder, in no guaranteed order of waiters
     Plain,
     /// One holder; first come, first served
     Fair,
-    /// The side of a read-write lock that many may hold
+    /// The side of a read-write lock that many holders share
     Read,
-    /// The side of a read-write lock that one may hold, alone
+    /// The exclusive side of a read-write lock
     Write,
-    /// As plain, and every grant has a number, in WHEELLOCK_TOKEN; the counter redisson_lock_token:{NAME} stays on the server
+    /// Like plain, and every grant has a number, in WHEELLOCK_TOKEN; the counter redisson_lock_token:{NAME} stays on
+    /// the server
     Fenced,
-    /// As plain, waited for by asking again and again
+    /// Like plain, but waits by polling
     Spin,
     /// The lock of redsync, node-redlock, redis-py and others
     Simple,

@@ -1,4 +1,4 @@
-//! What a process that goes on for long keeps: row O9 of the failure catalogue. One test, because it looks at the memory of its whole
+//! Memory of a process that runs for a long time: row O9 of the failure catalogue. One test, because it measures the memory of its whole
 //! process, and tests of one program share theirs.
 
 use std::time::Duration;

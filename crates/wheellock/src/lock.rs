@@ -487,7 +487,7 @@ impl Lock {
     }
 
     fn operation(&self, verb: &str) -> String {
-        format!("{verb} {}", self.name.titled())
+        format!("{verb} {}", self.name.display_name())
     }
 
     /// Returns the request for one hold of this lock, with the settings of this handle.

@@ -214,7 +214,7 @@ async fn k18_a_reply_of_the_wrong_type_condemns_the_connection() {
     let reply = client.call(&Command::new("INCR").arg("n")).await.unwrap();
     assert_eq!(reply.as_i64(), None);
     let (unanswered, ()) =
-        tokio::join!(echo(&client, "in flight"), async { client.condemn(b"key", "INCR gave no number") });
+        tokio::join!(echo(&client, "in flight"), async { client.poison(b"key", "INCR gave no number") });
     let error = unanswered.unwrap_err();
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Protocol, Outcome::MaybeExecuted), "{error}");
     assert!(error.to_string().contains("INCR gave no number"), "{error}");

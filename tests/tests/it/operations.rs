@@ -325,10 +325,10 @@ async fn use_everything(server: &RedisServer, rules: &[&str]) -> Result<(), Stri
     lock.force_release().await.map_err(text)?;
     let (held, second) = (lock.acquire().await.map_err(text)?, Duration::from_secs(1));
     let (refused, polls) = (lock.try_acquire(), lock.with_backoff(Backoff::Constant(second / 20)));
-    let leaves_mark = refused.await.map_err(text)?.is_none()
+    let queues_on_server = refused.await.map_err(text)?.is_none()
         && polls.try_acquire_for(second / 2).await.map_err(text)?.is_none()
         && server.cli(&["EXISTS", "{orders:42}:wheellock_poller"]) == "1";
-    if !leaves_mark {
+    if !queues_on_server {
         return Err("contenders that poll leave no mark".to_owned());
     }
     let waiting = lock.clone();

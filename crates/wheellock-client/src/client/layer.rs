@@ -196,9 +196,9 @@ impl Client {
     /// Ends the connection that serves `key`, after a reply that its call can never return. Replies may have been
     /// shifted, and then no reply on this connection can be trusted. Calls under way fail with
     /// [`Outcome::MaybeExecuted`]. The client opens a new connection.
-    pub fn condemn(&self, key: &[u8], why: &str) {
+    pub fn poison(&self, key: &[u8], why: &str) {
         if let Ok(server) = self.route.server_for(key) {
-            server.condemn(ErrorKind::Protocol, why);
+            server.poison(ErrorKind::Protocol, why);
         }
     }
 

@@ -232,7 +232,7 @@ impl<'a> Running<'a> {
         state.pipeline.meet(&info);
         state.info = Some(info);
         state.last_error = None;
-        state.condemned = None;
+        state.poisoned = None;
         let before = state.identity.replace(identity);
         let replaced = before.is_some() && before != state.identity;
         state.writing = false;
@@ -270,9 +270,9 @@ impl<'a> Running<'a> {
         let mut state = self.shared.lock();
         let uncorked = state.corked.take().is_some();
         let (armed, closing) = (state.armed, state.closing);
-        let condemned = state.condemned.take();
+        let poisoned = state.poisoned.take();
         drop(state);
-        if let Some((kind, why)) = condemned {
+        if let Some((kind, why)) = poisoned {
             return Err(self.error(kind, &why));
         }
         // Write the bytes that were corked on the last turn, together with the calls that the woken callers appended.

@@ -96,7 +96,7 @@ pub(crate) struct State {
     /// and gets no reply.
     pub(crate) left_open: Option<Arc<WriteHalf>>,
     /// Why the present connection must not be used any more.
-    pub(crate) condemned: Option<(ErrorKind, String)>,
+    pub(crate) poisoned: Option<(ErrorKind, String)>,
     /// The identity of the last server, to detect a replacement.
     pub(crate) identity: Option<String>,
     /// Number of times the credentials were renewed. A connecting driver that read the credentials before a renewal
@@ -243,7 +243,7 @@ impl Shared {
             abandoned: false,
             ending: false,
             left_open: None,
-            condemned: None,
+            poisoned: None,
             identity: None,
             renewals: 0,
             retired: None,
@@ -519,11 +519,11 @@ impl Shared {
     }
 
     /// Ends the present connection.
-    pub(crate) fn condemn(&self, kind: ErrorKind, why: &str) {
+    pub(crate) fn poison(&self, kind: ErrorKind, why: &str) {
         let mut state = self.lock();
         let ready = matches!(state.phase, Phase::Ready(_));
         let driver = if ready {
-            state.condemned = Some((kind, why.to_owned()));
+            state.poisoned = Some((kind, why.to_owned()));
             state.driver.clone()
         } else {
             None

@@ -112,7 +112,7 @@ pub(crate) struct Pipeline {
     detached: Vec<Detached>,
     last_reply: Instant,
     /// The nonce of the oldest PING in flight.
-    asked_back: Option<u64>,
+    ping_nonce: Option<u64>,
     /// The nonce of the PING behind an UNSUBSCRIBE, once a push was accepted as that order's confirmation.
     behind_an_end: Option<u64>,
     /// Set when the server said that this connection has become unusable.
@@ -204,7 +204,7 @@ impl Pipeline {
             sharded: false,
             detached: Vec::new(),
             last_reply: now,
-            asked_back: None,
+            ping_nonce: None,
             behind_an_end: None,
             unfit: None,
             moved: None,
@@ -269,7 +269,7 @@ impl Pipeline {
 
     pub(crate) fn submit_ping(&mut self, now: Instant) {
         let nonce = self.queued ^ NO_COUNTER;
-        self.asked_back = self.asked_back.or(Some(nonce));
+        self.ping_nonce = self.ping_nonce.or(Some(nonce));
         self.push(What::Ping(nonce), now);
         Command::new("PING").arg(nonce).encode(&mut self.out);
         self.close_entry();
@@ -629,7 +629,7 @@ impl Pipeline {
         self.fail_unwritten_waits(&lost, wakers);
         // A writer in the middle of a write returns no bytes to a broken connection.
         self.held = 0;
-        (self.asked_back, self.behind_an_end) = (None, None);
+        (self.ping_nonce, self.behind_an_end) = (None, None);
         self.connected = false;
         self.channels.on_disconnect(wakers);
         self.drop_unwritten(is_kept);

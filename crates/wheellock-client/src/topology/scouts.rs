@@ -101,7 +101,7 @@ impl Scout {
             finder.heard(self.number, answer);
             let shared = self.shared.upgrade();
             if let Some(shared) = shared.as_ref().filter(|shared| !finder.allows(|at| shared.is_at(at))) {
-                shared.condemn(ErrorKind::ConnectionLost, "the Sentinels name another primary now");
+                shared.poison(ErrorKind::ConnectionLost, "the Sentinels name another primary now");
             }
             let is_lively = shared.is_some_and(|shared| shared.is_lively());
             let Config { timer, random, .. } = &self.sentinel.config;

@@ -54,7 +54,7 @@ pub(crate) struct Kind {
     pub(crate) mode: Option<&'static str>,
     pub(crate) wake: Wake,
     /// A refused waiter leaves an entry or a mark on the server. A waiter that gives up withdraws its entry or mark.
-    pub(crate) leaves_mark: bool,
+    pub(crate) queues_on_server: bool,
 }
 
 /// How the server stores the holders of a lock.
@@ -175,7 +175,7 @@ pub(crate) static WRITE: LazyLock<Kind> = LazyLock::new(|| {
             5,
         ))),
         holder_suffix: ":write",
-        leaves_mark: true,
+        queues_on_server: true,
         ..Kind::read_write("write")
     };
     row.handed_over().bundled().polled()
@@ -211,7 +211,7 @@ pub(crate) static FAIR: LazyLock<Kind> = LazyLock::new(|| {
         ))),
         companions: Companions::Queue,
         wake: Wake::OwnChannel,
-        leaves_mark: true,
+        queues_on_server: true,
         ..Kind::counted("", PLAIN_CHANNEL)
     };
     row.bundled()
@@ -395,7 +395,7 @@ impl Kind {
             sharing: Sharing::One,
             mode: None,
             wake: Wake::Channel,
-            leaves_mark: false,
+            queues_on_server: false,
         }
     }
 
@@ -530,7 +530,7 @@ impl Kind {
 
     /// Returns true if the release of a missing hold makes the server reject a late request for that hold. Kinds with leases do not need
     /// this, because their leases expire.
-    pub(crate) fn remembers_releases(&self) -> bool {
+    pub(crate) fn has_release_record(&self) -> bool {
         self.companions == Companions::Permits
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use wheellock_client::Script;
 
 use crate::base::error::{Error, LostReason};
-use crate::base::places::Places;
+use crate::base::request_slots::RequestSlots;
 use crate::kind;
 use crate::kinds::fenced::{FencedGuard, FencedLock};
 use crate::lock::Lock;
@@ -188,17 +188,17 @@ struct Announcements {
 
 impl Announcements {
     fn new(context: &Arc<Context>) -> Self {
-        Self { context: Arc::clone(context), place: Places::keep(&context.places) }
+        Self { context: Arc::clone(context), place: RequestSlots::keep(&context.places) }
     }
 
     fn next(&self) -> (u64, u64) {
-        (self.place, Places::next(&self.context.places))
+        (self.place, RequestSlots::next(&self.context.places))
     }
 }
 
 impl Drop for Announcements {
     fn drop(&mut self) {
-        Places::give_back(&self.context.places, self.place);
+        RequestSlots::give_back(&self.context.places, self.place);
     }
 }
 

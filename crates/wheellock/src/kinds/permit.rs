@@ -332,7 +332,7 @@ impl PermitSemaphore {
     ) -> Result<T, Error> {
         self.lock.check_name()?;
         let Lock { context, name, .. } = &self.lock;
-        let (id, operation) = (permit.to_bytes(), || format!("{verb} {}", name.titled()));
+        let (id, operation) = (permit.to_bytes(), || format!("{verb} {}", name.display_name()));
         let params = wire::permit_lease(name, &id, lease);
         let ask = |learnt: &Retry, start, waker: &Waker| {
             context.client.start_eval(&kind::RENEW_PERMITS, wire::KEYS, &params, learnt, start, waker)

@@ -80,15 +80,15 @@ pub(crate) fn acquire<'a, T: Awaited, L: Copy + Into<Limit>, E: Held, F: FnOnce(
     refused: Option<Refusal>,
     end: F,
 ) -> impl Future<Output = Result<E, Error>> + use<'a, T, L, E, F> {
-    let subject = request.as_ref().ok().map(|request| request.name.as_subject());
+    let subject = request.as_ref().ok().map(|request| request.name.span_fields());
     // A caller that was refused before wants several locks. This lock is only one of them, so this wait is not final.
     let is_final = refused.is_none();
     // Boxed, because every waiter's future has room for it, and most callers were not refused before.
     let refused = refused.map(Box::new);
-    acquiring(subject, is_final, move || ask_until_granted(request, wait, refused, end))
+    acquiring(subject, is_final, move || acquire_until_granted(request, wait, refused, end))
 }
 
-async fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<T, L>) -> E>(
+async fn acquire_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<T, L>) -> E>(
     request: Result<Request<'a>, Error>,
     wait: Wait<L>,
     refused: Option<Box<Refusal>>,
@@ -96,7 +96,7 @@ async fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(R
 ) -> Result<E, Error> {
     let (mut request, mut refused, mut waited) = (request?, refused, Duration::ZERO);
     loop {
-        match ask_in_turn(&request, wait, refused.take(), waited).await {
+        match poll_until_granted(&request, wait, refused.take(), waited).await {
             Err(error @ Error::GrantedTooLate { .. })
                 if wait.outlasts(&error, &request.context.client.config().timer) =>
             {
@@ -111,7 +111,7 @@ async fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(R
 
 /// Polls until the lock is granted, in time or too late, or the wait is over. The caller has already `waited` for its
 /// first reply.
-async fn ask_in_turn<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
+async fn poll_until_granted<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
     request: &'r Request<'a>,
     wait: Wait<L>,
     refused: Option<Box<Refusal>>,
@@ -126,7 +126,7 @@ async fn ask_in_turn<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
         let by = match &mut caller.waiter {
             None => {
                 if caller.fast_path.is_none() {
-                    request.name.about_to_ask(false);
+                    request.name.discard_old_messages(false);
                 }
                 AnswerBy::first(request.context, request.name, waited, wait.of_any())
             }
@@ -195,7 +195,7 @@ impl<'r, 'a> Caller<'r, 'a> {
         if let Some(refusal) = refused {
             let waiter = caller.waiter.insert(Waiter::join(request, WaitQueue::join));
             waiter.on_held(refusal);
-            waiter.was_not_counted();
+            waiter.joined_uncounted();
         } else if waits && !request.is_reentrant() {
             // A caller joins the queue behind earlier waiters, unless its owner holds the lock.
             caller.fast_path = FastPath::begin(request.name);
@@ -207,7 +207,7 @@ impl<'r, 'a> Caller<'r, 'a> {
         if let Some(waiter) = caller.waiter.as_ref().filter(|_| request.is_reentrant()) {
             // The owner was granted the lock after this caller came. That grant woke the waiters of that moment, but
             // not this caller.
-            waiter.may_ask();
+            waiter.may_poll();
         }
         Ok(caller)
     }
@@ -220,7 +220,7 @@ impl<'r, 'a> Caller<'r, 'a> {
     /// Leaves the queue with a grant that has `room` for more holders.
     fn granted(&mut self, guard: &Guard, room: u32) {
         let name = self.request.name;
-        if !self.waiter.as_ref().is_some_and(Waiter::told_held) {
+        if !self.waiter.as_ref().is_some_and(Waiter::seen_held) {
             name.set_refused(false);
         }
         if self.waiter.is_none() {
@@ -228,13 +228,13 @@ impl<'r, 'a> Caller<'r, 'a> {
         }
         if let Some(waiter) = &mut self.waiter {
             waiter.granted(room);
-            if waiter.may_come_late() {
-                guard.may_come_late();
+            if waiter.may_arrive_late() {
+                guard.may_arrive_late();
             }
         }
-        // Leave the queue first, so that `let_owner_ask` does not pick this waiter.
+        // Leave the queue first, so that `allow_owner_poll` does not pick this waiter.
         drop(self.waiter.take());
-        self.request.let_owner_ask();
+        self.request.allow_owner_poll();
     }
 
     /// Joins the queue after a refusal, or returns the limit that ends the wait.
@@ -242,11 +242,11 @@ impl<'r, 'a> Caller<'r, 'a> {
         let request = self.request;
         request.name.set_refused(true);
         // A waiter takes its entry on the server back when it leaves. A caller without an entry can return here.
-        let leaves = self.waiter.is_none() && !request.name.kind().leaves_mark;
+        let leaves = self.waiter.is_none() && !request.name.kind().queues_on_server;
         let over = || wait.over(&request.context.client.config().timer).filter(|_| leaves);
         if let Some(limit) = wait.one_try().or_else(over) {
             request.context.refused_unlistening(request.name);
-            if refusal.may_come_late {
+            if refusal.may_arrive_late {
                 request.withdraw();
             }
             return Some(limit);
@@ -258,7 +258,7 @@ impl<'r, 'a> Caller<'r, 'a> {
         }
         waiter.on_held(refusal);
         if !was_counted {
-            waiter.was_not_counted();
+            waiter.joined_uncounted();
         }
         // This waiter is the head now and polls for the whole queue.
         self.fast_path = None;
@@ -322,11 +322,11 @@ impl<'a> FastPath<'a> {
         // with which the caller compares later ends.
         let only_waited_for = name.kind().is_only_waited_for();
         let is_uncontended = || !name.is_waited_for() && !name.was_refused();
-        let may_ask = || if Self::is_counted(name) { name.begin_asking() } else { is_uncontended() };
-        if !only_waited_for && !may_ask() {
+        let may_poll = || if Self::is_counted(name) { name.begin_fast_poll() } else { is_uncontended() };
+        if !only_waited_for && !may_poll() {
             return None;
         }
-        name.about_to_ask(Self::is_counted(name));
+        name.discard_old_messages(Self::is_counted(name));
         Some(Self { name })
     }
 
@@ -338,7 +338,7 @@ impl<'a> FastPath<'a> {
 impl Drop for FastPath<'_> {
     fn drop(&mut self) {
         if Self::is_counted(self.name)
-            && let Some(next) = self.name.end_asking()
+            && let Some(next) = self.name.end_fast_poll()
         {
             next.wake();
         }

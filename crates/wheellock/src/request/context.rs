@@ -13,7 +13,7 @@
 //! 4. the table of holds;
 //! 5. the client's mutexes: cluster, then connection.
 //!
-//! A thread that has locked a queue of a majority (`redlock::queue`) or the request slots (`places`) locks no other mutex.
+//! A thread that has locked a queue of a majority (`redlock::queue`) or the request slots (`request_slots`) locks no other mutex.
 //!
 //! No thread writes to a socket, wakes a task or logs while it has locked any of these mutexes. A change collects its effects, and they
 //! are carried out after unlocking.
@@ -34,8 +34,8 @@ use crate::base::durability::Wanted;
 use crate::base::error::Error;
 use crate::base::lease::Lease;
 use crate::base::owner::{Owner, OwnerText, as_number};
-use crate::base::places::Places;
-use crate::base::token::{About, Token};
+use crate::base::request_slots::RequestSlots;
+use crate::base::request_tag::{About, RequestTag};
 use crate::kind::{self, Holders, Kind};
 use crate::request::events;
 use crate::table::holds::{Effects, Failed, Holds, Reconcile, Rest};
@@ -69,7 +69,7 @@ pub(crate) struct Context {
     classifier: Option<Classifier>,
     names: Mutex<Names>,
     /// Slots of requests that take effect once and are not holds.
-    pub(crate) places: Mutex<Places>,
+    pub(crate) places: Mutex<RequestSlots>,
     holds: Mutex<Holds>,
 }
 
@@ -289,7 +289,8 @@ impl Context {
         };
         let script = script?;
         let retry = &request.retry;
-        let token = Token { about: About::Reconcile { hold: request.hold }, with_source: retry.is_in_full() };
+        let token =
+            RequestTag { about: About::Reconcile { hold: request.hold }, with_source: retry.is_in_full() };
         let flush = self.client.queue_eval(script, wire::KEYS, &params, retry, token.into());
         if !flush.as_ref().is_some_and(Flush::is_answered) {
             self.not_queued(holds, request, flush.is_some(), effects);
@@ -312,7 +313,7 @@ impl Context {
 
     /// Queues a script whose reply is ignored. The script is sent with its source, because a NOSCRIPT error would not be handled.
     fn queue_unanswered(&self, script: &Script, params: &[Arg<'_>]) -> Option<Flush<'_>> {
-        let token = Token { about: About::Nothing, with_source: true };
+        let token = RequestTag { about: About::Nothing, with_source: true };
         self.client.queue_eval(script, wire::KEYS, params, &Retry::in_full(), token.into())
     }
 
@@ -452,7 +453,7 @@ impl Context {
 
     /// Closes the connection on which a script of this lock was answered with a reply it never returns.
     pub(crate) fn distrust(&self, name: &Name) {
-        self.client.condemn(name.key().as_bytes(), "a script was answered with what it never returns");
+        self.client.poison(name.key().as_bytes(), "a script was answered with what it never returns");
     }
 }
 

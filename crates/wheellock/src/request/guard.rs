@@ -111,8 +111,8 @@ impl Guard {
     }
 
     /// Records that a request for this hold has no reply and may still be executed.
-    pub(crate) fn may_come_late(&self) {
-        self.context.transact(|holds, _, _| holds.may_come_late(self.hold));
+    pub(crate) fn may_arrive_late(&self) {
+        self.context.transact(|holds, _, _| holds.may_arrive_late(self.hold));
     }
 
     /// Returns the id of this guard's permit.
@@ -198,7 +198,7 @@ impl Guard {
     /// Checks with the server that the lock is still held. Returns false if the server did not reply, which proves nothing. Returns an
     /// error only if the lock is lost.
     pub(crate) async fn confirm(&self) -> Result<bool, Error> {
-        match self.ask_the_server(Want::Word).await {
+        match self.ask_the_server(Want::Check).await {
             Err(lost @ Error::Lost { .. }) => Err(lost),
             asked => self.check().map(|()| asked.is_ok()),
         }
@@ -230,12 +230,12 @@ impl Guard {
     /// [`Error::NotReplicated`] if too few servers have acknowledged the renewal. In the last two cases the lock may be assumed held
     /// until [`valid_until`](Self::valid_until), as before.
     pub async fn renew(&self) -> Result<(), Error> {
-        self.ask_the_server(Want::Extension).await
+        self.ask_the_server(Want::Renew).await
     }
 
     /// Makes the watchdog send a request now, and waits for the result.
     async fn ask_the_server(&self, want: Want) -> Result<(), Error> {
-        let mut wish = Wish { guard: self, want, number: None };
+        let mut wish = RenewalFuture { guard: self, want, number: None };
         let fulfilled = std::future::poll_fn(|cx| wish.poll(cx.waker())).await;
         // A lost lock is lost, whatever the server replied.
         self.check()?;
@@ -246,8 +246,8 @@ impl Guard {
                 Err(Error::extension_not_replicated(self.name.text(), server, shortfall))
             }
             Some(Err(failed)) => {
-                let what = if want == Want::Extension { "renew" } else { "ask for" };
-                Err(self.failure(format!("{what} {}", self.name.titled()), failed))
+                let what = if want == Want::Renew { "renew" } else { "ask for" };
+                Err(self.failure(format!("{what} {}", self.name.display_name()), failed))
             }
         }
     }
@@ -314,7 +314,7 @@ impl Guard {
     pub(crate) async fn give_back(mut self) -> Result<Result<(), LostReason>, Error> {
         if self.context.holds().stays_with_others(self.hold, self.share) {
             // This release sends no request, so no reply would confirm it. A check does instead.
-            if let Err(Error::Lost { reason, .. }) = self.ask_the_server(Want::Word).await {
+            if let Err(Error::Lost { reason, .. }) = self.ask_the_server(Want::Check).await {
                 return Ok(Err(reason));
             }
             if hand_over::leave_to_others(&self.context, &self.name, self.hold, self.share) {
@@ -344,7 +344,7 @@ impl Guard {
                 Failed::Unexpected(_) | Failed::TimedOut { reason: None, .. } => false,
             };
             let what = if is_refused { " yet (it is repeated in the background)" } else { "" };
-            self.failure(format!("release {}{what}", self.name.titled()), failed)
+            self.failure(format!("release {}{what}", self.name.display_name()), failed)
         })
     }
 
@@ -365,7 +365,7 @@ impl Guard {
 
 impl Held for Guard {
     fn begin_span(&mut self) {
-        self.span = HoldSpan::begin(self.name.as_subject());
+        self.span = HoldSpan::begin(self.name.span_fields());
     }
 }
 
@@ -391,13 +391,13 @@ impl fmt::Debug for Guard {
 }
 
 /// A caller's view of its request to renew or check the hold.
-struct Wish<'a> {
+struct RenewalFuture<'a> {
     guard: &'a Guard,
     want: Want,
     number: Option<u64>,
 }
 
-impl Wish<'_> {
+impl RenewalFuture<'_> {
     /// Returns `None` if the hold is lost.
     fn poll(&mut self, waker: &Waker) -> Poll<Option<Fulfilled>> {
         let Guard { context, hold, .. } = self.guard;
@@ -413,12 +413,12 @@ impl Wish<'_> {
     }
 }
 
-impl Drop for Wish<'_> {
+impl Drop for RenewalFuture<'_> {
     fn drop(&mut self) {
         if let Some(number) = self.number {
             let Guard { context, hold, .. } = self.guard;
             // The table is unlocked before the waker is dropped.
-            drop(context.transact(|holds, _, _| holds.forget_wish(*hold, number)));
+            drop(context.transact(|holds, _, _| holds.forget_renewal(*hold, number)));
         }
     }
 }

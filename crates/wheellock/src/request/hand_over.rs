@@ -73,13 +73,13 @@ pub(crate) fn look_after(context: &Context, name: &Arc<Name>) {
     let now = context.client.config().timer.now();
     let mut queue = name.wait_queue();
     let Some(waiters) = &mut *queue else { return };
-    let (untaken, head, again) = waiters.look_after(now);
+    let (unclaimed, head, again) = waiters.look_after(now);
     drop(queue);
     head.into_iter().for_each(Waker::wake);
     if again {
         look_soon(context, name);
     }
-    if let Some(hold) = untaken {
+    if let Some(hold) = unclaimed {
         end(context, name, hold, HANDED);
     }
 }

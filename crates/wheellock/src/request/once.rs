@@ -11,7 +11,7 @@ use wheellock_client::{Arg, Script};
 
 use crate::base::error::Error;
 use crate::base::owner::OwnerText;
-use crate::base::places::Place;
+use crate::base::request_slots::RequestSlot;
 use crate::request::context::Context;
 use crate::request::retry::retry;
 use crate::wait::name::Name;
@@ -107,7 +107,7 @@ pub(crate) async fn once(
     verb: &str,
     more: Option<Arg<'_>>,
 ) -> Result<i64, Error> {
-    let place = Place::take(&context.places);
+    let place = RequestSlot::take(&context.places);
     once_at((place.number, place.serial), context, name, script, verb, more).await
 }
 
@@ -128,7 +128,7 @@ pub(crate) async fn once_at(
         let params = wire::once(name, &at, serial, memory, publish, more);
         context.client.start_eval(script, wire::KEYS, &params, learnt, start, waker)
     };
-    let operation = || format!("{verb} {}", name.titled());
+    let operation = || format!("{verb} {}", name.display_name());
     let reply = retry(context, ask, None).await.result;
     let reply = reply.map_err(|source| Error::of_lock(name.text(), operation(), source))?;
     reply.as_i64().ok_or_else(|| context.unexpected(name, operation(), &reply))

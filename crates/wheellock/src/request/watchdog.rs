@@ -14,7 +14,7 @@ use wheellock_client::{Change, Outcome, Timer, Value};
 
 use crate::base::clock::BootInstant;
 use crate::base::durability::Wanted;
-use crate::base::token::{About, Token, retry};
+use crate::base::request_tag::{About, RequestTag, retry};
 use crate::request::context::Context;
 use crate::request::hand_over;
 use crate::table::holds::{
@@ -64,7 +64,7 @@ fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
     let (next, quiet, handing_over, flushes) = context.transact(|holds, now, effects| {
         let unsent = || {
             let tokens = context.client.unsent().into_iter();
-            tokens.map(|token| Token::from(token).about).collect::<Vec<_>>()
+            tokens.map(|token| RequestTag::from(token).about).collect::<Vec<_>>()
         };
         let mut due = Due::new(effects, &unsent);
         let failures = holds.failures();
@@ -146,7 +146,7 @@ fn queue_renewal<'a>(
     let params = wire::renew(group, &owners);
     let script = group.first()?.name.kind().renew.as_ref()?;
     let batch = holds.begin_renewal(group.to_vec(), node, now);
-    let token = Token { about: About::Renewal { batch }, with_source: retry.is_in_full() };
+    let token = RequestTag { about: About::Renewal { batch }, with_source: retry.is_in_full() };
     let flush = context.client.queue_eval(script, group.len(), &params, retry, token.into());
     if !flush.as_ref().is_some_and(Flush::is_answered) {
         let wishing = holds.wishing(batch);
@@ -181,7 +181,7 @@ pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
         let (flushes, given_back, unknown, unexpected) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut table = Answered { context, holds, now, effects, flushes, given_back, unknown, unexpected };
         for detached in results.drain(..) {
-            let Token { about, with_source } = detached.token.into();
+            let RequestTag { about, with_source } = detached.token.into();
             let mut retry = retry(with_source);
             let verb = if matches!(about, About::Wait { .. }) { "WAIT" } else { wire::verb(&retry) };
             let pause = pause_before_repeating(context, &mut retry, &detached).or_else(|| {
@@ -351,7 +351,7 @@ impl Answered<'_, '_> {
 
     /// Asks the server for acknowledgements. An extension counts only when other servers have acknowledged it.
     fn wait_for_acks(&mut self, batch: u32, connection: ConnectionId, Wanted { acks, timeout }: Wanted) {
-        let token = Token { about: About::Wait { batch }, with_source: false };
+        let token = RequestTag { about: About::Wait { batch }, with_source: false };
         match self.context.client.queue_wait(connection, acks, timeout, token.into()) {
             Some(flush) => self.flushes.push(flush),
             None => {

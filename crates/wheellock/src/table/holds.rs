@@ -9,7 +9,6 @@
 //! attempt may request many permits, which one guard then holds.
 
 mod attempts;
-mod awaited;
 mod changes;
 mod concerns;
 mod effects;
@@ -18,12 +17,13 @@ mod hand_over;
 mod hold;
 #[cfg(test)]
 mod model;
-mod released;
+mod pending_releases;
+mod pending_renewals;
+mod recent_releases;
 mod releasing;
+mod renewal_failures;
 mod renewals;
 mod renewing;
-mod trouble;
-mod wishes;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -37,28 +37,28 @@ use wheellock_wheel::{Cohorts, Wheel};
 use crate::base::clock::{BootInstant, nanos};
 use crate::base::error::LostReason;
 use crate::base::lease::Lease;
+use crate::base::request_tag::About;
 use crate::base::server_clock::ServerClocks;
-use crate::base::token::About;
 use crate::table::metrics::Tallies;
 use crate::wait::name::Name;
-use crate::wait::wait_queue::UNTAKEN;
+use crate::wait::wait_queue::UNCLAIMED;
 
 pub(crate) use attempts::{GrantReply, Granted, Terms};
-use awaited::Awaited;
-pub(crate) use awaited::{Failed, ViewIndex};
 use changes::Changes;
 pub(crate) use effects::{Effects, Failing, Reconcile, Rest};
 pub(crate) use hand_over::GiveBack;
 use hold::KnownBy;
 pub(crate) use hold::{Hold, State};
-use released::Released;
+use pending_releases::PendingReleases;
+pub(crate) use pending_releases::{Failed, ViewIndex};
+use pending_renewals::PendingRenewals;
+pub(crate) use pending_renewals::{Fulfilled, Want};
+use recent_releases::RecentReleases;
 use releasing::Untold;
+use renewal_failures::RenewalFailures;
 use renewals::{Newcomers, Script};
 pub(crate) use renewals::{Renewal, RenewalReply, Renewed};
 pub(crate) use renewing::Refused;
-use trouble::Trouble;
-use wishes::Wishes;
-pub(crate) use wishes::{Fulfilled, Want};
 
 /// An owner and the address of a name. The address is unique while the name lives, and a hold keeps its name alive.
 type Presented = (u64, usize);
@@ -92,16 +92,16 @@ pub(crate) struct Holds {
     server_clocks: ServerClocks,
     changes: Changes,
     /// Releases that a failover may lose. `None` without a possible failover, so that a single server costs nothing.
-    released: Option<Box<Released>>,
+    released: Option<Box<RecentReleases>>,
     /// True after the manager was shut down.
     shut: bool,
     pub(crate) tallies: Tallies,
-    trouble: Trouble,
+    trouble: RenewalFailures,
     renewals: Slab<Script>,
     /// Holds whose release found no room in the outgoing queue, in order.
     backlog: VecDeque<HoldIndex>,
-    awaited: Awaited,
-    wishes: Wishes,
+    awaited: PendingReleases,
+    wishes: PendingRenewals,
     /// True if a check of the callers' deadlines is scheduled.
     looks_at_deadlines: bool,
     /// Reusable room for the wakers that the results of one batch wake.
@@ -171,11 +171,11 @@ impl Holds {
             released: None,
             shut: false,
             tallies: Tallies::default(),
-            trouble: Trouble::default(),
+            trouble: RenewalFailures::default(),
             renewals: Slab::new(),
             backlog: VecDeque::new(),
-            awaited: Awaited::default(),
-            wishes: Wishes::default(),
+            awaited: PendingReleases::default(),
+            wishes: PendingRenewals::default(),
             looks_at_deadlines: false,
             room: Vec::new(),
             quiet: Slab::new(),
@@ -223,7 +223,7 @@ impl Holds {
             let family = hold.name.family();
             self.tallies.of(family).released(held);
         }
-        self.join_or_leave_the_beat(index, now);
+        self.update_cohort(index, now);
         let hold = self.get_mut(index)?;
         // A shutdown has released every hold, or will release it.
         let ours = hold.is_worth_releasing() && !shut;
@@ -270,7 +270,7 @@ impl Holds {
             let (held, family) = (now.saturating_duration_since(hold.since), hold.name.family());
             self.tallies.of(family).released(held);
         }
-        self.join_or_leave_the_beat(index, now);
+        self.update_cohort(index, now);
         self.schedule(index);
         self.free_if_unused(index);
     }
@@ -631,7 +631,7 @@ impl Holds {
             forget_owner(&mut self.presented, hold, index);
         }
         self.wishes.lost(index, |waker| effects.wake_one(waker));
-        self.join_or_leave_the_beat(index, now);
+        self.update_cohort(index, now);
         self.schedule(index);
         self.settle(index, effects);
     }
@@ -705,7 +705,7 @@ impl Holds {
     /// Schedules a check of the holds that are handed over under `name`.
     pub(crate) fn look_after(&mut self, name: Arc<Name>, now: BootInstant) {
         let index = u32::try_from(self.handing_over.insert(name)).unwrap_or(u32::MAX);
-        let tick = self.tick_at_or_after(now + UNTAKEN);
+        let tick = self.tick_at_or_after(now + UNCLAIMED);
         self.wheel.insert(tick, Event::HandingOver(index));
         self.plan(self.start_of(tick));
     }

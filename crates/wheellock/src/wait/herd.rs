@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::wait::questions::REPOLL;
+use crate::wait::poll_schedule::REPOLL;
 
 /// The competitors of one process for one lock.
 #[derive(Default)]

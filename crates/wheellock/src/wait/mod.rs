@@ -3,7 +3,7 @@
 pub(crate) mod families;
 pub(crate) mod herd;
 pub(crate) mod name;
-pub(crate) mod questions;
+pub(crate) mod poll_schedule;
 pub(crate) mod queue;
 pub(crate) mod sides;
 pub(crate) mod spans;

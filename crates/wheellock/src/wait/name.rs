@@ -73,12 +73,12 @@ impl Name {
     }
 
     /// Returns the span fields of this lock.
-    pub(crate) fn as_subject(&self) -> Subject<'_> {
+    pub(crate) fn span_fields(&self) -> Subject<'_> {
         Subject { lock: self.text(), kind: self.kind.label }
     }
 
     /// Returns the kind and the user's name of this lock, for messages.
-    pub(crate) fn titled(&self) -> String {
+    pub(crate) fn display_name(&self) -> String {
         format!("{} {self:?}", self.kind.noun)
     }
 
@@ -146,22 +146,22 @@ impl Name {
         }
     }
 
-    /// Discards old messages before a caller sends a request: see [`WaitQueue::about_to_ask`]. `is_counted` is true if this caller is
-    /// counted by [`begin_asking`](Self::begin_asking).
+    /// Discards old messages before a caller sends a request: see [`WaitQueue::discard_old_messages`]. `is_counted` is true if this caller is
+    /// counted by [`begin_fast_poll`](Self::begin_fast_poll).
     ///
     /// Messages are kept while another caller polls, because they may be news for that caller's reply. They are kept for a latch, which
     /// sends only one.
     ///
     /// Takes the wait queue's lock only if there is a queue. A queue that is created meanwhile is not empty. The other callers are counted
     /// under that lock, because each of them also calls this method when its poll has begun.
-    pub(crate) fn about_to_ask(&self, is_counted: bool) {
+    pub(crate) fn discard_old_messages(&self, is_counted: bool) {
         let interest = || self.interest.load(Ordering::Acquire);
         if interest() & HAS_QUEUE != 0
             && !self.kind.is_only_waited_for()
             && let Some(waiters) = &mut *self.wait_queue()
             && interest() / ASKED_FOR <= u16::from(is_counted)
         {
-            waiters.about_to_ask();
+            waiters.discard_old_messages();
         }
     }
 
@@ -170,16 +170,16 @@ impl Name {
     ///
     /// An exclusive lock allows one polling caller. A shared lock allows [`MOST_ASKING`], so that a crowd does not fill the connection
     /// before the first caller has its reply.
-    pub(crate) fn begin_asking(&self) -> bool {
+    pub(crate) fn begin_fast_poll(&self) -> bool {
         let most = if self.kind.is_shared() { MOST_ASKING } else { 1 };
-        let may_ask = |interest: u16| interest & WAITED_FOR == 0 && interest / ASKED_FOR < most;
-        let one_more = |interest: u16| may_ask(interest).then(|| interest + ASKED_FOR);
+        let may_poll = |interest: u16| interest & WAITED_FOR == 0 && interest / ASKED_FOR < most;
+        let one_more = |interest: u16| may_poll(interest).then(|| interest + ASKED_FOR);
         self.interest.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).is_ok()
     }
 
     /// Ends the poll of a counted caller, with or without a reply. Returns the head's waker if the head polls next. Takes the wait queue's
     /// lock only if a waiter may be waiting for this caller. A waiter that marks itself later finds no polling caller.
-    pub(crate) fn end_asking(&self) -> Option<Waker> {
+    pub(crate) fn end_fast_poll(&self) -> Option<Waker> {
         if self.no_longer_asked_for() && !self.kind.is_shared() {
             self.wait_queue().as_mut().and_then(|waiters| waiters.head_to_wake())
         } else {
@@ -193,7 +193,7 @@ impl Name {
     }
 
     /// Returns true if a waiter has to wait for the reply to a caller outside the queue.
-    pub(crate) fn is_asked_for(&self) -> bool {
+    pub(crate) fn is_polled(&self) -> bool {
         !self.kind.is_shared() && self.interest.load(Ordering::Acquire) >= ASKED_FOR
     }
 

@@ -21,7 +21,7 @@ pub(crate) struct Turns {
     /// Number of turns that other processes still have before the head polls.
     left: u32,
     /// Time that each of these turns may take before the head polls anyway.
-    stand_back: Duration,
+    back_off: Duration,
     /// When the present turn of another process began, as far as messages show.
     began: Option<Instant>,
     /// Longest turn of another process since the last release; `None` if no other process had a turn.
@@ -146,10 +146,10 @@ impl Turns {
     /// Records that this process does not want the lock any more. Returns true if the process left the lock free without a message. Other
     /// listeners do not know then that the lock is free.
     pub(crate) fn give_up_lock(&mut self) -> bool {
-        let is_untold = matches!(self.open, Some((_, Opening::Silent)));
+        let is_unannounced = matches!(self.open, Some((_, Opening::Silent)));
         self.end();
         self.hot_since = None;
-        is_untold
+        is_unannounced
     }
 
     /// Records the contenders that a release found. If this process `listens`, it is one of the receivers. `has_come` is true if this
@@ -191,8 +191,8 @@ impl Turns {
         let took = self.took.take();
         let at_least = if took.is_some() { STAND_BACK_FOR_WHO_CAME } else { STAND_BACK_AT_LEAST };
         let turn = took.filter(|_| others > 1).unwrap_or_default();
-        self.stand_back = (turn + 2 * self.round_trip).clamp(at_least, STAND_BACK_AT_MOST);
-        Then::StandBack(now + self.stand_back)
+        self.back_off = (turn + 2 * self.round_trip).clamp(at_least, STAND_BACK_AT_MOST);
+        Then::StandBack(now + self.back_off)
     }
 
     /// Records a message. Returns its meaning.
@@ -208,7 +208,7 @@ impl Turns {
         }
         let Some(left) = self.left.checked_sub(1) else { return Message::Free };
         self.left = left;
-        Message::NextTurn(now + self.stand_back)
+        Message::NextTurn(now + self.back_off)
     }
 
     /// Returns true, once, if a message that has arrived is that of this process' own release.

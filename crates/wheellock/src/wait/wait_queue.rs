@@ -1,7 +1,7 @@
 //! The waiters of this process for one lock.
 //!
 //! The queue decides when the head polls the server. It does not keep the waiters' order (`queue`) or the head's poll schedule
-//! (`questions`).
+//! (`poll_schedule`).
 //!
 //! Only the head of the queue polls, and only for a reason. Reasons are a message, the end of the holder's lease, and the bounded re-poll.
 //! The other waiters sleep, so a thousand waiters cost the server as much as one. A head that leaves passes on the reason to poll that it
@@ -18,7 +18,7 @@ use wheellock_client::Subscription;
 
 use crate::base::error::Error;
 use crate::wait::herd::Herd;
-use crate::wait::questions::{Known, POLL_UNTOLD, Questions, REPOLL, Turn};
+use crate::wait::poll_schedule::{Known, POLL_UNTOLD, PollSchedule, REPOLL, Turn};
 use crate::wait::queue::{Entry, Queue};
 use crate::wait::turns::{Contenders, Message, Then, Turns};
 pub(crate) use handed::{Handed, Time};
@@ -32,7 +32,7 @@ pub(crate) struct WaitQueue {
     /// Number of waiters that have joined so far.
     joined: u64,
     /// Poll schedule of the head, passed on from head to head. Its subscription is kept while there are waiters, and a little longer.
-    questions: Questions,
+    questions: PollSchedule,
     /// Next poll after our own release. A reply to a request from before the release must not postpone it.
     look_at: Option<Instant>,
     /// The watchdog drops the subscription if no waiter joins soon.
@@ -47,14 +47,14 @@ pub(crate) struct WaitQueue {
     /// Last hand-over within this process.
     handed: Option<Handed>,
     /// The current head was not woken when it became head, because the lock was being handed over.
-    head_is_untold: bool,
+    head_is_unnotified: bool,
     /// The watchdog checks from time to time for unclaimed hand-overs.
     looked_after: bool,
     /// Smallest permit count known to be unavailable. Waiters that want fewer permits may succeed.
     refused: u32,
     turns: Turns,
     /// The lock was left free without a message, and no waiter of this process wants the lock any more.
-    is_untold: bool,
+    is_unannounced: bool,
     herd: Herd,
 }
 
@@ -87,7 +87,7 @@ impl WaitQueue {
     }
 
     /// Discards old messages before a caller outside the queue sends a request. They are older than the reply, so they carry no news.
-    pub(crate) fn about_to_ask(&mut self) {
+    pub(crate) fn discard_old_messages(&mut self) {
         if let Some(subscription) = self.questions.subscription.as_mut().filter(|_| self.queue.is_empty()) {
             subscription.take_changed();
         }
@@ -99,7 +99,7 @@ impl WaitQueue {
         self.questions.poll_now |= self.is_head(ticket) && self.questions.subscription.is_some();
     }
 
-    /// See [`Questions::listen`].
+    /// See [`PollSchedule::listen`].
     pub(crate) fn listen(&mut self, subscribe: impl FnOnce() -> Subscription) {
         self.questions.listen(subscribe);
     }
@@ -164,7 +164,7 @@ impl WaitQueue {
         if !is_head || asked_for {
             return Turn::Wait(None);
         }
-        self.head_is_untold = false;
+        self.head_is_unnotified = false;
         if self.turns.is_unanswered() && !self.questions.is_due(now) {
             // Messages that arrive now announce our own release, so they carry no news.
             return Turn::Wait(self.questions.poll_at);
@@ -217,7 +217,7 @@ impl WaitQueue {
     }
 
     /// Sets how the waiter with this ticket polls.
-    pub(crate) fn asks_in(&mut self, ticket: u64, manner: Manner) {
+    pub(crate) fn set_manner(&mut self, ticket: u64, manner: Manner) {
         if let Some(waiter) = self.queue.get_mut(ticket) {
             waiter.manner = manner;
         }
@@ -265,9 +265,9 @@ impl WaitQueue {
     }
 
     /// Makes the waiter with this ticket poll at its next turn, head or not.
-    pub(crate) fn let_ask(&mut self, ticket: u64) {
+    pub(crate) fn allow_poll(&mut self, ticket: u64) {
         if let Some(waiter) = self.queue.get_mut(ticket) {
-            waiter.may_ask = true;
+            waiter.may_poll = true;
         }
     }
 
@@ -286,7 +286,7 @@ impl WaitQueue {
         self.queue.leave(ticket);
         self.questions.answered();
         self.questions.poll_at = Some(now + REPOLL);
-        self.head_is_untold = true;
+        self.head_is_unnotified = true;
     }
 
     /// Returns true if a hold was handed over to the waiter with this ticket.
@@ -295,7 +295,7 @@ impl WaitQueue {
     }
 
     /// Takes back the hold that was handed over to a waiter, if that waiter leaves without accepting the hold.
-    pub(crate) fn untaken(&mut self, ticket: u64) -> Option<u32> {
+    pub(crate) fn unclaimed(&mut self, ticket: u64) -> Option<u32> {
         self.queue.get_mut(ticket)?.handed.take()
     }
 
@@ -304,29 +304,29 @@ impl WaitQueue {
         !std::mem::replace(&mut self.looked_after, true)
     }
 
-    /// Takes back a hold that was handed over and not accepted within [`UNTAKEN`]. Its waiter may not be polled soon, so the waiter is not
+    /// Takes back a hold that was handed over and not accepted within [`UNCLAIMED`]. Its waiter may not be polled soon, so the waiter is not
     /// offered a hold again.
     ///
     /// Returns that hold, the head's waker, and true if the watchdog must check again. The head may have to poll by itself from now on.
     pub(crate) fn look_after(&mut self, now: Instant) -> (Option<u32>, Option<Waker>, bool) {
         let last = self.handed.and_then(|handed| handed.to);
-        let is_old = last.is_none_or(|(_, at)| now.saturating_duration_since(at) >= UNTAKEN);
+        let is_old = last.is_none_or(|(_, at)| now.saturating_duration_since(at) >= UNCLAIMED);
         let waiter = last.filter(|_| is_old).and_then(|(ticket, _)| self.queue.get_mut(ticket));
-        let untaken = waiter.and_then(|waiter| {
+        let unclaimed = waiter.and_then(|waiter| {
             waiter.takes_over = false;
             waiter.handed.take()
         });
         self.looked_after = !is_old;
         // No waiter polls while the lock is handed over, so there may be no subscription. Without one only a poll finds the lock free.
-        self.questions.poll_now |= is_old && untaken.is_none() && self.questions.subscription.is_none();
-        (untaken, self.head_to_wake(), !is_old)
+        self.questions.poll_now |= is_old && unclaimed.is_none() && self.questions.subscription.is_none();
+        (unclaimed, self.head_to_wake(), !is_old)
     }
 
     /// Records that this process releases the lock although there are waiters. `out_of_time` is true if the release only lets other
-    /// processes have the lock. The head then waits until [`released`](Self::released) reports the contenders. Returns the head's waker if
+    /// processes have the lock. The head then waits until [`recent_releases`](Self::released) reports the contenders. Returns the head's waker if
     /// the head has to take its next step.
     pub(crate) fn give_back(&mut self, out_of_time: bool, now: Instant) -> Option<Waker> {
-        if !out_of_time && !self.head_is_untold && self.questions.subscription.is_some() {
+        if !out_of_time && !self.head_is_unnotified && self.questions.subscription.is_some() {
             return None;
         }
         if let Some(news) = self.questions.subscription.as_mut().filter(|_| out_of_time) {
@@ -389,7 +389,7 @@ impl WaitQueue {
             if lease.is_some() {
                 self.turns.end();
             } else {
-                self.is_untold |= self.turns.give_up_lock();
+                self.is_unannounced |= self.turns.give_up_lock();
             }
             self.look_at = None;
         }
@@ -423,7 +423,7 @@ impl WaitQueue {
     fn next_may_fare_better_than(&mut self, manner: Manner) -> bool {
         let refused = self.refused;
         let fares_better =
-            |waiter: &Waiter| waiter.wants < refused || waiter.manner.fares_better_than(manner);
+            |waiter: &Waiter| waiter.wants < refused || waiter.manner.could_succeed_after(manner);
         self.queue.head().is_some_and(|head| fares_better(&head.waiter))
     }
 
@@ -458,7 +458,7 @@ impl WaitQueue {
             for Entry { waker, waiter, .. } in self.queue.entries() {
                 let Some(left) = room.checked_sub(waiter.wants) else { break };
                 room = left;
-                waiter.may_ask = true;
+                waiter.may_poll = true;
                 let_in.extend(waker.take());
             }
         }
@@ -505,7 +505,7 @@ impl WaitQueue {
     }
 
     /// Marks that the head polls whether shared access is possible. Waiters that join from now on have not been refused yet.
-    pub(crate) fn head_asks(&mut self) {
+    pub(crate) fn head_polls(&mut self) {
         self.open_since.get_or_insert(self.joined);
     }
 
@@ -524,8 +524,8 @@ impl WaitQueue {
     }
 
     /// Returns true, once, if other listeners are to be notified that the lock is free.
-    pub(crate) fn take_untold(&mut self) -> bool {
-        std::mem::take(&mut self.is_untold)
+    pub(crate) fn take_unannounced(&mut self) -> bool {
+        std::mem::take(&mut self.is_unannounced)
     }
 
     /// Returns true if the server refuses the subscription.
@@ -595,7 +595,7 @@ impl WaitQueue {
 }
 
 /// Time within which a waiter has to accept a hand-over. It is much longer than any delay of a task that its runtime polls.
-pub(crate) const UNTAKEN: Duration = Duration::from_millis(100);
+pub(crate) const UNCLAIMED: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests;

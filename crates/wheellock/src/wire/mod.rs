@@ -35,7 +35,7 @@ pub(crate) struct Refusal {
     /// The release of this holder sends no message.
     pub(crate) is_silent: bool,
     /// An earlier request of this caller has had no reply, and the server may still execute it.
-    pub(crate) may_come_late: bool,
+    pub(crate) may_arrive_late: bool,
     /// Number of listeners to the lock's releases, if the script has counted them.
     pub(crate) listeners: Option<u32>,
     /// Time between the request and this reply.
@@ -47,7 +47,7 @@ impl Refusal {
     pub(crate) const UNBOUNDED: Self = Self {
         lease_left: None,
         is_silent: false,
-        may_come_late: false,
+        may_arrive_late: false,
         listeners: None,
         trip: Duration::ZERO,
     };
@@ -119,7 +119,7 @@ impl Precedence {
     pub(crate) const NONE: Self = Self(0);
 
     /// Precedence of a reader that yields to writers.
-    pub(crate) const HEEDS_WRITERS: Self = Self(1);
+    pub(crate) const YIELDS_TO_WRITERS: Self = Self(1);
 
     /// Precedence of a waiter for a fair lock.
     pub(crate) const STANDS_IN_THE_QUEUE: Self = Self(1);
@@ -577,7 +577,7 @@ pub(crate) fn token(key: &str) -> Command<'_> {
     Command::new("GET").arg(key)
 }
 
-/// Reads the reply to [`token`]. The outer `None` marks an impossible reply.
+/// Reads the reply to [`request_tag`]. The outer `None` marks an impossible reply.
 pub(crate) fn read_token(reply: &Value) -> Option<Option<u64>> {
     if reply.is_null() { Some(None) } else { reply.as_str()?.parse().ok().map(Some) }
 }

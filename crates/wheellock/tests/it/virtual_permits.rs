@@ -139,9 +139,9 @@ enum Event {
     CompanionComes,
 }
 
-/// Wish of another task of this process.
+/// Demand of another task of this process.
 #[derive(Clone, Copy, Debug)]
-enum Wish {
+enum Demand {
     Counted(u32),
     Leased,
     Latch,
@@ -192,7 +192,7 @@ struct World {
     server: Server,
     setting: Setting,
     events: VecDeque<Event>,
-    wish: Wish,
+    wish: Demand,
     /// Permits that outlive the dropped operation.
     kept: Vec<Have>,
     companion: Option<JoinHandle<Result<(), Error>>>,
@@ -227,7 +227,7 @@ impl World {
             server,
             setting: Setting::default(),
             events: VecDeque::new(),
-            wish: Wish::Latch,
+            wish: Demand::Latch,
             kept: Vec::new(),
             companion: None,
             believed: Rc::default(),
@@ -272,12 +272,12 @@ impl World {
                 Box::pin(async move { taken(pool.acquire(3).await?) })
             }
             TakeAhead => {
-                self.wish = Wish::Counted(2);
+                self.wish = Demand::Counted(2);
                 self.events.extend([Event::CompanionComes, Event::StrangerAdds]);
                 Box::pin(async move { taken(pool.acquire(3).await?) })
             }
             TakeBehind => {
-                self.wish = Wish::Counted(4);
+                self.wish = Demand::Counted(4);
                 self.happen(Event::CompanionComes);
                 self.settle().await;
                 self.events.push_back(Event::StrangerAdds);
@@ -371,7 +371,7 @@ impl World {
         let mut totals = [ALL, ALL];
         let job: Job = match operation {
             Lease | LeaseContended | LeaseAhead => {
-                self.wish = Wish::Leased;
+                self.wish = Demand::Leased;
                 let events = [Event::CompanionComes, Event::StrangerAdds];
                 self.events.extend(&events[usize::from(operation != LeaseAhead)..]);
                 if operation == Lease {
@@ -519,14 +519,14 @@ impl World {
                 let (locks, wish) = (self.locks.clone(), self.wish);
                 self.companion = Some(tokio::spawn(async move {
                     match wish {
-                        Wish::Counted(permits) => {
+                        Demand::Counted(permits) => {
                             let permits = locks.semaphore(NAME).acquire(permits).await?;
                             permits.release().await.map(drop)
                         }
-                        Wish::Leased => {
+                        Demand::Leased => {
                             locks.permit_semaphore(NAME).acquire().await?.release().await.map(drop)
                         }
-                        Wish::Latch => locks.count_down_latch(NAME).wait().await,
+                        Demand::Latch => locks.count_down_latch(NAME).wait().await,
                     }
                 }));
             }

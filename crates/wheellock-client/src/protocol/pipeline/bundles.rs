@@ -134,7 +134,7 @@ impl Bundles {
 
     /// Disables the native commands of a part on this connection, because the server refused them. Each further
     /// attempt would add a line to the server's log of refusals.
-    pub(super) fn forgo_native(&mut self, part: PartId) {
+    pub(super) fn disable_native(&mut self, part: PartId) {
         if let Some(known) = self.known.iter_mut().find(|known| known.id.part == part.part) {
             known.native = None;
             self.see_natives();

@@ -29,7 +29,7 @@ impl Pipeline {
     fn on_reply(&mut self, value: Value, now: Instant, wakers: &mut Vec<Waker>) -> Result<(), Desync> {
         const UNASKED: Desync = Desync("a reply came that nothing asked for");
         // Check the nonce before delivering the value: no caller may receive a PING's reply.
-        if let Some(nonce) = self.asked_back
+        if let Some(nonce) = self.ping_nonce
             && !self.front_is(What::Ping(nonce))
             && is_number(&value, nonce)
         {
@@ -110,7 +110,7 @@ impl Pipeline {
                 if !is_number(&value, nonce) && !value.is_error() {
                     return Err(Desync("PING was answered with something else: replies have been shifted"));
                 }
-                self.asked_back = self.entries.iter().find_map(|entry| match entry.what {
+                self.ping_nonce = self.entries.iter().find_map(|entry| match entry.what {
                     What::Ping(next) => Some(next),
                     _ => None,
                 });

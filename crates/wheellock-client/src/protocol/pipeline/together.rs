@@ -136,7 +136,7 @@ impl Pipeline {
             Some(text) => {
                 self.heard_error(text);
                 if is_of_the_command(text) {
-                    self.bundles.forgo_native(part);
+                    self.bundles.disable_native(part);
                 }
                 None
             }

@@ -33,7 +33,7 @@ impl Cluster {
         let answer = if is_alone {
             self.ask_at_once(&whom, &mut failures).await
         } else {
-            self.ask_in_turn(&whom, &mut failures).await
+            self.poll_until_granted(&whom, &mut failures).await
         };
         if let Some((address, view)) = answer {
             let mut survey = self.survey();
@@ -50,7 +50,7 @@ impl Cluster {
     }
 
     /// Queries one node after the other.
-    async fn ask_in_turn<'a>(
+    async fn poll_until_granted<'a>(
         &self,
         whom: &'a [Address],
         failures: &mut Failures,

@@ -146,7 +146,7 @@ pub(super) async fn look(lock: &Lock) -> Result<(Option<Leader>, Option<Duration
     let ask = |learnt: &Retry, start, waker: &Waker| {
         context.client.start_eval(&LOOK, wire::KEYS, &params, learnt, start, waker)
     };
-    let operation = || format!("ask for the leader of {}", name.titled());
+    let operation = || format!("ask for the leader of {}", name.display_name());
     let reply = retry(context, ask, None).await.result;
     let reply = reply.map_err(|source| Error::of_lock(name.text(), operation(), source))?;
     let Some(seen) = wire::read_leader(&reply) else {

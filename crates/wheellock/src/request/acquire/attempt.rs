@@ -108,7 +108,7 @@ impl<'a> Request<'a> {
         let heeds = |sides: &Sides| sides.fairness == Fairness::WritersFirst && self.name.kind().is_shared();
         Manner {
             pauses: self.backoff.is_some(),
-            heeds_writers: self.sides.is_some_and(heeds),
+            yields_to_writers: self.sides.is_some_and(heeds),
             owner: self.presented.then_some(self.owner),
         }
     }
@@ -127,14 +127,15 @@ impl<'a> Request<'a> {
     /// Makes the next waiter of this owner poll at once, because the owner has the lock now. If the owner writes, its
     /// next waiting reader polls, too. The attempts of one owner follow one after the other, so one waiter is enough. A
     /// lock that is granted only once wakes no waiter.
-    pub(super) fn let_owner_ask(&self) {
+    pub(super) fn allow_owner_poll(&self) {
         if self.name.kind().holders == Holders::Single {
             return;
         }
         let readers = self.sides.filter(|_| !self.name.kind().is_shared()).map(|sides| &sides.other);
         for name in std::iter::once(self.name).chain(readers).filter(|_| self.presented) {
             if name.is_waited_for() {
-                let woken = name.wait_queue().as_mut().and_then(|waiters| waiters.let_owner_ask(self.owner));
+                let woken =
+                    name.wait_queue().as_mut().and_then(|waiters| waiters.allow_owner_poll(self.owner));
                 woken.into_iter().for_each(Waker::wake);
             }
         }
@@ -193,7 +194,7 @@ impl<'a> Request<'a> {
     /// Takes back a request that may still be executed, so that it has no effect.
     pub(super) fn withdraw(&self) {
         let Self { context, name, owner, presented, .. } = *self;
-        if name.kind().remembers_releases() {
+        if name.kind().has_release_record() {
             context.transact(|holds, now, effects| {
                 effects.request_all(holds.withdraw(name, owner, presented, now));
             });
@@ -203,7 +204,7 @@ impl<'a> Request<'a> {
     pub(super) fn precedence(&self, wait: Wait) -> Precedence {
         match self.sides {
             Some(Sides { fairness: Fairness::WritersFirst, .. }) if self.name.kind().is_shared() => {
-                Precedence::HEEDS_WRITERS
+                Precedence::YIELDS_TO_WRITERS
             }
             Some(Sides { fairness: Fairness::WritersFirst, .. }) => {
                 let now = self.context.client.config().timer.now();
@@ -266,11 +267,11 @@ impl<'a> Request<'a> {
     /// Sends one request from outside the wait queue.
     pub(super) async fn ask(&self, deadline: Option<Instant>) -> Result<Answer, Error> {
         self.check_upgrade()?;
-        self.name.about_to_ask(false);
+        self.name.discard_old_messages(false);
         let precedence = self.precedence(Wait::NO);
         let answer = self.attempt(precedence, deadline, RefusedWrite::Ends, false).await?;
         match answer {
-            Answer::Granted(..) => self.let_owner_ask(),
+            Answer::Granted(..) => self.allow_owner_poll(),
             Answer::Held(_) => self.context.refused_unlistening(self.name),
         }
         Ok(answer)
@@ -278,8 +279,8 @@ impl<'a> Request<'a> {
 
     /// Sends one request to the server. If the reply is lost, sends the same request again. `polls` is true for a
     /// waiter.
-    pub(super) async fn attempt<'r>(
-        &'r self,
+    pub(super) async fn attempt(
+        &self,
         precedence: Precedence,
         deadline: Option<Instant>,
         refused_write: RefusedWrite,
@@ -359,14 +360,14 @@ impl<'a> Request<'a> {
                 }
                 let guard = attempt.granted(terms, reply)?;
                 if ambiguous {
-                    guard.may_come_late();
+                    guard.may_arrive_late();
                 }
                 Ok(Answer::Granted(guard.with_token(token), room))
             }
             Some(Err(refusal)) => {
-                attempt.taken_by_other();
+                attempt.refused_by_other();
                 let trip = context.clock.now().saturating_duration_since(sent);
-                Ok(Answer::Held(Refusal { may_come_late: ambiguous, trip, ..refusal }))
+                Ok(Answer::Held(Refusal { may_arrive_late: ambiguous, trip, ..refusal }))
             }
             None => Err(context.unexpected(name, self.operation(), &reply)),
         }
@@ -395,7 +396,7 @@ impl<'a> Request<'a> {
     }
 
     pub(super) fn operation(&self) -> String {
-        format!("{} {}", self.name.kind().verb, self.name.titled())
+        format!("{} {}", self.name.kind().verb, self.name.display_name())
     }
 
     /// Returns the operation for error messages about several locks, of which this is the first.
@@ -497,10 +498,10 @@ impl Attempt<'_, '_> {
         }
     }
 
-    pub(super) fn taken_by_other(&mut self) {
+    pub(super) fn refused_by_other(&mut self) {
         for hold in self.take() {
             self.request.context.transact(|holds, now, effects| {
-                holds.taken_by_other(hold, now, effects);
+                holds.refused_by_other(hold, now, effects);
                 let request = holds.refused(hold, self.request.share.count, effects);
                 effects.request_all(request);
             });

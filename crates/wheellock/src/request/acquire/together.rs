@@ -103,7 +103,7 @@ impl<'r, 'a> Batch<'r, 'a> {
     async fn begin(asked: &'r [Request<'a>], deadline: Option<Instant>) -> Result<Self, Error> {
         let mut batch = Self { attempts: Vec::new(), counts: Vec::new(), until: deadline };
         for one in asked {
-            one.name.about_to_ask(false);
+            one.name.discard_old_messages(false);
             match one.begin(batch.until).await {
                 Ok(Begun { attempt, count, answer_by, .. }) => {
                     batch.attempts.push(attempt);
@@ -149,7 +149,7 @@ impl Settled<'_, '_> {
                 Err(Error::not_replicated(first.name.text(), server, shortfall))
             }
             _ => {
-                self.asked.iter().for_each(Request::let_owner_ask);
+                self.asked.iter().for_each(Request::allow_owner_poll);
                 Ok(guards)
             }
         }
@@ -166,7 +166,7 @@ impl Settled<'_, '_> {
     fn refused(&self, attempts: &mut [Attempt<'_, '_>], place: usize) {
         for (at, attempt) in attempts.iter_mut().enumerate() {
             if at == place {
-                attempt.taken_by_other();
+                attempt.refused_by_other();
                 if let Some(one) = self.asked.get(place) {
                     one.context.refused_unlistening(attempt.name());
                 }

@@ -20,7 +20,7 @@ use crate::request::context::Context;
 use crate::request::guard::Guard;
 use crate::request::hand_over::{self, HANDED};
 use crate::wait::name::Name;
-use crate::wait::questions::{Known, POLL_UNTOLD, Questions, REPOLL, Turn};
+use crate::wait::poll_schedule::{Known, POLL_UNTOLD, PollSchedule, REPOLL, Turn};
 use crate::wait::wait_queue::WaitQueue;
 use crate::wire::{self, Refusal};
 
@@ -30,14 +30,14 @@ pub(super) struct Waiter<'a> {
     ticket: u64,
     /// Poll schedule of a waiter that polls for itself. In the name's queue such a waiter only learns of events that
     /// stop all waiters.
-    own: Option<Box<Questions>>,
+    own: Option<Box<PollSchedule>>,
     since: BootInstant,
     /// The last request was sent because a release was announced.
     heard: bool,
     /// The server has replied to this waiter that the lock is held.
-    told_held: bool,
+    seen_held: bool,
     /// A request without a reply may still be executed.
-    may_come_late: bool,
+    may_arrive_late: bool,
     /// The waiter has polled because its wait ended while the process was paused.
     asked_after_pause: bool,
     /// The wait ended with a grant, which leaves this number of permits free.
@@ -59,7 +59,7 @@ impl<'a> Waiter<'a> {
         let ticket = name.waiters(|waiters| {
             name.set_waited_for(true);
             let ticket = join(waiters, request.count());
-            waiters.asks_in(ticket, manner);
+            waiters.set_manner(ticket, manner);
             if takes_over {
                 waiters.takes_over(ticket);
             }
@@ -73,8 +73,8 @@ impl<'a> Waiter<'a> {
             own,
             since: context.clock.now(),
             heard: false,
-            told_held: false,
-            may_come_late: false,
+            seen_held: false,
+            may_arrive_late: false,
             asked_after_pause: false,
             granted: None,
             took_over: false,
@@ -154,7 +154,7 @@ impl<'a> Waiter<'a> {
         // The connection broke after this waiter's request, so the server may grant it late. The head's polls are
         // another owner's and do not find that grant. So this waiter polls after a while. A waiter that polls for
         // itself polls from time to time anyway.
-        let asks_at = (self.may_come_late && self.own.is_none()).then(|| timer.now() + REPOLL);
+        let asks_at = (self.may_arrive_late && self.own.is_none()).then(|| timer.now() + REPOLL);
         std::future::poll_fn(|cx| {
             loop {
                 let (now, deadline) = (timer.now(), wait.deadline());
@@ -168,7 +168,7 @@ impl<'a> Waiter<'a> {
                 }
                 let (mut turn, joined, is_freed) = self.waiters(|waiters, ticket| {
                     // Read under the queue's lock. A caller outside the queue takes that lock to end its poll.
-                    let asked_for = self.own.is_some() || self.request.name.is_asked_for();
+                    let asked_for = self.own.is_some() || self.request.name.is_polled();
                     (waiters.turn(ticket, asked_for, now, cx), waiters.joined(), waiters.take_news())
                 });
                 if is_freed {
@@ -182,7 +182,7 @@ impl<'a> Waiter<'a> {
                     Turn::Ask { heard, since } => {
                         (self.heard, self.asked) = (heard, joined);
                         if self.request.name.kind().is_shared() {
-                            self.waiters(|waiters, _| waiters.head_asks());
+                            self.waiters(|waiters, _| waiters.head_polls());
                         }
                         if heard {
                             // Only a holder that releases sends messages: a lock that this process holds was freed by force.
@@ -204,7 +204,7 @@ impl<'a> Waiter<'a> {
                         return Poll::Ready(Err(self.request.name.shut_down(Outcome::NotSent)));
                     }
                     Turn::Wait(_) if asks_at.is_some_and(|at| now >= at) => {
-                        self.waiters(|waiters, ticket| waiters.let_ask(ticket));
+                        self.waiters(|waiters, ticket| waiters.allow_poll(ticket));
                         continue;
                     }
                     Turn::Wait(until) => until.into_iter().chain(deadline).chain(asks_at).min(),
@@ -223,8 +223,8 @@ impl<'a> Waiter<'a> {
     /// time, so an unanswered request proves nothing. Returns the deadline of the reply.
     fn ask_after_pause(&mut self, now: Instant, deadline: Option<Instant>) -> Option<AnswerBy> {
         let late = now.saturating_duration_since(deadline?);
-        let may_ask = late >= PAUSE && !self.request.context.client.config().timer.is_manual();
-        if !may_ask || std::mem::replace(&mut self.asked_after_pause, true) {
+        let may_poll = late >= PAUSE && !self.request.context.client.config().timer.is_manual();
+        if !may_poll || std::mem::replace(&mut self.asked_after_pause, true) {
             return None;
         }
         Some(AnswerBy::EndOfWait(now + self.least_patience()))
@@ -269,11 +269,11 @@ impl<'a> Waiter<'a> {
     }
 
     fn knows_held(&self) -> bool {
-        self.told_held || !matches!(self.known(), Known::Nothing)
+        self.seen_held || !matches!(self.known(), Known::Nothing)
     }
 
-    pub(super) fn told_held(&self) -> bool {
-        self.told_held
+    pub(super) fn seen_held(&self) -> bool {
+        self.seen_held
     }
 
     pub(super) fn is_head(&self) -> bool {
@@ -288,7 +288,7 @@ impl<'a> Waiter<'a> {
         let unanswered_since = match self.known() {
             Known::Trouble(error) => return Err(error),
             Known::Held { unanswered_since } => unanswered_since,
-            Known::Nothing if self.told_held => None,
+            Known::Nothing if self.seen_held => None,
             Known::Nothing => {
                 let by = self.first_answer_by(deadline);
                 return if by.is_over(self.request.context) { Err(self.timed_out()) } else { Ok(Some(by)) };
@@ -326,25 +326,25 @@ impl<'a> Waiter<'a> {
     }
 
     /// Makes this waiter poll at its next turn, head or not, because its owner has the lock.
-    pub(super) fn may_ask(&self) {
-        self.waiters(WaitQueue::let_ask);
+    pub(super) fn may_poll(&self) {
+        self.waiters(WaitQueue::allow_poll);
     }
 
     /// Records a refusal of which later waiters do not know, because they did not see that this waiter polled.
-    pub(super) fn was_not_counted(&self) {
+    pub(super) fn joined_uncounted(&self) {
         if self.own.is_none() {
             self.waiters(WaitQueue::may_have_missed_a_message);
         }
     }
 
     /// Returns true if a request without a reply may still be executed.
-    pub(super) fn may_come_late(&self) -> bool {
-        self.may_come_late
+    pub(super) fn may_arrive_late(&self) -> bool {
+        self.may_arrive_late
     }
 
     pub(super) fn on_held(&mut self, refusal: Refusal) {
-        self.told_held = true;
-        self.may_come_late |= refusal.may_come_late;
+        self.seen_held = true;
+        self.may_arrive_late |= refusal.may_arrive_late;
         let now = self.request.context.client.config().timer.now();
         let unheard = refusal.is_silent.then(Backoff::default);
         let random = self.request.context.client.config().random;
@@ -465,16 +465,16 @@ impl Drop for Waiter<'_> {
         let Request { context, name, owner, presented, lease, .. } = *self.request;
         let now = context.client.config().timer.now();
         let in_vain = self.granted.is_none() && !self.open;
-        let asked_in_vain = self.told_held && name.kind().leaves_mark;
+        let asked_in_vain = self.seen_held && name.kind().queues_on_server;
         let asked_for_all = self.own.take().is_none();
         // This waiter may have been the next of its owner's waiters.
         let passes_on = in_vain && presented && self.request.is_reentrant();
         let mut wait_queue = name.wait_queue();
-        let (mut next, mut more, mut quiet, mut untaken) = (None, Vec::new(), false, None);
-        let mut is_untold = false;
+        let (mut next, mut more, mut quiet, mut unclaimed) = (None, Vec::new(), false, None);
+        let mut is_unannounced = false;
         let (mut has_left_its_place, mut no_longer_heard) = (true, None);
         if let Some(waiters) = &mut *wait_queue {
-            untaken = waiters.untaken(self.ticket);
+            unclaimed = waiters.unclaimed(self.ticket);
             match self.granted {
                 _ if self.took_over => waiters.leave_with_handed(self.ticket, now),
                 _ if self.open => next = waiters.leave_opened(self.ticket),
@@ -492,33 +492,33 @@ impl Drop for Waiter<'_> {
                 next = waiters.poll_now().or(next);
             }
             if passes_on {
-                more.extend(waiters.let_owner_ask(owner));
+                more.extend(waiters.allow_owner_poll(owner));
             }
             // The server knows of an owner, but not how many waiters the owner has.
             has_left_its_place = asked_for_all || !presented || !waiters.is_wanted_by(owner);
             name.set_waited_for(!waiters.is_empty());
             no_longer_heard = waiters.leave_the_crowd();
             quiet = waiters.begin_lingering();
-            is_untold = waiters.take_untold();
+            is_unannounced = waiters.take_unannounced();
         }
         name.drop_unused(&mut wait_queue);
         drop(wait_queue);
         drop(no_longer_heard);
         next.into_iter().chain(more).for_each(Waker::wake);
         context.waiting.leave(name);
-        if is_untold {
+        if is_unannounced {
             context.tell(name);
         }
-        if let Some(hold) = untaken {
+        if let Some(hold) = unclaimed {
             hand_over::end(context, name, hold, HANDED);
         }
         let asked_in_vain = asked_in_vain && has_left_its_place;
         if in_vain {
-            let may_come_late = self.may_come_late && name.kind().remembers_releases();
-            if !self.took_over || asked_in_vain || may_come_late {
+            let may_arrive_late = self.may_arrive_late && name.kind().has_release_record();
+            if !self.took_over || asked_in_vain || may_arrive_late {
                 context.transact(|holds, now, effects| {
                     holds.tallies.of(name.family()).waits_given_up += u64::from(!self.took_over);
-                    if asked_in_vain || may_come_late {
+                    if asked_in_vain || may_arrive_late {
                         effects.request_all(holds.withdraw(name, owner, presented, now));
                     }
                 });

@@ -126,7 +126,7 @@ impl Holds {
     }
 
     /// Marks a hold as lost because the server says that another owner holds its lock.
-    pub(crate) fn taken_by_other(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) {
+    pub(crate) fn refused_by_other(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) {
         if self.get(index).is_some_and(|hold| hold.state == State::Held) {
             self.lose(index, LostReason::NotOwner, now, effects);
         }
@@ -149,7 +149,7 @@ impl Holds {
         self.lose_if_expired(index, now, effects);
         let was_lost = self.get(index)?.is_lost();
         if was_lost || self.has_vanished(index, reply) {
-            index = self.part_from_the_lost(index, terms, now, effects)?;
+            index = self.split_lost(index, terms, now, effects)?;
         }
         let period = self.period();
         let hold = self.get_mut(index)?;
@@ -190,16 +190,16 @@ impl Holds {
         if is_doubtful {
             hold.renewing.verify_at(now);
         }
-        hold.look_again_if_others_may_shorten_it(now, period);
+        hold.plan_check_of_shared_lease(now, period);
         hold.state = State::Held;
         if hold.name.kind().may_be_joined() {
             hold.name.set_last_holder(index);
         }
         let family = hold.name.family();
         self.tallies.of(family).acquired(first_guard);
-        self.join_or_leave_the_beat(index, now);
+        self.update_cohort(index, now);
         self.schedule(index);
-        self.part_rivals(index, terms.sent, now, effects);
+        self.resolve_conflict(index, terms.sent, now, effects);
         let request = self.after_request(index, effects);
         Some(Granted::Held(index, request))
     }
@@ -207,7 +207,7 @@ impl Holds {
     /// Finds the rival of a granted hold, and marks one of the two as lost. A grant to one owner proves that another owner of the
     /// same lock in this process does not hold it. The hold that the server confirmed earlier is the lost one. The server is then
     /// asked to verify the remaining hold, because requests may overtake each other between the clock and the wire.
-    pub(super) fn part_rivals(
+    pub(super) fn resolve_conflict(
         &mut self,
         granted: HoldIndex,
         sent: BootInstant,
@@ -307,7 +307,7 @@ impl Holds {
 
     /// Marks the older guards' hold as lost, and returns a new hold for the new grant.
     #[cold]
-    pub(super) fn part_from_the_lost(
+    pub(super) fn split_lost(
         &mut self,
         index: HoldIndex,
         terms: Terms,
@@ -338,7 +338,7 @@ impl Holds {
     ) -> Option<Reconcile> {
         let mut index = index;
         if self.has_vanished(index, reply) {
-            index = self.part_from_the_lost(index, terms, now, effects)?;
+            index = self.split_lost(index, terms, now, effects)?;
         }
         let hold = self.holds.get_mut(index as usize)?;
         self.tallies.of(hold.name.family()).not_replicated += 1;
@@ -356,7 +356,7 @@ impl Holds {
     ) -> Option<Reconcile> {
         let hold = self.end_attempt(index, count)?;
         // The request may be executed after the release that takes it back.
-        hold.may_come_late();
+        hold.may_arrive_late();
         hold.expired_by = hold.expired_by.max(hold.lease.max(lease).expired_by(now));
         self.reconcile(index)
     }
@@ -372,9 +372,9 @@ impl Holds {
     }
 
     /// Records that an acquire request for this hold had no reply and was repeated.
-    pub(crate) fn may_come_late(&mut self, index: HoldIndex) {
+    pub(crate) fn may_arrive_late(&mut self, index: HoldIndex) {
         if let Some(hold) = self.get_mut(index) {
-            hold.may_come_late();
+            hold.may_arrive_late();
         }
     }
 

@@ -6,7 +6,7 @@
 use wheellock_client::Change;
 
 use super::concerns::Concerns;
-use super::released::{KEPT, Release};
+use super::recent_releases::{KEPT, Release};
 use super::{Due, Event, HoldIndex, Holds, State, presented_key};
 use crate::base::clock::BootInstant;
 use crate::base::lease::Lease;

@@ -71,7 +71,7 @@ pub(super) struct Rare {
     /// until there are several shares.
     ends: Vec<BootInstant>,
     /// True if an acquire request for this hold had no reply and may still arrive. It must then find that no share is wanted.
-    may_come_late: bool,
+    may_arrive_late: bool,
     /// Tasks with the hold's owner that wait for the request under way. Two requests at once could overtake each other, and this
     /// process would not know which count the server received last.
     pub(super) gate: Vec<Waker>,
@@ -105,7 +105,7 @@ impl Hold {
     pub(super) fn may_have_left_a_mark(&self) -> bool {
         let has_left = match self.state {
             // After a failover the server may know that this owner waits, and not know the grant.
-            State::Lost(LostReason::NotOwner) => self.name.kind().leaves_mark,
+            State::Lost(LostReason::NotOwner) => self.name.kind().queues_on_server,
             // The hash lives as long as its longest lease, so this owner's field may outlive its own lease.
             State::Lost(LostReason::Expired) => self.is_presented(),
             _ => false,
@@ -126,16 +126,16 @@ impl Hold {
         self.known_by == KnownBy::Others
     }
 
-    pub(super) fn may_come_late(&mut self) {
-        if self.name.kind().remembers_releases() {
-            self.rare.get_or_insert_default().may_come_late = true;
+    pub(super) fn may_arrive_late(&mut self) {
+        if self.name.kind().has_release_record() {
+            self.rare.get_or_insert_default().may_arrive_late = true;
         }
     }
 
     /// Returns true if a release that gave back a share must be followed by a release that finds none. The server remembers a
     /// release that finds none.
     pub(super) fn is_released_twice(&self) -> bool {
-        self.wanted() == 0 && self.rare.as_ref().is_some_and(|rare| rare.may_come_late)
+        self.wanted() == 0 && self.rare.as_ref().is_some_and(|rare| rare.may_arrive_late)
     }
 
     pub(super) fn wait_at_gate(&mut self, waker: &Waker) {
@@ -175,7 +175,7 @@ impl Hold {
     /// for all readers, as the watchdog of Redisson's readers does. A renewed hold repairs that at each renewal. A hold with a
     /// fixed lease is checked as often as it would be renewed, and at least once per watchdog period. The others' leases may be
     /// much shorter.
-    pub(super) fn look_again_if_others_may_shorten_it(&mut self, now: BootInstant, period: Duration) {
+    pub(super) fn plan_check_of_shared_lease(&mut self, now: BootInstant, period: Duration) {
         let may_be_shortened = self.name.kind().may_be_shortened();
         if may_be_shortened && !self.renewing.is_wanted() && self.renewing.planned().is_none() {
             self.renewing.verify_at(now + self.lease.renew_after().min(period));
@@ -184,7 +184,7 @@ impl Hold {
 
     /// Schedules a renewal at once if the next beat may come after the end of the lease. That happens after a slow reply. A hold
     /// that is renewed at beats has no alarm of its own.
-    pub(super) fn ask_again_if_its_turn_comes_late(&mut self, now: BootInstant, period: Duration) {
+    pub(super) fn plan_early_renewal(&mut self, now: BootInstant, period: Duration) {
         if self.is_kept_alive() && self.renewing.planned().is_none() && self.lost_at() <= now + period {
             self.renewing.plan(now);
         }
@@ -210,7 +210,7 @@ impl Hold {
     pub(super) fn counts_one_until(&mut self, end: BootInstant) {
         if let Some(rare) = self.rare.as_mut().filter(|rare| !rare.ends.is_empty()) {
             rare.ends.push(end);
-            self.believe_in_what_is_counted();
+            self.apply_counts();
         }
     }
 
@@ -219,10 +219,10 @@ impl Hold {
     pub(super) fn keeps(&mut self, count: u32) -> bool {
         let Some(rare) = self.rare.as_mut().filter(|rare| !rare.ends.is_empty()) else { return false };
         rare.ends.truncate(count as usize);
-        self.believe_in_what_is_counted()
+        self.apply_counts()
     }
 
-    fn believe_in_what_is_counted(&mut self) -> bool {
+    fn apply_counts(&mut self) -> bool {
         let longest = self.rare.as_ref().and_then(|rare| rare.ends.iter().max());
         let Some(end) = longest.copied().filter(|end| *end < self.valid_until) else { return false };
         self.valid_until = end;

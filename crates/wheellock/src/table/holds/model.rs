@@ -13,7 +13,7 @@ use std::task::Poll;
 
 use wheellock_client::Change;
 
-use super::released::KEPT;
+use super::recent_releases::KEPT;
 use super::*;
 use crate::base::server_clock::{Jump, Sample};
 use crate::kind;
@@ -46,7 +46,7 @@ struct World {
     guards: Vec<HoldIndex>,
     renewals: Vec<u32>,
     settles: Vec<Reconcile>,
-    /// Awaited releases, with their deadlines.
+    /// Releases that callers wait for, with their deadlines.
     views: Vec<(ViewIndex, BootInstant)>,
     /// Guards that wait for a renewal, as hold, wish and deadline.
     wishes: Vec<(HoldIndex, u64, BootInstant)>,
@@ -78,7 +78,7 @@ enum Event {
     /// A reader joins the hold of another reader.
     Join,
     /// The last guard waits for an extension.
-    Wish,
+    Ask,
     /// Time passes, and the watchdog does its due work.
     Tick,
     Renewed(Renewed),
@@ -108,7 +108,7 @@ const EVENTS: [Event; 26] = [
     Event::Leave,
     Event::HandOver,
     Event::Join,
-    Event::Wish,
+    Event::Ask,
     Event::Tick,
     Event::Renewed(Renewed::Extended),
     Event::Renewed(Renewed::NotOwner),
@@ -326,10 +326,10 @@ impl World {
                 assert!(self.guards.contains(&index) && hold.wanted() == 1, "the server knows of one");
                 self.guards.push(index);
             }
-            Event::Wish => {
+            Event::Ask => {
                 let Some(hold) = self.guards.last().copied() else { return ControlFlow::Break(()) };
                 let until = self.now + WAIT;
-                let wished = self.holds.wish(hold, Want::Extension, until, Waker::noop());
+                let wished = self.holds.wish(hold, Want::Renew, until, Waker::noop());
                 let Some((wish, renewal)) = wished else { return ControlFlow::Break(()) };
                 assert!(renewal.as_ref().is_none_or(|renewal| renewal.extend));
                 self.wishes.push((hold, wish, until));
@@ -525,7 +525,7 @@ impl World {
     fn pop_guard(&mut self) -> Option<HoldIndex> {
         let hold = self.guards.pop()?;
         for (index, wish, _) in self.wishes.extract_if(.., |(index, ..)| *index == hold) {
-            let _waker = self.holds.forget_wish(index, wish);
+            let _waker = self.holds.forget_renewal(index, wish);
         }
         Some(hold)
     }
@@ -637,8 +637,7 @@ fn a_jump_of_the_servers_clock_shortens_what_was_not_extended_since() {
     let (kept, fixed, extended) = (world.take(1, true), world.take(2, false), world.take(3, true));
     let hear = |world: &mut World, at: Duration, server: Duration| {
         world.now = start + at;
-        let (_, renewal) =
-            world.holds.wish(extended, Want::Extension, world.now + WAIT, Waker::noop()).unwrap();
+        let (_, renewal) = world.holds.wish(extended, Want::Renew, world.now + WAIT, Waker::noop()).unwrap();
         let script = world.holds.begin_renewal(vec![renewal.unwrap()], Some(0), world.now);
         let reply = RenewalReply { server, locks: vec![Renewed::Extended] };
         world.holds.end_renewal(script, Some(&reply), world.now, |_| 0, &mut Effects::default())

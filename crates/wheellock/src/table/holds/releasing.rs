@@ -2,7 +2,7 @@
 //!
 //! It does not know the wanted count, nor whether the hold may be released. The table of holds decides both.
 
-use super::awaited::Views;
+use super::pending_releases::Views;
 use crate::base::clock::BootInstant;
 
 /// Attempts and reconciling requests of one hold.

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use super::awaited::Failed;
+use super::pending_releases::Failed;
+use super::pending_renewals::{Fulfilled, Want};
 use super::renewing::Refused;
-use super::wishes::{Fulfilled, Want};
 use super::{Due, Effects, Event, Hold, HoldIndex, Holds, State, TICK_NANOS};
 use crate::base::clock::{BootInstant, nanos};
 use crate::base::durability::Shortfall;
@@ -157,8 +157,8 @@ impl Holds {
     fn start_renewal(&mut self, index: HoldIndex, wished: Option<Want>) -> Option<Renewal> {
         let hold = self.get_mut(index)?;
         hold.renewing.begin();
-        let extend = hold.renewing.is_wanted() || wished == Some(Want::Extension);
-        self.wishes.asked(index, if extend { Want::Extension } else { Want::Word });
+        let extend = hold.renewing.is_wanted() || wished == Some(Want::Renew);
+        self.wishes.asked(index, if extend { Want::Renew } else { Want::Check });
         self.schedule(index);
         self.renewal(index, extend)
     }
@@ -202,7 +202,7 @@ impl Holds {
     }
 
     /// Removes a wish that no guard waits for. Drop the returned waker outside the table's lock.
-    pub(crate) fn forget_wish(&mut self, index: HoldIndex, wish: u64) -> Option<Waker> {
+    pub(crate) fn forget_renewal(&mut self, index: HoldIndex, wish: u64) -> Option<Waker> {
         self.wishes.forget(index, wish)
     }
 
@@ -301,7 +301,7 @@ impl Holds {
             match reply.lock(place) {
                 Renewed::Extended => {
                     if self.hold_of(&renewal).is_some() {
-                        self.wishes.fulfilled(renewal.hold, Want::Word, |waker| effects.wake_one(waker));
+                        self.wishes.fulfilled(renewal.hold, Want::Check, |waker| effects.wake_one(waker));
                     }
                     extended.push(renewal);
                 }
@@ -343,8 +343,8 @@ impl Holds {
         if let Some(hold) = self.hold_of(renewal) {
             hold.renewing.end();
             let done = match how {
-                Renewed::Extended => Some(Want::Extension),
-                Renewed::StillHeld { .. } => Some(Want::Word),
+                Renewed::Extended => Some(Want::Renew),
+                Renewed::StillHeld { .. } => Some(Want::Check),
                 Renewed::NotOwner | Renewed::NotAcknowledged | Renewed::Failed => None,
             };
             if let Some(done) = done {
@@ -390,7 +390,7 @@ impl Holds {
             hold.renewing.refuse(refused);
             let pause = hold.pause_after_refusal(pause);
             if refused == Refused::Arrived && pause.is_zero() {
-                let want = if renewal.extend { Want::Extension } else { Want::Word };
+                let want = if renewal.extend { Want::Renew } else { Want::Check };
                 at_once.extend(self.start_renewal(renewal.hold, Some(want)));
             } else {
                 hold.renewing.plan(now + pause);
@@ -433,7 +433,7 @@ impl Holds {
         // The hold's guards may have reported the expiry already, before the watchdog could.
         if how != Renewed::NotOwner && hold.guards > 0 && now >= hold.valid_until {
             if renewal.extend {
-                self.fails_at_the_end(renewal.hold);
+                self.record_expiry(renewal.hold);
             }
             return self.lose(renewal.hold, LostReason::Expired, now, effects);
         }
@@ -448,17 +448,17 @@ impl Holds {
                     // The server may have executed the renewal before the jump.
                     hold.renewing.verify_at(now);
                 }
-                hold.ask_again_if_its_turn_comes_late(now, period);
+                hold.plan_early_renewal(now, period);
                 let family = hold.name.family();
                 let late = (now >= planned).then(|| now.saturating_duration_since(planned));
                 self.tallies.of(family).renewed(late);
-                effects.renewed_again(self.fails_no_more(renewal.hold, now));
+                effects.renewed_again(self.clear_failure(renewal.hold, now));
             }
             Renewed::StillHeld { left } => {
                 still_held(hold, left, sent, now);
-                hold.look_again_if_others_may_shorten_it(now, period);
-                hold.ask_again_if_its_turn_comes_late(now, period);
-                effects.renewed_again(self.fails_no_more(renewal.hold, now));
+                hold.plan_check_of_shared_lease(now, period);
+                hold.plan_early_renewal(now, period);
+                effects.renewed_again(self.clear_failure(renewal.hold, now));
             }
             // The release under way finds the same and reports the loss.
             Renewed::NotOwner if hold.guards == 0 && hold.releasing.is_under_way() => {}
@@ -528,7 +528,7 @@ impl Holds {
 
     /// Adds a hold to the watchdog's beats, or removes it. The watchdog keeps a hold alive while it is held and one of its guards
     /// wants that.
-    pub(super) fn join_or_leave_the_beat(&mut self, index: HoldIndex, now: BootInstant) {
+    pub(super) fn update_cohort(&mut self, index: HoldIndex, now: BootInstant) {
         let wished = !self.wishes.is_empty() && self.wishes.most(index).is_some();
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
         if !hold.is_kept_alive() {
@@ -539,7 +539,7 @@ impl Holds {
                 self.beats.leave(member);
             }
             // Discards the duration, because a release or a loss is not a recovery to report.
-            let _told_of_the_loss = self.fails_no_more(index, now);
+            let _told_of_the_loss = self.clear_failure(index, now);
         } else if !hold.renewing.is_member() {
             self.came(index, self.beat_at(now));
         }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::kind::{FENCED, REENTRANT};
-use crate::wait::questions::Turn;
+use crate::wait::poll_schedule::Turn;
 
 /// One caller outside the queue and two waiters check whether they may poll, and leave. The waiter that remains at the head may poll or is
 /// woken, in every order of their steps. Each step is one atomic access, or one critical section of the queue's lock.
@@ -32,7 +32,7 @@ fn a_waiter_is_never_left_asleep_behind_one_who_asked() {
         match (actor, at) {
             (0, 0) => {
                 let somebody_waits = world.tickets.iter().any(Option::is_some);
-                world.asks = name.begin_asking();
+                world.asks = name.begin_fast_poll();
                 assert_ne!(world.asks, somebody_waits);
             }
             (0, 1) if world.asks => world.looks = name.no_longer_asked_for(),
@@ -51,7 +51,7 @@ fn a_waiter_is_never_left_asleep_behind_one_who_asked() {
                 let waker = Waker::from(Arc::clone(&wakers[waiter]));
                 let mut cx = Context::from_waker(&waker);
                 let (ticket, now) = (world.tickets[waiter].unwrap(), Instant::now());
-                let turn = name.waiters(|waiters| waiters.turn(ticket, name.is_asked_for(), now, &mut cx));
+                let turn = name.waiters(|waiters| waiters.turn(ticket, name.is_polled(), now, &mut cx));
                 world.asleep[waiter] = matches!(turn, Turn::Wait(_));
             }
             (_, _) => {
@@ -83,7 +83,7 @@ fn a_waiter_is_never_left_asleep_behind_one_who_asked() {
         let (name, mut world) = (Name::new("n", &REENTRANT, false), World::default());
         let wakers: [Arc<Flag>; 2] = Default::default();
         order.iter().for_each(|actor| step(&mut world, &name, *actor, &wakers));
-        assert!(!name.is_asked_for());
+        assert!(!name.is_polled());
         let head = name.waiters(|waiters| {
             let is_head = |ticket: &Option<u64>| ticket.is_some_and(|ticket| waiters.is_head(ticket));
             world.tickets.iter().position(is_head)

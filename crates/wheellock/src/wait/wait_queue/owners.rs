@@ -8,10 +8,10 @@ use super::WaitQueue;
 
 impl WaitQueue {
     /// Makes the first waiter of this owner poll at once, because the owner has the lock now. Returns its waker.
-    pub(crate) fn let_owner_ask(&mut self, owner: u64) -> Option<Waker> {
+    pub(crate) fn allow_owner_poll(&mut self, owner: u64) -> Option<Waker> {
         let mut entries = self.queue.entries();
         let entry = entries.find(|entry| entry.waiter.manner.is_for(owner) && !entry.waiter.asks)?;
-        entry.waiter.may_ask = true;
+        entry.waiter.may_poll = true;
         entry.waker.take()
     }
 

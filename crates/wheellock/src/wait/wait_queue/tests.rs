@@ -138,7 +138,7 @@ fn the_head_takes_what_is_handed_over_and_the_next_one_is_left_asleep() {
     assert!(waiters.head_takes_over() && waiters.hand_over(7, handed(), now).is_some(), "it is woken");
     assert!(!waiters.head_takes_over(), "it has not come for the last one");
     assert!(matches!(turn(&mut waiters, first, now), Turn::Take(7)));
-    assert_eq!(waiters.untaken(first), None);
+    assert_eq!(waiters.unclaimed(first), None);
     waiters.leave_with_handed(first, now);
     assert!(waiters.head_takes_over(), "it sleeps, though it was never told that it is the head");
     assert!(waiters.give_back(false, now).is_some(), "now it is told, for nobody else looks");
@@ -155,10 +155,10 @@ fn a_head_that_does_not_listen_is_told_that_the_lock_is_given_back() {
         assert!(waiters.begin_looking_after() && matches!(turn(&mut waiters, first, now), Turn::Take(7)));
         waiters.leave_with_handed(first, now);
         assert!(!ask(&mut waiters, second, now), "the lock is handed over, to it perhaps");
-        let at = if waits_for_the_end { now + UNTAKEN } else { now };
+        let at = if waits_for_the_end { now + UNCLAIMED } else { now };
         if waits_for_the_end {
-            let (untaken, head, again) = waiters.look_after(at);
-            assert!(untaken.is_none() && head.is_some() && !again);
+            let (unclaimed, head, again) = waiters.look_after(at);
+            assert!(unclaimed.is_none() && head.is_some() && !again);
         } else {
             assert!(waiters.give_back(false, now).is_some());
         }
@@ -174,8 +174,8 @@ fn what_is_not_taken_in_time_is_taken_back() {
     let (mut waiters, [first, second]) = two_asleep(now);
     waiters.hand_over(7, handed(), now);
     assert!(waiters.begin_looking_after() && !waiters.begin_looking_after(), "one looks");
-    assert!(matches!(waiters.look_after(now + UNTAKEN / 2), (None, _, true)), "it may still come");
-    assert!(matches!(waiters.look_after(now + UNTAKEN), (Some(7), _, false)));
+    assert!(matches!(waiters.look_after(now + UNCLAIMED / 2), (None, _, true)), "it may still come");
+    assert!(matches!(waiters.look_after(now + UNCLAIMED), (Some(7), _, false)));
     assert!(!waiters.head_takes_over(), "it is not offered another one");
     assert!(matches!(turn(&mut waiters, first, now), Turn::Wait(_)), "it comes too late");
     waiters.leave(first, None, now);
@@ -188,7 +188,7 @@ fn a_waiter_that_leaves_says_what_it_has_not_taken() {
     let (mut waiters, [first, second]) = two_asleep(now);
     waiters.hand_over(7, handed(), now);
     assert!(waiters.is_handed(first) && !waiters.is_handed(second));
-    assert_eq!(waiters.untaken(first), Some(7));
+    assert_eq!(waiters.unclaimed(first), Some(7));
     waiters.leave(first, None, now);
     assert!(waiters.head_takes_over());
 }
@@ -257,7 +257,7 @@ fn a_reader_who_comes_when_the_writer_has_gone_is_not_told_that_it_is_there() {
     assert!(matches!(waiters.known(late, false), Known::Held { .. }), "it has waited for long enough");
     waiters.on_held(now, None);
     assert!(matches!(waiters.known(late, true), Known::Held { .. }));
-    waiters.head_asks();
+    waiters.head_polls();
     let later = waiters.join(1);
     assert!(matches!(waiters.known(late, true), Known::Held { .. }));
     assert!(matches!(waiters.known(later, true), Known::Nothing));
@@ -383,19 +383,19 @@ fn who_can_have_what_is_left_asks_when_the_one_who_wanted_more_gives_up() {
 #[test]
 fn who_asks_in_another_way_than_the_one_who_gave_up_asks_at_once() {
     let pauses = Manner { pauses: true, ..Manner::default() };
-    let heeds_writers = Manner { heeds_writers: true, ..Manner::default() };
-    for manner in [Manner::default(), pauses, heeds_writers] {
+    let yields_to_writers = Manner { yields_to_writers: true, ..Manner::default() };
+    for manner in [Manner::default(), pauses, yields_to_writers] {
         let (mut waiters, now) = (WaitQueue::default(), Instant::now());
         let [first, second, third] = [waiters.join(1), waiters.join(1), waiters.join(1)];
-        waiters.asks_in(first, manner);
-        waiters.asks_in(second, manner);
+        waiters.set_manner(first, manner);
+        waiters.set_manner(second, manner);
         assert!(ask(&mut waiters, first, now));
         waiters.on_held(now, None);
         assert!(!ask(&mut waiters, first, now));
         waiters.leave(first, None, now);
         assert!(!ask(&mut waiters, second, now), "it would hear the same");
         waiters.leave(second, None, now);
-        assert_eq!(ask(&mut waiters, third, now), manner.pauses || manner.heeds_writers);
+        assert_eq!(ask(&mut waiters, third, now), manner.pauses || manner.yields_to_writers);
     }
 }
 
@@ -553,7 +553,7 @@ fn failed_head_takes_no_hold() {
 fn allowed_follower_asks() {
     let now = Instant::now();
     let (mut waiters, [first, second]) = two_asleep(now);
-    waiters.let_ask(second);
+    waiters.allow_poll(second);
     assert!(ask(&mut waiters, second, now) && !ask(&mut waiters, first, now));
     waiters.leave(second, Some(REPOLL), now);
     assert!(!ask(&mut waiters, first, now), "a grant leaves no question");
@@ -562,13 +562,13 @@ fn allowed_follower_asks() {
 #[test]
 fn leaving_follower_passes_question_to_head() {
     let now = Instant::now();
-    for may_ask in [false, true] {
+    for may_poll in [false, true] {
         let (mut waiters, [first, second]) = two_asleep(now);
-        if may_ask {
-            waiters.let_ask(second);
+        if may_poll {
+            waiters.allow_poll(second);
         }
-        assert_eq!(waiters.leave(second, None, now).is_some(), may_ask);
-        assert_eq!(ask(&mut waiters, first, now), may_ask);
+        assert_eq!(waiters.leave(second, None, now).is_some(), may_poll);
+        assert_eq!(ask(&mut waiters, first, now), may_poll);
     }
 }
 
@@ -595,7 +595,7 @@ fn watchdog_ends_with_old_hand_over() {
     assert!(waiters.begin_looking_after());
     waiters.look_after(now);
     assert!(!waiters.begin_looking_after(), "the watchdog comes again anyway");
-    waiters.look_after(now + UNTAKEN);
+    waiters.look_after(now + UNCLAIMED);
     assert!(waiters.begin_looking_after(), "the watchdog does not come again");
 }
 
@@ -655,7 +655,11 @@ fn unwanted_silent_opening_is_told_once() {
             waiters.released(found(Some(2)), now);
         }
         tickets.iter().take(leaving).for_each(|ticket| _ = waiters.leave(*ticket, lease, start + OPEN_EVERY));
-        assert_eq!((waiters.take_untold(), waiters.take_untold()), (is_told, false), "{leaving} {lease:?}");
+        assert_eq!(
+            (waiters.take_unannounced(), waiters.take_unannounced()),
+            (is_told, false),
+            "{leaving} {lease:?}"
+        );
     }
 }
 

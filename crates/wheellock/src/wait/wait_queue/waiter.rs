@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 #[derive(Default)]
 pub(super) struct Waiter {
     /// Polls at once, head or not. Another waiter was let in that does not exclude it, or the waiter may have the lock without knowing.
-    pub(super) may_ask: bool,
+    pub(super) may_poll: bool,
     /// Number of broadcasts that this waiter has seen.
     pub(super) let_in: u32,
     /// Accepts a hold of this process as it is.
@@ -30,7 +30,7 @@ impl Waiter {
     /// number of broadcasts.
     pub(super) fn take_may_ask(&mut self, let_in: u32) -> bool {
         let with_all = std::mem::replace(&mut self.let_in, let_in) != let_in;
-        std::mem::take(&mut self.may_ask) || with_all
+        std::mem::take(&mut self.may_poll) || with_all
     }
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Manner {
     /// After pauses, without a subscription.
     pub(crate) pauses: bool,
     /// As a reader that yields to waiting writers.
-    pub(crate) heeds_writers: bool,
+    pub(crate) yields_to_writers: bool,
     /// For an owner that other callers can present, too.
     pub(crate) owner: Option<u64>,
 }
@@ -48,8 +48,8 @@ pub(crate) struct Manner {
 impl Manner {
     /// Returns true if a waiter of this manner may succeed where a waiter of the other manner was refused. Also returns true if only the
     /// first is subscribed.
-    pub(super) fn fares_better_than(self, other: Self) -> bool {
-        (other.pauses && !self.pauses) || (other.heeds_writers && !self.heeds_writers)
+    pub(super) fn could_succeed_after(self, other: Self) -> bool {
+        (other.pauses && !self.pauses) || (other.yields_to_writers && !self.yields_to_writers)
     }
 
     /// Returns true if the waiter polls for this owner.

@@ -79,7 +79,7 @@ fn half_lease_suffices_for_hand_over() {
 fn other_hold_wish_stops_nothing() {
     let (mut world, hold) = one_hold();
     let other = world.take(7, true);
-    world.holds.wish(other, Want::Extension, world.now + WAIT, Waker::noop()).unwrap();
+    world.holds.wish(other, Want::Renew, world.now + WAIT, Waker::noop()).unwrap();
     assert!(world.holds.join(&world.name, SHARE, world.now).is_some());
     assert!(world.holds.leave_to_others(hold, GUARD, world.now));
     assert!(hand_over(&mut world, hold, None).is_ok());
@@ -128,7 +128,7 @@ fn unfit_hold_passes_to_no_guard() {
     assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit));
     // A renewal is under way.
     let (mut world, hold) = one_hold();
-    world.holds.wish(hold, Want::Extension, world.now + WAIT, Waker::noop()).unwrap();
+    world.holds.wish(hold, Want::Renew, world.now + WAIT, Waker::noop()).unwrap();
     assert_eq!(world.holds.join(&world.name, SHARE, world.now), None);
     assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit));
     // A share that the watchdog does not keep.

@@ -143,7 +143,7 @@ fn a_shutdown_waits_for_no_release_of_a_lock_that_is_lost() {
     assert!(world.holds.release(hold, GUARD, world.now).is_none(), "it follows");
     world.holds.reconcile_failed(request.hold, world.now, &mut Effects::default());
     let (_, renewal) =
-        world.holds.wish(hold, Want::Extension, world.now + WAIT, Waker::noop()).expect("it is held");
+        world.holds.wish(hold, Want::Renew, world.now + WAIT, Waker::noop()).expect("it is held");
     let script = world.holds.begin_renewal(vec![renewal.expect("nothing is under way")], None, world.now);
     world.answer(script, &[0]);
     assert_eq!(world.holds.lost(hold), Some(LostReason::NotOwner));

@@ -86,7 +86,7 @@ fn what_is_extended_by_hand_follows_a_verification_under_way() {
     world.now = world.now + LEASE / 10;
     // The wish waits for the reply to a request of its own.
     let until = world.now + WAIT;
-    let (wish, at_once) = world.holds.wish(hold, Want::Extension, until, Waker::noop()).unwrap();
+    let (wish, at_once) = world.holds.wish(hold, Want::Renew, until, Waker::noop()).unwrap();
     assert!(at_once.is_none());
     world.answer(script, &[100]);
     assert!(world.holds.fulfilled(hold, wish, Waker::noop()).is_none());
@@ -253,7 +253,7 @@ fn a_renewal_that_is_answered_late_is_followed_by_another_at_once() {
     let hold = world.take(1, true);
     world.now = start + LEASE / 20;
     let (_, renewal) =
-        world.holds.wish(hold, Want::Extension, world.now + WAIT, Waker::noop()).expect("it is held");
+        world.holds.wish(hold, Want::Renew, world.now + WAIT, Waker::noop()).expect("it is held");
     let script = world.holds.begin_renewal(vec![renewal.expect("nothing is under way")], None, world.now);
     for turn in 1..=2 {
         world.now = start + turn * LEASE / 3;
@@ -273,7 +273,7 @@ fn who_has_waited_too_long_is_told_whether_the_request_may_have_been_executed() 
         let mut world = World::new();
         let (renewed, released) = (world.take(1, true), world.take(2, true));
         let until = world.now + WAIT;
-        let wished = world.holds.wish(renewed, Want::Extension, until, Waker::noop());
+        let wished = world.holds.wish(renewed, Want::Renew, until, Waker::noop());
         let (wish, renewal) = wished.expect("it is held");
         let batch = world.holds.begin_renewal(vec![renewal.unwrap()], None, world.now);
         let times = (world.now, until);

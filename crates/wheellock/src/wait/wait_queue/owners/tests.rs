@@ -4,7 +4,7 @@ use std::task::Context;
 use std::time::Instant;
 
 use super::*;
-use crate::wait::questions::Turn;
+use crate::wait::poll_schedule::Turn;
 use crate::wait::wait_queue::Manner;
 
 #[test]
@@ -12,7 +12,7 @@ fn of_those_who_wait_in_an_owners_name_the_first_asks_at_once_and_then_the_next(
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
     let [other, first, second] = [waiters.join(1), waiters.join(1), waiters.join(1)];
     for (ticket, owner) in [(other, None), (first, Some(7)), (second, Some(7))] {
-        waiters.asks_in(ticket, Manner { owner, ..Manner::default() });
+        waiters.set_manner(ticket, Manner { owner, ..Manner::default() });
     }
     let ask = |waiters: &mut WaitQueue, ticket| {
         let mut cx = Context::from_waker(Waker::noop());
@@ -21,9 +21,9 @@ fn of_those_who_wait_in_an_owners_name_the_first_asks_at_once_and_then_the_next(
     assert!(ask(&mut waiters, other));
     waiters.on_held(now, None);
     assert!(!ask(&mut waiters, first) && !ask(&mut waiters, second));
-    assert!(waiters.let_owner_ask(7).is_some() && waiters.let_owner_ask(8).is_none());
+    assert!(waiters.allow_owner_poll(7).is_some() && waiters.allow_owner_poll(8).is_none());
     assert!(ask(&mut waiters, first) && !ask(&mut waiters, second));
-    assert!(waiters.let_owner_ask(7).is_some(), "the first one is asking");
+    assert!(waiters.allow_owner_poll(7).is_some(), "the first one is asking");
     assert!(ask(&mut waiters, second));
     waiters.leave(first, None, now);
     assert!(waiters.is_wanted_by(7) && !waiters.is_wanted_by(8));

@@ -14,7 +14,7 @@ use crate::wait::name::Name;
 
 /// Recent releases, bounded in time, in number, and in the bytes of the names that they keep alive.
 #[derive(Default)]
-pub(super) struct Released {
+pub(super) struct RecentReleases {
     /// One ring per server that confirmed releases. A dead server confirms no more releases. Its last releases stay until another
     /// server replies, however busy the other servers of a cluster are meanwhile.
     rings: Vec<Ring>,
@@ -44,7 +44,7 @@ pub(super) struct Release {
     at: BootInstant,
 }
 
-impl Released {
+impl RecentReleases {
     /// Remembers a release that the server with the number `node` confirmed.
     pub(super) fn remember(&mut self, node: u32, name: &Arc<Name>, owner: u64, now: BootInstant) {
         let release = Release { name: Arc::clone(name), owner, at: now };

@@ -13,7 +13,7 @@ use crate::base::error::Error;
 
 /// The poll schedule of one waiter.
 #[derive(Default)]
-pub(crate) struct Questions {
+pub(crate) struct PollSchedule {
     /// `None` for a waiter that only polls from time to time.
     pub(crate) subscription: Option<Subscription>,
     /// When the next poll is due without a message; `None` until the server has replied that the lock is held.
@@ -55,7 +55,7 @@ pub(crate) enum Known {
     Trouble(Error),
 }
 
-impl Questions {
+impl PollSchedule {
     /// Subscribes if there is no subscription yet. A poll follows at once, because a message may have been sent between the last reply and
     /// the subscription.
     pub(crate) fn listen(&mut self, subscribe: impl FnOnce() -> Subscription) {
@@ -144,7 +144,7 @@ const LAST_MILLISECOND: Duration = Duration::from_micros(500);
 pub(crate) const POLL_UNTOLD: Duration = Duration::from_millis(100);
 
 /// Every waiter of a fair lock has a schedule. A thousand waiters may use at most 1.5 KiB each, with their tasks and their channels.
-const _: () = assert!(size_of::<Questions>() <= 96);
+const _: () = assert!(size_of::<PollSchedule>() <= 96);
 
 #[cfg(test)]
 mod tests {
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn who_asks_for_itself_asks_at_once_when_its_time_has_come_and_not_before() {
-        let (mut questions, now) = (Questions::default(), Instant::now());
+        let (mut questions, now) = (PollSchedule::default(), Instant::now());
         let mut cx = Context::from_waker(Waker::noop());
         let second = Duration::from_secs(1);
         assert!(matches!(questions.known(), Known::Nothing));

@@ -20,12 +20,12 @@ enum Event {
 use Event::*;
 
 const EVENTS: [Event; 11] = [
-    Begin(Want::Word),
-    Begin(Want::Extension),
-    Asked(Want::Word),
-    Asked(Want::Extension),
-    Done(Want::Word),
-    Done(Want::Extension),
+    Begin(Want::Check),
+    Begin(Want::Renew),
+    Asked(Want::Check),
+    Asked(Want::Renew),
+    Done(Want::Check),
+    Done(Want::Renew),
     FellShort,
     InVain,
     Fails,
@@ -62,7 +62,7 @@ fn expected(want: Want, later: &[Event]) -> Option<String> {
 /// Follows one path from the beginning. Returns false if its last event cannot happen.
 fn follow(path: &[Event]) -> bool {
     const HOLD: HoldIndex = 7;
-    let (mut wishes, mut woken) = (Wishes::default(), 0);
+    let (mut wishes, mut woken) = (PendingRenewals::default(), 0);
     let until = BootInstant::now() + Duration::from_secs(1);
     let mut callers: Vec<(u64, Want, usize)> = Vec::new();
     for (at, event) in path.iter().enumerate() {

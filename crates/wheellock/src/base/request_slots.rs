@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The slots that are in use.
 #[derive(Default)]
-pub(crate) struct Places {
+pub(crate) struct RequestSlots {
     free: Vec<u64>,
     count: u64,
     next_serial: u64,
@@ -14,14 +14,14 @@ pub(crate) struct Places {
 
 /// The slot of one request. When dropped, frees the slot for a later request, which has a higher serial number. If this request arrives
 /// late, it finds that no task waits for it.
-pub(crate) struct Place<'a> {
-    places: &'a Mutex<Places>,
+pub(crate) struct RequestSlot<'a> {
+    places: &'a Mutex<RequestSlots>,
     pub(crate) number: u64,
     pub(crate) serial: u64,
 }
 
-impl<'a> Place<'a> {
-    pub(crate) fn take(places: &'a Mutex<Places>) -> Self {
+impl<'a> RequestSlot<'a> {
+    pub(crate) fn take(places: &'a Mutex<RequestSlots>) -> Self {
         let mut all = lock(places);
         let (number, serial) = (all.number(), all.serial());
         drop(all);
@@ -29,7 +29,7 @@ impl<'a> Place<'a> {
     }
 }
 
-impl Places {
+impl RequestSlots {
     /// Takes a slot for several consecutive requests. A late request finds there that a later request was made.
     pub(crate) fn keep(places: &Mutex<Self>) -> u64 {
         lock(places).number()
@@ -58,13 +58,13 @@ impl Places {
     }
 }
 
-fn lock(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
+fn lock(places: &Mutex<RequestSlots>) -> MutexGuard<'_, RequestSlots> {
     places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Drop for Place<'_> {
+impl Drop for RequestSlot<'_> {
     fn drop(&mut self) {
-        Places::give_back(self.places, self.number);
+        RequestSlots::give_back(self.places, self.number);
     }
 }
 
@@ -75,23 +75,23 @@ mod tests {
     #[test]
     fn a_place_is_used_again_with_a_higher_number() {
         let places = Mutex::default();
-        let (one, other) = (Place::take(&places), Place::take(&places));
+        let (one, other) = (RequestSlot::take(&places), RequestSlot::take(&places));
         assert_eq!((one.number, other.number), (1, 2));
         let before = one.serial.max(other.serial);
         drop(one);
-        let next = Place::take(&places);
+        let next = RequestSlot::take(&places);
         assert!(next.number == 1 && next.serial > before);
     }
 
     #[test]
     fn a_place_that_is_kept_is_nobody_elses() {
         let places = Mutex::default();
-        let kept = Places::keep(&places);
-        let first = Places::next(&places);
-        let other = Place::take(&places);
-        assert!(other.number != kept && first < other.serial && other.serial < Places::next(&places));
-        Places::give_back(&places, kept);
-        let next = Place::take(&places);
+        let kept = RequestSlots::keep(&places);
+        let first = RequestSlots::next(&places);
+        let other = RequestSlot::take(&places);
+        assert!(other.number != kept && first < other.serial && other.serial < RequestSlots::next(&places));
+        RequestSlots::give_back(&places, kept);
+        let next = RequestSlot::take(&places);
         assert!(next.number == kept && next.serial > first);
     }
 }

@@ -10,7 +10,7 @@ use crate::base::clock::BootInstant;
 
 /// Statistics of failing renewals.
 #[derive(Default)]
-pub(super) struct Trouble {
+pub(super) struct RenewalFailures {
     /// Number of holds whose last renewal failed.
     holds: u64,
     /// Instant since which at least one hold fails.
@@ -24,7 +24,7 @@ pub(super) struct Trouble {
     is_told: bool,
 }
 
-impl Trouble {
+impl RenewalFailures {
     fn begins(&mut self, now: BootInstant) {
         self.holds += 1;
         self.since.get_or_insert(now);
@@ -86,14 +86,14 @@ impl Holds {
     /// Counts a renewal as failed if it is still under way when its hold's lease ends. A later reply does not change that.
     pub(super) fn fails_if_under_way(&mut self, index: HoldIndex) {
         let Some(hold) = self.holds.get(index as usize) else { return };
-        let extends = hold.renewing.is_wanted() || self.wishes.most(index) == Some(Want::Extension);
+        let extends = hold.renewing.is_wanted() || self.wishes.most(index) == Some(Want::Renew);
         if hold.guards > 0 && hold.renewing.is_under_way() && extends {
-            self.fails_at_the_end(index);
+            self.record_expiry(index);
         }
     }
 
     /// Counts the renewal that was under way at the end of the lease as failed. It is not retried.
-    pub(super) fn fails_at_the_end(&mut self, index: HoldIndex) {
+    pub(super) fn record_expiry(&mut self, index: HoldIndex) {
         let Some(hold) = self.holds.get(index as usize) else { return };
         self.tallies.of(hold.name.family()).failed_renewals += 1;
         self.trouble.failures += 1;
@@ -102,7 +102,7 @@ impl Holds {
 
     /// Records that the hold's last renewal did not fail, or that no guard wants one. Returns the time for which renewals had
     /// failed, if this was the last failing hold.
-    pub(super) fn fails_no_more(&mut self, index: HoldIndex, now: BootInstant) -> Option<Duration> {
+    pub(super) fn clear_failure(&mut self, index: HoldIndex, now: BootInstant) -> Option<Duration> {
         let hold = self.holds.get_mut(index as usize)?;
         if !hold.renewing.fail_no_more() {
             return None;
@@ -124,7 +124,7 @@ mod tests {
     fn failures_are_told_once_then_seldom() {
         let start = BootInstant::now();
         let after = |tenths: u32| start + Duration::from_millis(100) * tenths;
-        let mut trouble = Trouble::default();
+        let mut trouble = RenewalFailures::default();
         trouble.begins(start);
         let mut told = Vec::new();
         for tenth in 0..350 {

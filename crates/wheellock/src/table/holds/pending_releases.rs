@@ -16,7 +16,7 @@ use crate::base::clock::BootInstant;
 
 /// The views of one table. Their slots are reused, so an awaited release allocates nothing.
 #[derive(Default)]
-pub(super) struct Awaited {
+pub(super) struct PendingReleases {
     views: Slab<View>,
 }
 
@@ -91,7 +91,7 @@ impl Views {
     }
 }
 
-impl Awaited {
+impl PendingReleases {
     /// Begins a caller's wait, until `until` at most, for the release of one guard of `hold`. The reply to the next request ends
     /// the wait.
     pub(super) fn begin(

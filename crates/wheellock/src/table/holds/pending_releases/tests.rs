@@ -62,7 +62,7 @@ fn expected(believed: bool, later: &[Event]) -> Option<String> {
 
 /// Follows one path from the beginning. Returns false if its last event cannot happen.
 fn follow(path: &[Event]) -> bool {
-    let (mut awaited, mut views, mut woken) = (Awaited::default(), Views::default(), 0);
+    let (mut awaited, mut views, mut woken) = (PendingReleases::default(), Views::default(), 0);
     let start = BootInstant::now();
     let until = start + Duration::from_secs(1);
     // View, belief and begin of each caller that has not left.

@@ -9,14 +9,14 @@ use std::collections::HashMap;
 use std::task::Waker;
 
 use super::HoldIndex;
-use super::awaited::Failed;
+use super::pending_releases::Failed;
 use crate::base::clock::BootInstant;
 use crate::base::durability::Shortfall;
 
 /// The wishes of one table, by hold. A hold lives as long as its guards, and these guards wait.
 #[derive(Default)]
-pub(super) struct Wishes {
-    of: HashMap<HoldIndex, Vec<Wish>>,
+pub(super) struct PendingRenewals {
+    of: HashMap<HoldIndex, Vec<PendingRenewal>>,
     last: u64,
 }
 
@@ -24,16 +24,16 @@ pub(super) struct Wishes {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Want {
     /// Check whether the lease still runs.
-    Word,
+    Check,
     /// Extend the lease.
-    Extension,
+    Renew,
 }
 
 /// The result for a caller. It contains the shortfall if too few other servers know of the extension. The hold itself says
 /// whether the lock is held.
 pub(crate) type Fulfilled = Result<Option<Shortfall>, Failed>;
 
-struct Wish {
+struct PendingRenewal {
     number: u64,
     want: Want,
     until: BootInstant,
@@ -51,19 +51,19 @@ enum Stage {
     Ended(Fulfilled),
 }
 
-impl Wish {
+impl PendingRenewal {
     fn waits(&self) -> bool {
         matches!(self.stage, Stage::Waiting(_))
     }
 }
 
-impl Wishes {
+impl PendingRenewals {
     /// Begins a wish and returns its number.
     pub(super) fn begin(&mut self, hold: HoldIndex, want: Want, until: BootInstant, waker: &Waker) -> u64 {
         self.last += 1;
         let stage = Stage::Waiting(waker.clone());
         let (asked, ambiguous, reason) = (false, false, None);
-        let wish = Wish { number: self.last, want, until, asked, ambiguous, reason, stage };
+        let wish = PendingRenewal { number: self.last, want, until, asked, ambiguous, reason, stage };
         self.of.entry(hold).or_default().push(wish);
         self.last
     }
@@ -134,7 +134,7 @@ impl Wishes {
         let holds: Vec<_> = self.of.keys().copied().collect();
         for hold in holds {
             let sent = sent(hold);
-            let told = |wish: &Wish| {
+            let told = |wish: &PendingRenewal| {
                 let ambiguous = wish.ambiguous || (sent && wish.asked);
                 Err(Failed::TimedOut { ambiguous, reason: wish.reason.clone() })
             };
@@ -169,7 +169,7 @@ impl Wishes {
     }
 
     /// Removes a wish from its hold's list.
-    fn leave(&mut self, hold: HoldIndex, number: u64) -> Option<Wish> {
+    fn leave(&mut self, hold: HoldIndex, number: u64) -> Option<PendingRenewal> {
         let wishes = self.of.get_mut(&hold)?;
         let place = wishes.iter().position(|wish| wish.number == number)?;
         let wish = wishes.swap_remove(place);
@@ -179,7 +179,7 @@ impl Wishes {
         Some(wish)
     }
 
-    fn each(&mut self, hold: HoldIndex, with: impl FnMut(&mut Wish)) {
+    fn each(&mut self, hold: HoldIndex, with: impl FnMut(&mut PendingRenewal)) {
         if let Some(wishes) = self.of.get_mut(&hold) {
             wishes.iter_mut().for_each(with);
         }
@@ -189,8 +189,8 @@ impl Wishes {
     fn end(
         &mut self,
         hold: HoldIndex,
-        which: impl Fn(&Wish) -> bool,
-        told: impl Fn(&Wish) -> Fulfilled,
+        which: impl Fn(&PendingRenewal) -> bool,
+        told: impl Fn(&PendingRenewal) -> Fulfilled,
         mut woken: impl FnMut(Waker),
     ) {
         self.each(hold, |wish| {

@@ -5,7 +5,7 @@
 use wheellock_client::layer::Retry;
 
 /// Which request the reply belongs to, and how the request was sent.
-pub(crate) struct Token {
+pub(crate) struct RequestTag {
     pub(crate) about: About,
     /// The request contained the script's text.
     pub(crate) with_source: bool,
@@ -38,8 +38,8 @@ const WAIT: u64 = 1 << 62;
 const BOTH: u64 = RENEWAL | WAIT;
 const WITH_SOURCE: u64 = 1 << 61;
 
-impl From<Token> for u64 {
-    fn from(token: Token) -> Self {
+impl From<RequestTag> for u64 {
+    fn from(token: RequestTag) -> Self {
         let about = match token.about {
             About::Reconcile { hold } => Self::from(hold),
             About::Renewal { batch } => RENEWAL | Self::from(batch),
@@ -50,7 +50,7 @@ impl From<Token> for u64 {
     }
 }
 
-impl From<u64> for Token {
+impl From<u64> for RequestTag {
     #[expect(clippy::cast_possible_truncation, reason = "takes apart what was put together above")]
     fn from(token: u64) -> Self {
         let number = token as u32;
@@ -78,7 +78,7 @@ mod tests {
                 About::Nothing,
             ];
             for (about, with_source) in all.into_iter().flat_map(|about| [(about, false), (about, true)]) {
-                let token = Token::from(u64::from(Token { about, with_source }));
+                let token = RequestTag::from(u64::from(RequestTag { about, with_source }));
                 assert_eq!((token.about, token.with_source), (about, with_source));
             }
         }

@@ -17,8 +17,8 @@ const END: &str = "<!-- End of what was made. -->\n";
 
 /// A page, the mark behind [`BEGIN`], and the generator.
 const MADE: [(&str, &str, Table); 3] = [
-    ("docs/reliability.md", "the documentation of the tests. -->\n", table_of_promises),
-    ("docs/reliability.md", "`tests/planted`. -->\n", table_of_bugs),
+    ("docs/reliability/promises.md", "the documentation of the tests. -->\n", table_of_promises),
+    ("docs/reliability/bugs.md", "`tests/planted`. -->\n", table_of_bugs),
     ("docs/files.md", "the first sentences of the files. -->\n", map_of_files),
 ];
 type Table = fn(&[File]) -> String;

@@ -1,6 +1,6 @@
 //! Short runs of all campaigns.
 //!
-//! Each run has a few processes and lasts two seconds. docs/reliability.md describes long runs.
+//! Each run has a few processes and lasts two seconds. docs/reliability/campaigns.md describes long runs.
 //!
 //! The campaigns run in parallel, one per core. A campaign needs about a tenth of a core.
 

@@ -1,4 +1,4 @@
-//! Clusters (rows T8 to T14 of docs/reliability.md).
+//! Clusters (rows T8 to T14 of docs/reliability/faults.md).
 //!
 //! Real nodes are killed, stopped and replaced, and their slots move. Fake nodes send the replies of a test.
 

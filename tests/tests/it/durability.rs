@@ -1,6 +1,6 @@
 //! Grants and renewals that replicas have to acknowledge.
 //!
-//! Covers row T6 of docs/reliability.md and its consequences, on real replicas.
+//! Covers row T6 of docs/reliability/faults.md and its consequences, on real replicas.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! Callers that leave, full queues, and hostile servers.
 //!
-//! Covers rows C, O and X of the failure catalogue, as far as the connection is responsible. docs/reliability.md maps rows to tests.
+//! Covers rows C, O and X of the failure catalogue, as far as the connection is responsible. docs/reliability/faults.md maps rows to tests.
 
 use std::future::Future;
 use std::pin::pin;

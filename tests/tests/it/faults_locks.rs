@@ -1,6 +1,6 @@
 //! Faults while a lock is acquired, held, awaited and released.
 //!
-//! Covers rows L and C9 to C11 of the failure catalogue. docs/reliability.md maps rows to tests.
+//! Covers rows L and C9 to C11 of the failure catalogue. docs/reliability/faults.md maps rows to tests.
 
 use std::collections::HashSet;
 use std::future::Future;

@@ -2,7 +2,7 @@
 //!
 //! Connections are refused, silent, half-open, cut at any byte, slow or flapping.
 //!
-//! Covers rows N of the failure catalogue, and a server that is killed repeatedly. docs/reliability.md maps rows to tests.
+//! Covers rows N of the failure catalogue, and a server that is killed repeatedly. docs/reliability/faults.md maps rows to tests.
 
 use std::error::Error as _;
 use std::io;

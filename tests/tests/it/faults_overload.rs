@@ -1,6 +1,6 @@
 //! Overload, wrong clocks, and concurrent cancellations.
 //!
-//! Covers rows L16 to L18, C12 and O of the failure catalogue, as far as the lock layer is responsible. docs/reliability.md maps rows to
+//! Covers rows L16 to L18, C12 and O of the failure catalogue, as far as the lock layer is responsible. docs/reliability/faults.md maps rows to
 //! tests. O3 and O6 belong to the connection (`faults_client`); O7, O8 and L15 are campaigns.
 
 use std::future::Future;

@@ -1,6 +1,6 @@
 //! Real servers in bad states, and their error replies.
 //!
-//! Covers rows S of the failure catalogue. docs/reliability.md maps rows to tests.
+//! Covers rows S of the failure catalogue. docs/reliability/faults.md maps rows to tests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

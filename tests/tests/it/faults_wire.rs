@@ -2,7 +2,7 @@
 //!
 //! Each has a defined effect on the connection and on its callers.
 //!
-//! Covers rows K and R of the failure catalogue, as far as a socket shows them. docs/reliability.md maps rows to tests.
+//! Covers rows K and R of the failure catalogue, as far as a socket shows them. docs/reliability/faults.md maps rows to tests.
 
 use std::time::Duration;
 

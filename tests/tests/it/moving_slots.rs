@@ -1,4 +1,4 @@
-//! A cluster's slot that moves key by key. This is row T11 of docs/reliability.md. A lock has moved before its related keys. A request that
+//! A cluster's slot that moves key by key. This is row T11 of docs/reliability/faults.md. A lock has moved before its related keys. A request that
 //! needs those keys waits until all have moved. It does not take a missing key for deleted. It does not create the key either, which would
 //! keep the move from ending.
 

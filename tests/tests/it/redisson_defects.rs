@@ -1,6 +1,6 @@
 //! Redisson's known defects, which this library does not have.
 //!
-//! Each test covers one row of docs/reliability.md, "Redisson's defects". The test's name begins with the row's id.
+//! Each test covers one row of docs/reliability/faults.md, "Redisson's defects". The test's name begins with the row's id.
 
 use std::rc::Rc;
 use std::sync::Arc;

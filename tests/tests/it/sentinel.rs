@@ -1,4 +1,4 @@
-//! Failover under Sentinel. These are rows T1 to T5 and T7 of docs/reliability.md. The tests kill and stop real servers and Sentinels. They
+//! Failover under Sentinel. These are rows T1 to T5 and T7 of docs/reliability/faults.md. The tests kill and stop real servers and Sentinels. They
 //! also use Sentinels that send whatever reply a test wants.
 
 use std::io;

@@ -480,11 +480,7 @@ impl Cluster {
         let mut masters = BTreeMap::new();
         let (mut agreed, mut masters_of) = (None, vec![None; self.nodes.len()]);
         for (index, node) in up(&self.nodes) {
-            let (info, addr) = (ask(node, &["CLUSTER", "INFO"])?.to_string(), node.addr());
-            let state = field(&info, "cluster_state")?;
-            ensure!(state == "ok", "the cluster's state is {state} for {addr}");
-
-            let view = View::of(node)?;
+            let (addr, view) = (node.addr(), View::of(node)?);
             for (other, at) in up(&self.nodes) {
                 let known = view.nodes.get(&self.ids[other]);
                 if known.is_none() && !self.forgotten.iter().any(|(index, _)| *index == other) {
@@ -496,6 +492,11 @@ impl Cluster {
                 let master = masters_of[other].get_or_insert_with(|| known.master.clone());
                 ensure!(*master == known.master, "{addr} disagrees about the role of node {other}");
             }
+            // Checked behind the introductions: a node whose handshake was given up keeps the state at "fail" until it is introduced again.
+            let info = ask(node, &["CLUSTER", "INFO"])?.to_string();
+            let state = field(&info, "cluster_state")?;
+            ensure!(state == "ok", "the cluster's state is {state} for {addr}");
+
             let owners = view.owners();
             for (_, owner) in owners.values() {
                 ensure!(self.nodes[self.index_of(owner)?].is_up(), "{addr} knows of slots of a dead node");

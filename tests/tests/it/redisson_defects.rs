@@ -315,7 +315,10 @@ async fn w12_leases_below_a_millisecond_are_rejected_and_others_rounded_up() {
     }
     let seen = monitor.stop().unwrap();
     let set = seen.iter().filter(|line| line.from_script() && line.name() == "PEXPIRE");
-    assert_eq!(set.map(|line| line.args[2].as_str()).collect::<Vec<_>>(), ["3", "4", "2001"]);
+    let mut leases: Vec<_> = set.map(|line| line.args[2].as_str()).collect();
+    // On a busy machine a grant of 3 ms comes too late. The caller then asks again, with the same lease.
+    leases.dedup();
+    assert_eq!(leases, ["3", "4", "2001"]);
 }
 
 #[tokio::test]

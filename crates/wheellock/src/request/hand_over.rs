@@ -46,6 +46,7 @@ fn hand_over_to_head(context: &Context, name: &Arc<Name>, hold: HoldIndex, share
     let at = timer.now();
     let handed = if !budget.is_zero() && waiters.head_takes_over() {
         let time = waiters.time(budget, at);
+        // A hand-over has no effects. `transact` with effects could wake waiters, and would lock this queue again.
         context.transact(|holds, now, _| holds.hand_over(hold, share, time, now))
     } else {
         // No waiter accepts the hold as it is.

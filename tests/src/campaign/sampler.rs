@@ -74,10 +74,11 @@ fn sample_once(cli: &mut Cli, recorder: &Recorder, is_asked: impl Fn() -> bool) 
         let holders = match cli.query(&["HKEYS", &key])? {
             Reply::Array(fields) => fields,
             // A lock of a single instance is a string.
-            Reply::Error(_) => vec![cli.query(&["GET", &key])?],
+            Reply::Error(error) if error.starts_with("WRONGTYPE") => vec![cli.query(&["GET", &key])?],
+            // The node of a cluster does not own the key's slot (any more), or the slot moves.
             _ => Vec::new(),
         };
-        for holder in holders.iter().filter(|holder| !matches!(holder, Reply::Nil)) {
+        for holder in holders.iter().filter(|holder| !matches!(holder, Reply::Nil | Reply::Error(_))) {
             let holder = holder.to_string();
             // A writer's field has a suffix. The field `mode` names the lock's mode and not a holder.
             let owner = holder.strip_suffix(":write").unwrap_or(&holder).to_owned();

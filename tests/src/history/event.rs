@@ -293,11 +293,13 @@ pub enum Fault {
     Flushed,
     /// Another server takes over, without the latest releases.
     Replaced,
+    /// A slot moves to another server with all its keys.
+    Moving,
 }
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Down,
         Self::Forgot,
         Self::Clock,
@@ -308,6 +310,7 @@ impl Fault {
         Self::Slow,
         Self::Flushed,
         Self::Replaced,
+        Self::Moving,
     ];
 
     /// Returns true if locks may vanish from the server before their time. This is the only excuse for two holders.

@@ -341,6 +341,7 @@ const FAULTS: &[(Fault, &str)] = &[
     (Fault::Slow, "slow"),
     (Fault::Flushed, "flushed"),
     (Fault::Replaced, "replaced"),
+    (Fault::Moving, "moving"),
 ];
 
 fn name_of<T: PartialEq>(names: &[(T, &'static str)], value: &T) -> &'static str {

@@ -37,6 +37,8 @@ pub struct Figures {
     pub hand_overs: u64,
     /// Grants by process, for processes that wanted a lock.
     pub grants_by_process: BTreeMap<u32, u64>,
+    /// Attempts to acquire by process.
+    pub operations_by_process: BTreeMap<u32, u64>,
     /// Keys that remain at the end.
     pub keys_left: u64,
     /// Writes with a token, and the late writes among them that were refused.
@@ -73,6 +75,7 @@ impl Figures {
         for operation in operations(&history.events) {
             figures.operations += 1;
             let granted = matches!(operation.answer, Some((_, Answer::Granted)));
+            *figures.operations_by_process.entry(operation.id.0).or_default() += 1;
             *figures.grants_by_process.entry(operation.id.0).or_default() += u64::from(granted);
             match operation.answer.map(|(_, answer)| answer) {
                 Some(Answer::Granted) => {

@@ -86,6 +86,8 @@ pub(super) enum Locks {
     Permits,
     /// A pool of counted permits, without leases.
     Semaphore,
+    /// Locks of a majority of independent servers.
+    Quorum,
     /// Read-write locks. The number is the percentage of shared holds.
     ReadWrite(u64),
 }
@@ -100,6 +102,7 @@ impl Locks {
             Self::Fair => "fair".to_owned(),
             Self::Permits => "permits".to_owned(),
             Self::Semaphore => "semaphore".to_owned(),
+            Self::Quorum => "quorum".to_owned(),
             Self::ReadWrite(reads) => format!("read-write:{reads}"),
         }
     }
@@ -108,9 +111,14 @@ impl Locks {
         if let Some(reads) = name.strip_prefix("read-write:") {
             return reads.parse().ok().map(Self::ReadWrite);
         }
-        let all =
-            [Self::Plain, Self::Spin, Self::Simple, Self::Fenced, Self::Fair, Self::Permits, Self::Semaphore];
-        all.into_iter().find(|locks| locks.name() == name)
+        let single = [Self::Plain, Self::Spin, Self::Simple, Self::Fenced, Self::Fair];
+        let mut all = single.into_iter().chain([Self::Permits, Self::Semaphore, Self::Quorum]);
+        all.find(|locks| locks.name() == name)
+    }
+
+    /// Returns true if an owner may acquire its lock again.
+    pub(super) fn is_reentrant(self) -> bool {
+        !matches!(self, Self::Simple | Self::Quorum)
     }
 
     pub(super) fn is_pool(self) -> bool {
@@ -121,6 +129,7 @@ impl Locks {
 /// The arguments of a worker.
 #[derive(Clone, Debug)]
 pub(super) struct Orders {
+    /// The server's URL. For a quorum, the servers' URLs with a [`SEPARATOR`] between them.
     pub(super) url: String,
     pub(super) directory: String,
     pub(super) process: u32,
@@ -237,3 +246,6 @@ impl Drop for Worker {
         self.kill();
     }
 }
+
+/// Occurs in no URL.
+pub(super) const SEPARATOR: char = ' ';

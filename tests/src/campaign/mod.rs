@@ -12,8 +12,10 @@ mod fleet;
 mod plans;
 mod pool;
 mod sampler;
+mod servers;
 mod shim;
 mod stage;
+mod wanted;
 mod worker;
 
 use std::fs;

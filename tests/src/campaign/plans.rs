@@ -8,8 +8,9 @@ use anyhow::{Context, Result};
 
 use super::figures::Figures;
 use super::fleet::{Locks, Style};
+use super::servers::Topology;
 use super::stage::Stage;
-use crate::fault::{Direction, Fault as Wire, Gate};
+use crate::fault::{Direction, Fault as Wire, Gate, Proxy};
 use crate::history::{Fault, Reason};
 
 /// A campaign.
@@ -19,9 +20,8 @@ pub(super) struct Plan {
     pub(super) what: &'static str,
     /// The server's settings.
     pub(super) server: &'static [(&'static str, &'static str)],
-    /// True if the server has replicas, and Sentinels that promote one of them when the server fails.
-    pub(super) watched: bool,
-    /// True if the workers connect through a fault proxy.
+    pub(super) topology: Topology,
+    /// True if the workers connect through a fault proxy before each server.
     pub(super) proxy: bool,
     /// True if the campaign can fake the server's clock and disk.
     pub(super) shim: bool,
@@ -39,7 +39,7 @@ const PLAIN: Plan = Plan {
     name: "calm",
     what: "nothing strikes: no error, no loss, no violation at all",
     server: &[],
-    watched: false,
+    topology: Topology::One,
     proxy: false,
     shim: false,
     lease: Duration::from_millis(600),
@@ -58,6 +58,10 @@ const ALWAYS_ONE_FILE: &[(&str, &str)] =
     &[("appendonly", "yes"), ("appendfsync", "always"), ("auto-aof-rewrite-percentage", "0")];
 const EVERYSEC_ONE_FILE: &[(&str, &str)] =
     &[("appendonly", "yes"), ("appendfsync", "everysec"), ("auto-aof-rewrite-percentage", "0")];
+
+/// Enough for servers that are killed: the kernel keeps what a process has written. Five servers that sync would wait for their disk.
+const UNSYNCED: &[(&str, &str)] =
+    &[("appendonly", "yes"), ("appendfsync", "no"), ("auto-aof-rewrite-percentage", "0")];
 
 /// Every campaign.
 pub(super) const ALL: &[Plan] = &[
@@ -342,7 +346,7 @@ pub(super) const ALL: &[Plan] = &[
     Plan {
         name: "fenced-failover",
         what: "the primary is killed or stopped and a replica promoted, holders are killed and stopped: tokens rise, and no stale write is accepted",
-        watched: true,
+        topology: Topology::Watched,
         lease: Duration::from_millis(1000),
         style: |place, _| if place == 0 { Style::Holding } else { Style::Mixed },
         locks: Locks::Fenced,
@@ -450,7 +454,7 @@ pub(super) const ALL: &[Plan] = &[
     Plan {
         name: "hot-failover",
         what: "the same while the primary is killed or stopped and a replica promoted: double grants counted, and each loss is told",
-        watched: true,
+        topology: Topology::Watched,
         lease: Duration::from_millis(1000),
         style: |_, _| Style::Hot,
         round: fail_over,
@@ -499,14 +503,106 @@ pub(super) const ALL: &[Plan] = &[
         shows: both_sides,
         ..PLAIN
     },
+    Plan {
+        name: "redlock",
+        what: "locks of five servers: at most two are dead (with their data kept), paused or silent, connections to any of them are cut, and processes are killed and stopped: no violation, and every process is granted locks",
+        server: UNSYNCED,
+        topology: Topology::Quorum,
+        proxy: true,
+        style: |place, _| if place == 0 { Style::Holding } else { Style::Mixed },
+        locks: Locks::Quorum,
+        round: strike_a_minority,
+        shows: |figures| {
+            let faults = [Fault::Down, Fault::Cut, Fault::Slow, Fault::Silent];
+            let lacks = faults.into_iter().find_map(|fault| figures.lacks(fault));
+            lacks.or_else(|| figures.lacks_stops()).or_else(|| kills(figures)).or_else(|| excluded(figures))
+        },
+        ..PLAIN
+    },
+    Plan {
+        name: "cluster",
+        what: "a cluster: slots move with held locks, replicas take over with all data, connections are cut, and processes are killed and stopped: no violation, and every process is granted locks. No primary is killed, because its replica may lack the last grants",
+        topology: Topology::Cluster,
+        style: |place, _| if place == 0 { Style::Holding } else { Style::Mixed },
+        round: strike_a_cluster,
+        shows: |figures| {
+            let faults = [Fault::Moving, Fault::Down, Fault::Cut];
+            let lacks = faults.into_iter().find_map(|fault| figures.lacks(fault));
+            lacks.or_else(|| figures.lacks_stops()).or_else(|| kills(figures)).or_else(|| excluded(figures))
+        },
+        ..PLAIN
+    },
 ];
+
+/// Strikes with each fault once, in a random order.
+fn strike_a_minority(stage: &mut Stage) -> Result<()> {
+    let mut faults = [0, 1, 2, 3, 4, 5];
+    stage.random.shuffle(&mut faults);
+    for fault in faults {
+        stage.rest_between(50, 300);
+        let minority = stage.some_servers(2);
+        let either = stage.random.below(2) == 0;
+        match fault {
+            0 => {
+                let pause = Duration::from_millis(stage.random.below(900));
+                stage.kill_servers(&minority, pause);
+            }
+            1 => {
+                // A cut lasts for a moment, so all servers may be cut off.
+                let servers = stage.some_servers(5);
+                cut(stage, &servers);
+            }
+            2 => pause(stage, &minority, if either { "ALL" } else { "WRITE" }),
+            3 => silence(stage, &minority, either),
+            4 => stop_a_worker(stage),
+            _ => replace_a_worker(stage)?,
+        }
+    }
+    stage.rest_between(0, CALM);
+    Ok(())
+}
+
+/// Strikes with each fault once, and moves two slots, in a random order.
+fn strike_a_cluster(stage: &mut Stage) -> Result<()> {
+    let mut faults = [0, 1, 2, 3, 4, 4];
+    stage.random.shuffle(&mut faults);
+    for fault in faults {
+        stage.rest_between(50, 300);
+        match fault {
+            0 => {
+                let servers = stage.some_servers(6);
+                cut(stage, &servers);
+            }
+            1 => stop_a_worker(stage),
+            2 => replace_a_worker(stage)?,
+            3 => stage.fail_over_a_node()?,
+            _ => {
+                let most = stage.random.below(2) * 100;
+                let pause = Duration::from_millis(stage.random.below(most));
+                stage.move_slot(pause)?;
+            }
+        }
+    }
+    stage.rest_between(0, CALM);
+    Ok(())
+}
+
+/// The longest time without a fault after each round, in milliseconds. Without it, the faults would excuse every late wake-up.
+const CALM: u64 = 5000;
+
+/// Names a process that often wanted a lock and never had it.
+fn excluded(figures: &Figures) -> Option<String> {
+    let wanted = figures.operations_by_process.iter().filter(|(_, operations)| **operations >= 20);
+    let mut had = wanted.map(|(process, _)| (process, figures.grants_by_process.get(process)));
+    had.find(|(_, grants)| grants.is_none_or(|grants| *grants == 0))
+        .map(|(process, _)| format!("process {process} was never granted a lock"))
+}
 
 /// Kills workers rarely. A waiter that dies in a queue blocks it for seconds, and violations in these seconds are excused.
 fn kill_workers_rarely(stage: &mut Stage) -> Result<()> {
     let least = if stage.round == 1 { 300 } else { 3000 };
     stage.rest_between(least, 2 * least);
-    let victim = stage.any_worker();
-    stage.replace_worker(victim)
+    replace_a_worker(stage)
 }
 
 fn with_redisson(place: u32, _: u32) -> Style {
@@ -549,8 +645,7 @@ fn kill_workers(stage: &mut Stage) -> Result<()> {
     // Far enough apart to see the fate of each victim's locks. The first kill is early, for short campaigns.
     let least = if stage.round == 1 { 300 } else { 1500 };
     stage.rest_between(least, least + 600);
-    let victim = stage.any_worker();
-    stage.replace_worker(victim)
+    replace_a_worker(stage)
 }
 
 fn kills(figures: &Figures) -> Option<String> {
@@ -580,9 +675,18 @@ fn fail_over(stage: &mut Stage) -> Result<()> {
 
 fn stop_holders(stage: &mut Stage) -> Result<()> {
     stage.rest_between(50, 200);
+    stop_a_worker(stage);
+    Ok(())
+}
+
+fn stop_a_worker(stage: &mut Stage) {
     let victim = stage.any_worker();
     stop(stage, victim);
-    Ok(())
+}
+
+fn replace_a_worker(stage: &mut Stage) -> Result<()> {
+    let victim = stage.any_worker();
+    stage.replace_worker(victim)
 }
 
 fn stop_waiters(stage: &mut Stage) -> Result<()> {
@@ -610,7 +714,7 @@ fn clock_jumps(stage: &mut Stage) -> Result<()> {
 
 fn lose_pushes(stage: &mut Stage) -> Result<()> {
     stage.rest_between(200, 900);
-    let Some(proxy) = &stage.proxy else { return Ok(()) };
+    let Some(proxy) = stage.proxies.first() else { return Ok(()) };
     if stage.round.is_multiple_of(2) {
         stage.begins(Fault::Slow, "everything is late");
         proxy.strike(Direction::ToClient, Wire::Delay(Duration::from_millis(5), Duration::from_millis(60)));
@@ -629,23 +733,33 @@ fn lose_pushes(stage: &mut Stage) -> Result<()> {
 
 fn client_kill(stage: &mut Stage) -> Result<()> {
     stage.rest_between(100, 500);
-    stage.strikes(Fault::Cut, "CLIENT KILL", || {
-        for kind in ["normal", "pubsub"] {
-            let _dead = stage.command(&["CLIENT", "KILL", "TYPE", kind]);
+    cut(stage, &[0]);
+    Ok(())
+}
+
+fn cut(stage: &Stage, servers: &[usize]) {
+    stage.strikes(Fault::Cut, &format!("CLIENT KILL on {servers:?}"), || {
+        for (server, kind) in servers.iter().flat_map(|server| [(server, "normal"), (server, "pubsub")]) {
+            let _dead = stage.command_to(*server, &["CLIENT", "KILL", "TYPE", kind]);
         }
     });
-    Ok(())
 }
 
 fn client_pause(stage: &mut Stage) -> Result<()> {
     stage.rest_between(200, 800);
-    let millis = 50 + stage.random.below(850);
     let mode = if stage.round.is_multiple_of(2) { "ALL" } else { "WRITE" };
-    stage.begins(Fault::Slow, &format!("CLIENT PAUSE {millis} {mode}"));
-    let _dead = stage.command(&["CLIENT", "PAUSE", &millis.to_string(), mode]);
+    pause(stage, &[0], mode);
+    Ok(())
+}
+
+fn pause(stage: &mut Stage, servers: &[usize], mode: &str) {
+    let millis = 50 + stage.random.below(850);
+    stage.begins(Fault::Slow, &format!("CLIENT PAUSE {millis} {mode} on {servers:?}"));
+    for server in servers {
+        let _dead = stage.command_to(*server, &["CLIENT", "PAUSE", &millis.to_string(), mode]);
+    }
     std::thread::sleep(Duration::from_millis(millis));
     stage.ends(Fault::Slow);
-    Ok(())
 }
 
 fn output_buffer(stage: &mut Stage) -> Result<()> {
@@ -685,31 +799,36 @@ fn cut_power(stage: &mut Stage, forgets: bool) -> Result<()> {
 
 fn drop_silently(stage: &mut Stage) -> Result<()> {
     stage.rest_between(200, 700);
+    let loses = !stage.round.is_multiple_of(2);
+    silence(stage, &[0], loses);
+    Ok(())
+}
+
+/// Silences the network before these servers. If it `loses` bytes, the connections end; otherwise the bytes arrive late.
+fn silence(stage: &mut Stage, servers: &[usize], loses: bool) {
     let millis = 100 + stage.random.below(900);
-    let Some(proxy) = &stage.proxy else { return Ok(()) };
-    stage.begins(Fault::Silent, &format!("{millis} ms"));
-    if stage.round.is_multiple_of(2) {
-        // All bytes arrive late, as after a retransmission.
-        for direction in [Direction::ToServer, Direction::ToClient] {
-            proxy.strike(direction, Wire::Stall);
+    stage.begins(Fault::Silent, &format!("{millis} ms before {servers:?}"));
+    let proxies = || servers.iter().filter_map(|server| stage.proxies.get(*server));
+    let directions = [Direction::ToServer, Direction::ToClient];
+    let strike = |wire: &dyn Fn() -> Wire| {
+        for (proxy, direction) in proxies().flat_map(|proxy| directions.map(|direction| (proxy, direction))) {
+            proxy.strike(direction, wire());
         }
-        stage.rest(Duration::from_millis(millis));
-        proxy.heal();
-    } else {
-        for direction in [Direction::ToServer, Direction::ToClient] {
-            proxy.strike(direction, Wire::Blackhole);
-        }
-        proxy.gate(Gate::Silent);
+    };
+    if loses {
+        strike(&|| Wire::Blackhole);
+        proxies().for_each(|proxy| proxy.gate(Gate::Silent));
         stage.rest(Duration::from_millis(millis));
         // The stream has lost bytes, so it must not continue.
-        for direction in [Direction::ToServer, Direction::ToClient] {
-            proxy.strike(direction, Wire::Rst);
-        }
-        proxy.gate(Gate::Open);
-        proxy.heal();
+        strike(&|| Wire::Rst);
+        proxies().for_each(|proxy| proxy.gate(Gate::Open));
+    } else {
+        // All bytes arrive late, as after a retransmission.
+        strike(&|| Wire::Stall);
+        stage.rest(Duration::from_millis(millis));
     }
+    proxies().for_each(Proxy::heal);
     stage.ends(Fault::Silent);
-    Ok(())
 }
 
 fn slow_down(stage: &mut Stage) -> Result<()> {
@@ -719,7 +838,7 @@ fn slow_down(stage: &mut Stage) -> Result<()> {
         stage.begins(Fault::Slow, &format!("the server sleeps for {millis} ms"));
         let _dead = stage.command(&["DEBUG", "SLEEP", &format!("0.{millis:03}")]);
         stage.ends(Fault::Slow);
-    } else if let Some(proxy) = &stage.proxy {
+    } else if let Some(proxy) = stage.proxies.first() {
         stage.begins(Fault::Slow, "the network delays");
         for direction in [Direction::ToServer, Direction::ToClient] {
             proxy.strike(direction, Wire::Delay(Duration::ZERO, Duration::from_millis(50)));
@@ -729,4 +848,19 @@ fn slow_down(stage: &mut Stage) -> Result<()> {
         stage.ends(Fault::Slow);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_without_grants_is_named() {
+        let mut figures = Figures::default();
+        figures.operations_by_process.extend([(1, 40), (2, 40), (3, 3)]);
+        figures.grants_by_process.extend([(1, 7), (2, 1), (3, 0)]);
+        assert_eq!(excluded(&figures), None, "process 3 had hardly begun");
+        figures.grants_by_process.insert(2, 0);
+        assert_eq!(excluded(&figures).as_deref(), Some("process 2 was never granted a lock"));
+    }
 }

@@ -15,52 +15,23 @@ use wheellock::LockManager;
 use super::Options;
 use super::books::Books;
 use super::cpus::Cpus;
-use super::fleet::{Locks, Orders, Style, Worker};
+use super::fleet::{Locks, Orders, SEPARATOR, Style, Worker};
 use super::plans::Plan;
 use super::pool;
 use super::sampler::Sampler;
+use super::servers::{Servers, Topology};
 use super::shim::Shim;
 use crate::cli::{Cli, Reply};
 use crate::fault::{Gate, Proxy, Random};
 use crate::history::{Fault, OTHERS, Recorder, What};
-use crate::topology::{SentinelSet, Settings};
+use crate::topology::Cluster;
 use crate::{RedisServer, poll_until};
-
-/// The servers that keep the workers' locks.
-enum Servers {
-    One(RedisServer),
-    /// A primary with replicas and Sentinels, and the index of the primary.
-    Watched(SentinelSet, usize),
-}
-
-impl Servers {
-    fn url(&self) -> String {
-        match self {
-            Self::One(server) => server.url(),
-            Self::Watched(set, _) => set.url(),
-        }
-    }
-
-    /// Returns the serving server.
-    fn serving(&self) -> &RedisServer {
-        match self {
-            Self::One(server) => server,
-            Self::Watched(set, primary) => &set.servers()[*primary],
-        }
-    }
-
-    fn serving_mut(&mut self) -> &mut RedisServer {
-        match self {
-            Self::One(server) => server,
-            Self::Watched(set, primary) => &mut set.servers_mut()[*primary],
-        }
-    }
-}
 
 /// The tools of a plan.
 pub(super) struct Stage {
     servers: Servers,
-    pub(super) proxy: Option<Proxy>,
+    /// A proxy before each server, if the plan needs them.
+    pub(super) proxies: Vec<Proxy>,
     pub(super) shim: Option<Shim>,
     pub(super) random: Random,
     pub(super) lease: Duration,
@@ -77,7 +48,7 @@ pub(super) struct Stage {
     options: Options,
     until: Instant,
     started: u32,
-    sampler: Option<Sampler>,
+    samplers: Vec<Sampler>,
     _cpus: Cpus,
     books: Option<Books>,
     scratch: Scratch,
@@ -94,25 +65,12 @@ impl Stage {
         let shim = if plan.shim { Some(Shim::compile(&scratch.path)?) } else { None };
         let beside_redisson =
             (0..options.processes).any(|place| (plan.style)(place, options.processes) == Style::Redisson);
-        let servers = if plan.watched {
-            let settings =
-                plan.server.iter().fold(Settings::default(), |all, (name, value)| all.arg(name, value));
-            Servers::Watched(SentinelSet::try_start(&settings)?, 0)
-        } else {
-            let mut builder = RedisServer::builder().arg("enable-debug-command", "local");
-            for (name, value) in plan.server {
-                builder = builder.arg(name, value);
-            }
-            if beside_redisson {
-                // Redisson does not support unix sockets.
-                builder = builder.tcp();
-            }
-            for (name, value) in shim.iter().flat_map(Shim::environment) {
-                builder = builder.env(name, &value.to_string_lossy());
-            }
-            Servers::One(builder.try_start()?)
-        };
-        let proxy = plan.proxy.then(|| Proxy::before(servers.serving()));
+        let shimmed = shim.iter().flat_map(Shim::environment);
+        let environment: Vec<_> =
+            shimmed.map(|(name, value)| (name, value.to_string_lossy().into_owned())).collect();
+        // Redisson does not support unix sockets.
+        let servers = Servers::start(plan, beside_redisson, &environment)?;
+        let proxies = servers.all().iter().filter(|_| plan.proxy).map(Proxy::before).collect();
         let recorder = Arc::new(Recorder::create(&scratch.path, 0)?);
         let in_the_way = if plan.locks == Locks::Fair { DEAD_HEAD } else { Duration::ZERO };
         let longest = in_the_way.max(2 * plan.lease);
@@ -122,13 +80,17 @@ impl Stage {
             "",
             What::Setup { longest: nanos(longest), patience: nanos(PATIENCE), wake: nanos(WAKE) },
         );
+        if plan.topology == Topology::Quorum {
+            recorder.now(0, 0, "", What::Majority);
+        }
         let socket = servers.serving().socket_path();
-        let books = (plan.locks == Locks::Fair).then(|| Books::read(socket.clone(), Arc::clone(&recorder)));
-        let sampler = Sampler::start(socket, Arc::clone(&recorder));
+        let books = (plan.locks == Locks::Fair).then(|| Books::read(socket, Arc::clone(&recorder)));
+        let sample = |server: &RedisServer| Sampler::start(server.socket_path(), Arc::clone(&recorder));
+        let samplers = servers.all().iter().map(sample).collect();
         let cpus = Cpus::watch(&recorder)?;
         let mut stage = Self {
             servers,
-            proxy,
+            proxies,
             shim,
             random: Random::new(options.seed),
             lease: plan.lease,
@@ -143,7 +105,7 @@ impl Stage {
             options: options.clone(),
             until: Instant::now(),
             started: 0,
-            sampler: Some(sampler),
+            samplers,
             _cpus: cpus,
             books,
             scratch,
@@ -164,7 +126,7 @@ impl Stage {
         self.started += 1;
         let others = if style == Style::Redisson { OTHERS } else { 0 };
         let orders = Orders {
-            url: self.proxy.as_ref().map_or_else(|| self.servers.url(), Proxy::url),
+            url: self.url(),
             directory: self.scratch.path.to_string_lossy().into_owned(),
             process: others + self.started,
             seed: self.options.seed,
@@ -190,7 +152,16 @@ impl Stage {
         Ok(())
     }
 
-    fn locks(&self) -> u64 {
+    /// Returns the URL for workers.
+    fn url(&self) -> String {
+        if self.proxies.is_empty() {
+            return self.servers.url();
+        }
+        let urls: Vec<String> = self.proxies.iter().map(Proxy::url).collect();
+        urls.join(&SEPARATOR.to_string())
+    }
+
+    pub(super) fn locks(&self) -> u64 {
         u64::from((self.options.processes * self.options.tasks / 4).max(2))
     }
 
@@ -246,13 +217,63 @@ impl Stage {
             self.begins(Fault::Forgot, "");
         }
         self.begins(Fault::Down, "");
-        self.servers.serving_mut().kill();
+        self.servers.server_mut(0).kill();
         meanwhile(self)?;
-        self.servers.serving_mut().restart();
+        self.servers.server_mut(0).restart();
         self.ends(Fault::Down);
         if forgets {
             self.ends(Fault::Forgot);
         }
+        Ok(())
+    }
+
+    /// Kills some servers of several, and starts them again after `pause` with all their data.
+    pub(super) fn kill_servers(&mut self, places: &[usize], pause: Duration) {
+        self.begins(Fault::Down, &format!("servers {places:?}"));
+        for place in places {
+            self.servers.server_mut(*place).kill();
+        }
+        self.rest(pause);
+        for place in places {
+            self.servers.server_mut(*place).restart();
+        }
+        self.ends(Fault::Down);
+    }
+
+    /// Moves the slot of a random lock to another primary, one key at a time, with a `pause` before each key. Prefers a lock that is held.
+    pub(super) fn move_slot(&mut self, pause: Duration) -> Result<()> {
+        let mut names: Vec<String> = (0..self.locks()).map(|number| format!("lock:{number}")).collect();
+        self.random.shuffle(&mut names);
+        let cluster = self.servers.cluster()?;
+        let is_held = |name: &&String| {
+            let owner = cluster.owner_of_key(name);
+            matches!(self.command_to(owner, &["EXISTS", name]), Some(Reply::Integer(1)))
+        };
+        let name = names.iter().find(is_held).or(names.first()).context("there is no lock")?;
+        let (slot, from) = (cluster.slot_of(name), cluster.owner_of_key(name));
+        let others: Vec<usize> = primaries(cluster).into_iter().filter(|node| *node != from).collect();
+        let to = *others.get(self.random.index(others.len())).context("there is one primary only")?;
+        self.begins(Fault::Moving, &format!("slot {slot} of {name} from node {from} to {to}"));
+        cluster.begin_move(slot, to);
+        self.rest(pause);
+        while cluster.migrate_keys(slot, to, 1) > 0 {
+            self.rest(pause);
+        }
+        // Begins the move once more, which changes nothing, ends it, and waits until all nodes know it.
+        cluster.move_slot(slot, to);
+        self.ends(Fault::Moving);
+        Ok(())
+    }
+
+    /// Makes the replica of a random primary take over in agreement with its primary. No write is lost.
+    pub(super) fn fail_over_a_node(&mut self) -> Result<()> {
+        let cluster = self.servers.cluster()?;
+        let all = primaries(cluster);
+        let primary = *all.get(self.random.index(all.len())).context("there is no primary")?;
+        let replica = *cluster.replicas_of(primary).first().context("there is no replica")?;
+        self.begins(Fault::Down, &format!("CLUSTER FAILOVER from node {primary} to {replica}"));
+        cluster.failover(replica);
+        self.ends(Fault::Down);
         Ok(())
     }
 
@@ -271,7 +292,7 @@ impl Stage {
             old.kill();
         }
         *primary = set.wait_for_new_primary(address);
-        if let Some(sampler) = &self.sampler {
+        for sampler in &self.samplers {
             sampler.turn_to(set.servers()[*primary].socket_path());
         }
         set.heal();
@@ -298,7 +319,20 @@ impl Stage {
 
     /// Sends a command to the server, which may be dead or unreachable at the moment.
     pub(super) fn command(&self, args: &[&str]) -> Option<Reply> {
-        self.servers.serving().connect().and_then(|mut cli| cli.query(args)).ok()
+        self.command_to(0, args)
+    }
+
+    /// Sends a command to one of several servers.
+    pub(super) fn command_to(&self, place: usize, args: &[&str]) -> Option<Reply> {
+        self.servers.all().get(place)?.connect().and_then(|mut cli| cli.query(args)).ok()
+    }
+
+    /// Returns at most `most` places of servers, and at least one.
+    pub(super) fn some_servers(&mut self, most: usize) -> Vec<usize> {
+        let mut places: Vec<usize> = (0..self.servers.all().len()).collect();
+        self.random.shuffle(&mut places);
+        places.truncate(1 + self.random.index(most));
+        places
     }
 
     /// Sets the server's clock `micros` microseconds ahead of the true time.
@@ -337,19 +371,21 @@ impl Stage {
 
     /// Returns the index of a random worker.
     pub(super) fn any_worker(&mut self) -> usize {
-        usize::try_from(self.random.below(self.workers.len() as u64)).unwrap_or_default()
+        self.random.index(self.workers.len())
     }
 
     /// Ends all faults.
     pub(super) fn heal(&mut self) -> Result<()> {
-        if let Some(proxy) = &self.proxy {
+        for proxy in &self.proxies {
             proxy.heal();
             proxy.gate(Gate::Open);
         }
         for (name, value) in
             [("maxmemory", "0"), ("client-output-buffer-limit", "pubsub 33554432 8388608 60")]
         {
-            let _dead = self.command(&["CONFIG", "SET", name, value]);
+            for place in 0..self.servers.all().len() {
+                let _dead = self.command_to(place, &["CONFIG", "SET", name, value]);
+            }
         }
         if self.clock_was_set {
             // Ahead of every earlier time. A clock that is set back would keep orphaned keys alive.
@@ -371,33 +407,16 @@ impl Stage {
             // A worker that does not answer has not finished, and the history shows it.
             let _silent = worker.answers("drained", deadline);
         }
-        drop(self.sampler.take());
+        self.samplers.clear();
         if self.books.take().is_some() {
             self.pass_the_dead()?;
         }
-        let mut cli = self.servers.serving().connect()?;
-        let is_pool = self.kind.is_pool();
-        let keys = |cli: &mut Cli| {
-            if is_pool {
-                return pool::keys(cli);
-            }
-            let stay = STAY.iter().map(|pattern| match cli.query(&["KEYS", pattern]) {
-                Ok(Reply::Array(keys)) => keys.len() as u64,
-                _ => 0,
-            });
-            let stay: u64 = stay.sum();
-            number(&cli.query(&["DBSIZE"])).saturating_sub(stay)
-        };
-        // A writer that was killed in its wait leaves a mark, which expires.
-        let mark = self.killed.filter(|_| matches!(self.kind, Locks::ReadWrite(_)));
-        let mark = mark.map_or(Duration::ZERO, |killed| MARK.saturating_sub(killed.elapsed()));
-        let _seen_below =
-            poll_until(mark.max(2 * self.lease) + Duration::from_secs(1), || keys(&mut cli) == 0);
-        let left = keys(&mut cli);
-        self.probe("keys left", left);
-        match self.kind {
-            Locks::Permits => pool::all_are_free(&mut cli, self.lease, &self.recorder),
-            Locks::Semaphore => self.pool.balance(&mut cli, &self.recorder),
+        let connect = |server: &RedisServer| server.connect();
+        let mut clis = self.servers.all().iter().map(connect).collect::<std::io::Result<Vec<Cli>>>()?;
+        self.count_keys(&mut clis);
+        match (self.kind, &mut clis[..]) {
+            (Locks::Permits, [cli, ..]) => pool::all_are_free(cli, self.lease, &self.recorder),
+            (Locks::Semaphore, [cli, ..]) => self.pool.balance(cli, &self.recorder),
             _ => {}
         }
         for worker in &mut self.workers {
@@ -410,18 +429,27 @@ impl Stage {
         // Redisson's own subscription times are not judged.
         self.workers.retain(|worker| worker.style != Style::Redisson);
         // The library keeps a subscription for 2 s after its last waiter.
-        let channels = |cli: &mut Cli| match cli.query(&["PUBSUB", "CHANNELS"]) {
-            Ok(Reply::Array(channels)) => {
-                let of_workers = |channel: &&Reply| !channel.to_string().starts_with("__sentinel__:");
-                channels.iter().filter(of_workers).count() as u64
-            }
-            _ => u64::MAX,
-        };
-        let _seen_below = poll_until(DRAINED_WITHIN, || channels(&mut cli) == 0);
-        let left = channels(&mut cli);
+        let sharded = matches!(self.servers, Servers::Cluster(_));
+        let mut channels = || clis.iter_mut().map(|cli| channels(cli, sharded)).sum::<u64>();
+        let _seen_below = poll_until(DRAINED_WITHIN, || channels() == 0);
+        let left = channels();
         self.probe("channels left", left);
         self.workers.clear();
         Ok(())
+    }
+
+    /// Waits until all keys are gone from all servers, and records the number of the others.
+    fn count_keys(&self, clis: &mut [Cli]) {
+        let is_pool = self.kind.is_pool();
+        let mut keys = || {
+            let of = |cli: &mut Cli| if is_pool { pool::keys(cli) } else { keys(cli) };
+            clis.iter_mut().map(of).sum::<u64>()
+        };
+        // A writer that was killed in its wait leaves a mark, which expires.
+        let mark = self.killed.filter(|_| matches!(self.kind, Locks::ReadWrite(_)));
+        let mark = mark.map_or(Duration::ZERO, |killed| MARK.saturating_sub(killed.elapsed()));
+        let _seen_below = poll_until(mark.max(2 * self.lease) + Duration::from_secs(1), || keys() == 0);
+        self.probe("keys left", keys());
     }
 
     /// Takes every fair lock once. A dead waiter stays in the queue until another waiter polls.
@@ -457,10 +485,36 @@ impl Stage {
 /// Keys that may remain. The counter of a fenced lock's tokens stays forever, and the latches of Redisson's unlocks expire.
 const STAY: [&str; 2] = ["redisson_lock_token:*", "redisson_unlock_latch:*"];
 
+/// Returns the nodes with replicas.
+fn primaries(cluster: &Cluster) -> Vec<usize> {
+    (0..cluster.nodes().len()).filter(|node| !cluster.replicas_of(*node).is_empty()).collect()
+}
+
+/// Returns the number of keys that have to vanish from a server.
+fn keys(cli: &mut Cli) -> u64 {
+    let stay = STAY.iter().map(|pattern| match cli.query(&["KEYS", pattern]) {
+        Ok(Reply::Array(keys)) => keys.len() as u64,
+        _ => 0,
+    });
+    let stay: u64 = stay.sum();
+    number(&cli.query(&["DBSIZE"])).saturating_sub(stay)
+}
+
+/// Returns the number of channels with subscribers on a server. `sharded` counts those of a cluster's slots, too.
+fn channels(cli: &mut Cli, sharded: bool) -> u64 {
+    let kinds = if sharded { &["CHANNELS", "SHARDCHANNELS"][..] } else { &["CHANNELS"] };
+    let of_workers = |channel: &&Reply| !channel.to_string().starts_with("__sentinel__:");
+    let count = |kind: &&str| match cli.query(&["PUBSUB", kind]) {
+        Ok(Reply::Array(channels)) => channels.iter().filter(of_workers).count() as u64,
+        _ => UNKNOWN,
+    };
+    kinds.iter().map(count).sum()
+}
+
 fn number(reply: &std::io::Result<Reply>) -> u64 {
     match reply {
         Ok(Reply::Integer(number)) => number.unsigned_abs(),
-        _ => u64::MAX,
+        _ => UNKNOWN,
     }
 }
 
@@ -503,6 +557,8 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// More than any count, but small enough to add up.
+const UNKNOWN: u64 = u32::MAX as u64;
 /// The connections' response timeout. It is short, so that it ends many calls.
 const PATIENCE: Duration = Duration::from_millis(1000);
 /// The time within which a release reaches a waiter when no fault is active. It takes about a millisecond on an idle machine; here the

@@ -7,7 +7,6 @@
 
 use std::cell::Cell as Flag;
 use std::io;
-use std::ops::Deref;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,10 +15,11 @@ use anyhow::Result;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio::time::{sleep, timeout};
-use wheellock::{Error, FencedGuard, FencedLock, Guard, Lock, LockManager, Owner, Released};
+use wheellock::{Error, LockManager, LockManagerBuilder, RedLockManager, Released};
 
-use super::fleet::{Locks, Orders, Style};
+use super::fleet::{Locks, Orders, SEPARATOR, Style};
 use super::pool;
+use super::wanted::{AnyGuard, AnyLock, Held, Wanted};
 use crate::fault::Random;
 use crate::history::{Cell, Entry, Kind, Recorder, What, Witness, now};
 use crate::told;
@@ -40,8 +40,10 @@ async fn work(orders: Orders) -> Result<()> {
     recorder.now(0, 0, "", What::Started);
     let mut requests = requests_from_stdin();
     let witness = Witness::new(orders.directory());
+    let (manager, quorum) = connect(&orders).await;
     let worker = Rc::new(Worker {
-        manager: connect(&orders).await,
+        manager,
+        quorum,
         recorder,
         witness,
         orders,
@@ -69,12 +71,26 @@ async fn work(orders: Orders) -> Result<()> {
     Ok(())
 }
 
+/// Connects to the server, or to the independent servers of a quorum. Returns the manager of the first server, and that of the quorum.
+async fn connect(orders: &Orders) -> (LockManager, Option<RedLockManager>) {
+    if orders.kind != Locks::Quorum {
+        return (until_connected(async || builder(orders, &orders.url).connect().await).await, None);
+    }
+    let lazy = |url| builder(orders, url).lazy().expect("the campaign's URLs are right");
+    let managers: Vec<LockManager> = orders.url.split(SEPARATOR).map(lazy).collect();
+    let quorum = until_connected(async || RedLockManager::new(managers.iter().cloned()).await).await;
+    (managers.into_iter().next().expect("a quorum has servers"), Some(quorum))
+}
+
+fn builder(orders: &Orders, url: &str) -> LockManagerBuilder {
+    let builder = LockManager::builder(url).watchdog_lease(orders.lease);
+    builder.configure(|config| config.response_timeout = orders.patience)
+}
+
 /// Connects until it succeeds. The server may be dead at the moment, as the campaign intends.
-async fn connect(orders: &Orders) -> LockManager {
+async fn until_connected<T>(connect: impl AsyncFn() -> Result<T, Error>) -> T {
     loop {
-        let builder = LockManager::builder(&orders.url).watchdog_lease(orders.lease);
-        let builder = builder.configure(|config| config.response_timeout = orders.patience);
-        match builder.connect().await {
+        match connect().await {
             Ok(manager) => return manager,
             Err(_) => sleep(Duration::from_millis(10)).await,
         }
@@ -82,7 +98,9 @@ async fn connect(orders: &Orders) -> LockManager {
 }
 
 pub(super) struct Worker {
+    /// The manager of the server, or of the first server of a quorum.
     pub(super) manager: LockManager,
+    quorum: Option<RedLockManager>,
     pub(super) recorder: Recorder,
     witness: Witness,
     pub(super) orders: Orders,
@@ -99,90 +117,6 @@ struct Op<'a> {
     cell: Cell,
     /// A pending operation of the same owner inside this one, and the event to record if it is dropped.
     inner: Flag<Option<(u64, What)>>,
-}
-
-/// A lock that a worker may acquire.
-#[derive(Clone)]
-struct Wanted {
-    lock: AnyLock,
-    shared: bool,
-}
-
-#[derive(Clone)]
-enum AnyLock {
-    Plain(Lock),
-    Fenced(FencedLock),
-}
-
-/// A hold of the lock.
-enum Held {
-    Plain(Guard),
-    Fenced(FencedGuard),
-}
-
-impl Wanted {
-    fn name(&self) -> &str {
-        match &self.lock {
-            AnyLock::Plain(lock) => lock.name(),
-            AnyLock::Fenced(lock) => lock.as_lock().name(),
-        }
-    }
-
-    fn with_lease(&self, lease: Duration) -> Self {
-        let lock = match &self.lock {
-            AnyLock::Plain(lock) => AnyLock::Plain(lock.with_lease(lease)),
-            AnyLock::Fenced(lock) => AnyLock::Fenced(lock.with_lease(lease)),
-        };
-        Self { lock, ..*self }
-    }
-
-    fn with_owner(&self, owner: Owner) -> Self {
-        let lock = match &self.lock {
-            AnyLock::Plain(lock) => AnyLock::Plain(lock.with_owner(owner)),
-            AnyLock::Fenced(lock) => AnyLock::Fenced(lock.with_owner(owner)),
-        };
-        Self { lock, ..*self }
-    }
-
-    async fn ask(&self, kind: Kind, wait: Option<Duration>) -> Result<Option<Held>, Error> {
-        Ok(match (&self.lock, kind, wait) {
-            (AnyLock::Plain(lock), Kind::Try | Kind::Again, _) => lock.try_acquire().await?.map(Held::Plain),
-            (AnyLock::Plain(lock), _, Some(wait)) => lock.try_acquire_for(wait).await?.map(Held::Plain),
-            (AnyLock::Plain(lock), ..) => Some(Held::Plain(lock.acquire().await?)),
-            (AnyLock::Fenced(lock), Kind::Try | Kind::Again, _) => {
-                lock.try_acquire().await?.map(Held::Fenced)
-            }
-            (AnyLock::Fenced(lock), _, Some(wait)) => lock.try_acquire_for(wait).await?.map(Held::Fenced),
-            (AnyLock::Fenced(lock), ..) => Some(Held::Fenced(lock.acquire().await?)),
-        })
-    }
-}
-
-impl Held {
-    fn token(&self) -> Option<u64> {
-        match self {
-            Self::Plain(_) => None,
-            Self::Fenced(guard) => Some(guard.token()),
-        }
-    }
-
-    async fn release(self) -> Result<Released, Error> {
-        match self {
-            Self::Plain(guard) => guard.release().await,
-            Self::Fenced(guard) => guard.release().await,
-        }
-    }
-}
-
-impl Deref for Held {
-    type Target = Guard;
-
-    fn deref(&self) -> &Guard {
-        match self {
-            Self::Plain(guard) => guard,
-            Self::Fenced(guard) => guard,
-        }
-    }
 }
 
 /// The way of an attempt.
@@ -256,7 +190,9 @@ impl Worker {
             manner.lease = [lease / 2, lease, 2 * lease][below(random, 3)];
             lock = lock.with_lease(manner.lease);
         }
-        if random.below(100) < if is_hot { 1 } else { 30 } {
+        let chooses_owner = random.below(100) < if is_hot { 1 } else { 30 };
+        // A lock of a quorum has an owner for each server.
+        if chooses_owner && self.orders.kind != Locks::Quorum {
             let owner = self.manager.owner();
             manner.owner = owner.to_string();
             lock = lock.with_owner(owner);
@@ -265,9 +201,9 @@ impl Worker {
             Ok(op) if manner.kind == Kind::Run => op.run(&manner, random).await,
             Ok(op) => {
                 if let Some(guard) = op.attempt(&manner).await {
-                    op.hold_watched(&guard, random).await;
+                    op.hold_watched(guard.as_any(), random).await;
                     let writes = matches!(self.orders.kind, Locks::ReadWrite(_)) && !lock.shared;
-                    if writes && guard.is_valid() && random.below(100) < 20 {
+                    if writes && guard.as_any().is_valid() && random.below(100) < 20 {
                         op.read_on(guard, random).await;
                     } else {
                         op.give_back(guard, random).await;
@@ -286,6 +222,9 @@ impl Worker {
             Locks::Simple => (AnyLock::Plain(locks.simple_lock(name)), false),
             Locks::Fair => (AnyLock::Plain(locks.fair_lock(name)), false),
             Locks::Fenced => (AnyLock::Fenced(locks.fenced_lock(name)), false),
+            Locks::Quorum => {
+                (AnyLock::Quorum(self.quorum.as_ref().expect("the campaign has a quorum").lock(name)), false)
+            }
             Locks::Permits | Locks::Semaphore => unreachable!("a pool has visitors"),
             Locks::ReadWrite(reads) if random.below(100) < reads => (self.reads(name), true),
             Locks::ReadWrite(_) => (AnyLock::Plain(locks.read_write_lock(name).write()), false),
@@ -323,16 +262,21 @@ impl Worker {
         }
     }
 
+    /// Returns the managers of all servers.
+    fn managers(&self) -> Vec<&LockManager> {
+        self.quorum.as_ref().map_or_else(|| vec![&self.manager], |quorum| quorum.managers().collect())
+    }
+
     /// Counts the leftovers when all operations have ended.
     async fn probe(&self) {
+        let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+        let sum = |of: &dyn Fn(&LockManager) -> u64| self.managers().into_iter().map(of).sum::<u64>();
         let count = || {
-            let (stats, metrics) = (self.manager.client().stats(), self.manager.metrics());
-            let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
             [
-                ("requests in flight", count(stats.in_flight)),
-                ("bytes queued", count(stats.queued_bytes)),
-                ("locks held", metrics.held),
-                ("waiters", metrics.waiting),
+                ("requests in flight", sum(&|manager| count(manager.client().stats().in_flight))),
+                ("bytes queued", sum(&|manager| count(manager.client().stats().queued_bytes))),
+                ("locks held", sum(&|manager| manager.metrics().held)),
+                ("waiters", sum(&|manager| manager.metrics().waiting)),
             ]
         };
         let quiet = async || count().iter().all(|(_, found)| *found == 0);
@@ -340,8 +284,8 @@ impl Worker {
         for (name, found) in count() {
             self.recorder.now(0, 0, "", What::Probe { name: name.to_owned(), found, allowed: 0 });
         }
-        let jumps = self.manager.metrics().server_clock_jumps;
-        let handed_over = self.manager.metrics().hand_overs;
+        let jumps = sum(&|manager| manager.metrics().server_clock_jumps);
+        let handed_over = sum(&|manager| manager.metrics().hand_overs);
         for (name, found) in [("server clock jumps seen", jumps), ("handed over", handed_over)] {
             self.recorder.now(0, 0, "", What::Probe { name: name.to_owned(), found, allowed: u64::MAX });
         }
@@ -366,13 +310,12 @@ impl Op<'_> {
         self.worker.recorder.at(at, self.task, self.number, self.lock.name(), what);
     }
 
-    fn granted(&self, guard: &Guard, token: Option<u64>) {
-        let valid_until = self.valid_until(guard);
+    fn granted(&self, guard: AnyGuard<'_>) {
+        let (valid_until, token) = (guard.valid_until(), guard.token());
         // Asking a guard for its owner prevents the hand-over of its hold.
-        let owner = match self.worker.orders.style {
-            Style::Hot => format!("{}:{}", self.worker.orders.process, self.number),
-            _ => guard.owner().to_string(),
-        };
+        let owner = if self.worker.orders.style == Style::Hot { None } else { guard.owner() };
+        let by_number = || format!("{}:{}", self.worker.orders.process, self.number);
+        let owner = owner.map_or_else(by_number, |owner| owner.to_string());
         self.record(What::Granted { owner, valid_until, token });
     }
 
@@ -389,7 +332,7 @@ impl Op<'_> {
         };
         match answer {
             Some(Ok(Some(guard))) => {
-                self.granted(&guard, guard.token());
+                self.granted(guard.as_any());
                 return Some(guard);
             }
             Some(Ok(None)) => self.record(What::NotGranted),
@@ -402,15 +345,16 @@ impl Op<'_> {
     async fn run(&self, manner: &Manner, random: &mut Random) {
         self.invoked(manner);
         let granted = Flag::new(false);
-        let mut work = async |guard: &Guard, token: Option<u64>| {
+        let mut work = async |guard: AnyGuard<'_>| {
             granted.set(true);
-            self.granted(guard, token);
-            self.hold(guard, token, random).await;
+            self.granted(guard);
+            self.hold(guard, random).await;
             self.record(What::Dropped);
         };
         let done = match &self.lock.lock {
-            AnyLock::Plain(lock) => lock.run(async |guard| work(guard, None).await).await,
-            AnyLock::Fenced(lock) => lock.run(async |guard| work(guard, Some(guard.token())).await).await,
+            AnyLock::Plain(lock) => lock.run(async |guard| work(AnyGuard::Plain(guard)).await).await,
+            AnyLock::Fenced(lock) => lock.run(async |guard| work(AnyGuard::Fenced(guard)).await).await,
+            AnyLock::Quorum(lock) => lock.run(async |guard| work(AnyGuard::Quorum(guard)).await).await,
         };
         match done {
             Ok(()) => {}
@@ -424,23 +368,23 @@ impl Op<'_> {
     }
 
     /// Works under the lock until the work is done or the lock is lost.
-    async fn hold_watched(&self, guard: &Held, random: &mut Random) {
+    async fn hold_watched(&self, guard: AnyGuard<'_>, random: &mut Random) {
         let Orders { kind, style, .. } = self.worker.orders;
-        let again = random.below(100) < 10 && kind != Locks::Simple && style != Style::Hot;
+        let again = random.below(100) < 10 && kind.is_reentrant() && style != Style::Hot;
         let mut work = pin!(async {
             if again {
                 self.hold_again(guard).await;
             }
-            self.hold(guard, guard.token(), random).await;
+            self.hold(guard, random).await;
         });
         tokio::select! {
             biased;
             reason = guard.lost() => {
-                self.record(What::Lost { reason: told::reason(reason), valid_until: self.valid_until(guard) });
+                self.record(What::Lost { reason: told::reason(reason), valid_until: guard.valid_until() });
                 let at = now();
                 if guard.is_valid() {
                     let (recorder, name) = (&self.worker.recorder, self.lock.name());
-                    recorder.at(at, self.task, self.number, name, What::Claimed { until: self.valid_until(guard) });
+                    recorder.at(at, self.task, self.number, name, What::Claimed { until: guard.valid_until() });
                 }
                 // The next step drops the pending operation of the same owner.
                 if let Some((number, what)) = self.inner.take() {
@@ -456,8 +400,8 @@ impl Op<'_> {
     }
 
     /// Enters and leaves through the witness, and checks the guard continuously.
-    async fn hold(&self, guard: &Guard, token: Option<u64>, random: &mut Random) {
-        let until = self.valid_until(guard);
+    async fn hold(&self, guard: AnyGuard<'_>, random: &mut Random) {
+        let (until, token) = (guard.valid_until(), guard.token());
         let mut look = Look { op: self, guard, token, entry: None, until, claimed: 0, other: None };
         look.enter().await;
         let end = now() + nanos(self.duration(random));
@@ -477,8 +421,9 @@ impl Op<'_> {
     }
 
     /// Acquires the lock again with the same owner, and releases that second hold.
-    async fn hold_again(&self, guard: &Guard) {
-        let again = self.lock.with_owner(guard.owner());
+    async fn hold_again(&self, guard: AnyGuard<'_>) {
+        let Some(owner) = guard.owner() else { return };
+        let again = self.lock.with_owner(owner.clone());
         let Ok(op) = self.worker.begin(self.task, &again) else { return };
         let manner = Manner {
             kind: Kind::Again,
@@ -486,7 +431,7 @@ impl Op<'_> {
             renewed: true,
             wait: None,
             give_up: None,
-            owner: guard.owner().to_string(),
+            owner: owner.to_string(),
         };
         self.inner.set(Some((op.number, What::Cancelled)));
         let inner = op.attempt(&manner).await;
@@ -499,8 +444,9 @@ impl Op<'_> {
 
     /// Releases a write hold, and keeps a read hold.
     async fn read_on(&self, writes: Held, random: &mut Random) {
+        let Some(owner) = writes.as_any().owner() else { return };
         let lock = Wanted { lock: self.worker.reads(self.lock.name()), shared: true };
-        let lock = lock.with_owner(writes.owner());
+        let lock = lock.with_owner(owner.clone());
         let Ok(op) = self.worker.begin(self.task, &lock) else { return };
         let manner = Manner {
             kind: Kind::Again,
@@ -508,12 +454,12 @@ impl Op<'_> {
             renewed: true,
             wait: None,
             give_up: None,
-            owner: writes.owner().to_string(),
+            owner: owner.to_string(),
         };
         let reads = op.attempt(&manner).await;
         self.give_back(writes, random).await;
         if let Some(reads) = reads {
-            op.hold_watched(&reads, random).await;
+            op.hold_watched(reads.as_any(), random).await;
             op.give_back(reads, random).await;
         }
     }
@@ -571,16 +517,12 @@ impl Op<'_> {
             (Style::Mixed, _) => Duration::from_micros(random.below(15_000)),
         }
     }
-
-    fn valid_until(&self, guard: &Guard) -> u64 {
-        nanos(guard.valid_until().since_boot())
-    }
 }
 
 /// An observed hold.
 struct Look<'a> {
     op: &'a Op<'a>,
-    guard: &'a Guard,
+    guard: AnyGuard<'a>,
     /// The fencing token, if there is one.
     token: Option<u64>,
     entry: Option<Entry>,
@@ -609,10 +551,10 @@ impl Look<'_> {
     fn is_fine(&mut self) -> bool {
         let other =
             self.entry.and_then(|entry| self.op.cell.entered_since(entry).expect("a cell can be read"));
-        let before = self.op.valid_until(self.guard);
+        let before = self.guard.valid_until();
         let at = now();
         let valid = self.guard.is_valid();
-        let after = self.op.valid_until(self.guard);
+        let after = self.guard.valid_until();
         if after != self.until {
             self.until = after;
             self.op.record(What::Moved { valid_until: after });

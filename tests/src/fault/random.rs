@@ -25,6 +25,18 @@ impl Random {
         if bound == 0 { 0 } else { self.number() % bound }
     }
 
+    /// Returns an index of a list with this length, or 0 if the list is empty.
+    pub fn index(&mut self, length: usize) -> usize {
+        usize::try_from(self.below(length as u64)).unwrap_or_default()
+    }
+
+    /// Brings a list into a random order.
+    pub fn shuffle<T>(&mut self, list: &mut [T]) {
+        for last in (1..list.len()).rev() {
+            list.swap(last, self.index(last + 1));
+        }
+    }
+
     /// Returns `length` random bytes.
     pub fn bytes(&mut self, length: usize) -> Vec<u8> {
         (0..length).map(|_| self.number().to_le_bytes()[0]).collect()

@@ -261,3 +261,13 @@ fn permits() {
 fn semaphore() {
     run("semaphore", 3.5);
 }
+
+#[test]
+fn redlock() {
+    run("redlock", 2.5);
+}
+
+#[test]
+fn cluster() {
+    run("cluster", 2.5);
+}

@@ -27,6 +27,9 @@ pub(crate) struct Options {
     /// Only the part `k/n` of the mutants, counted from `0/n`
     #[arg(long, value_parser = Shard::parse)]
     shard: Option<Shard>,
+    /// Only judges that take at most three seconds, and the model of the server; a survivor may die in a whole run
+    #[arg(long)]
+    quick: bool,
     /// Lists the mutants without judging them
     #[arg(long)]
     list: bool,
@@ -181,7 +184,7 @@ fn scripts(options: &Options, outcome: &mut Outcome) -> Result<()> {
     if all.is_empty() {
         return Ok(());
     }
-    let judge = Judge::of_scripts(all.iter().map(|(_, script)| script))?;
+    let judge = Judge::of_scripts(all.iter().map(|(_, script)| script), options.quick)?;
     outcome.judge(SCRIPTS_AT_ONCE, &all, |script| judge.killer(script));
     Ok(())
 }
@@ -196,7 +199,7 @@ fn rust(options: &Options, outcome: &mut Outcome) -> Result<()> {
     if !sources.iter().any(is_wanted) {
         return Ok(());
     }
-    let judges = if options.list { None } else { Some(judge::Judges::build(&mut sources)?) };
+    let judges = if options.list { None } else { Some(judge::Judges::build(&mut sources, options.quick)?) };
     let mutants = sources.iter().filter(|source| is_wanted(source)).flat_map(|source| {
         source.mutants.iter().map(|(number, mutant)| (format!("{}: {}", source.path, mutant.name), *number))
     });

@@ -5,7 +5,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use wheellock::{LockManager, Released};
+use wheellock::{LockManager, Permit, Released};
 use wheellock_client::slot_of;
 use wheellock_tests::eventually;
 use wheellock_tests::topology::{Cluster, Settings};
@@ -163,6 +163,26 @@ async fn permits_with_leases_are_given_back_when_those_have_come() {
     assert_eq!(taken.unwrap().release().await.unwrap(), Released::Released);
     assert_eq!(kept.release().await.unwrap(), Released::Released);
     assert_eq!((near.permits().await.unwrap(), near.available().await.unwrap()), (2, 2));
+}
+
+#[tokio::test]
+async fn permits_together_are_released_where_their_slot_moves() {
+    let (going, [locks, others, ..]) = Move::start().await;
+    let (near, far) = (locks.permit_semaphore(NAME), others.permit_semaphore(NAME));
+    assert_eq!(near.set_permits(3).await.unwrap(), 3);
+    let held = near.acquire_many(3).await.unwrap();
+    going.begin();
+    going.migrate(NAME);
+    let end = async {
+        going.was_asked().await;
+        going.end();
+    };
+    let ids: Vec<_> = held.iter().map(Permit::id).collect();
+    let (taken, released, ()) = tokio::join!(far.acquire_many(3), near.release_many(&ids), end);
+    assert!(released.unwrap());
+    let taken = taken.unwrap();
+    assert_eq!(taken.len(), 3, "all or none");
+    assert!(near.try_acquire().await.unwrap().is_none());
 }
 
 /// The record of a manager's earlier request is beside the semaphore, and may move together with it.

@@ -62,7 +62,9 @@ pub(crate) fn sources(parts: &[&str]) -> Result<Vec<Source>> {
 struct Judge {
     name: String,
     program: PathBuf,
-    arguments: Vec<String>,
+    options: [&'static str; 2],
+    /// The name of the test, or the number of seeds.
+    chosen: String,
     took: Duration,
     /// The mutants whose code the judge runs.
     reached: BTreeSet<usize>,
@@ -74,44 +76,47 @@ pub(crate) struct Judges(Vec<Judge>);
 
 impl Judges {
     /// Builds the judges with all mutants that compile, and runs each judge without a mutant. Mutants that do not compile are removed from
-    /// `sources`.
-    pub(crate) fn build(sources: &mut [Source]) -> Result<Self> {
+    /// `sources`. `is_quick` leaves out the slow judges.
+    pub(crate) fn build(sources: &mut [Source], is_quick: bool) -> Result<Self> {
         lay_out_compiling(sources)?;
         let tests = ["test", "-p", "wheellock", "--features", "testing", "--lib", "--test", "it"];
         let tests = programs::build(&mut cargo(tests))?.tests;
-        // Use the profile of the tests, so that no crate is built twice.
-        let fleets = ["build", "--profile", "test", "-p", "wheellock-tests", "--features", "simulation"];
-        run::run(cargo(fleets).args(["--bin", "simulate"]))?;
         let mut all = Vec::new();
         // Unit tests first, then tests in virtual time, then fleets.
         for target in ["--lib", "it"] {
             let program = tests.iter().find(|program| program.target == target);
             let program = program.with_context(|| format!("cargo built no {target}"))?;
-            let judge = |test: String| {
-                let name = format!("{target} {test}");
-                Judge::new(
-                    name,
-                    program.command().get_program().into(),
-                    ["--exact", &test, "--test-threads=1"],
-                )
-            };
-            all.append(&mut learnt(program.tests()?.into_iter().map(judge).collect(), SLOW)?);
+            let path = PathBuf::from(program.command().get_program());
+            let options = ["--test-threads=1", "--exact"];
+            let judge = |test: String| Judge::new(format!("{target} {test}"), path.clone(), options, test);
+            let limit = if is_quick { QUICK } else { SLOW };
+            all.append(&mut learnt(program.tests()?.into_iter().map(judge).collect(), limit)?);
         }
+        if is_quick {
+            return Ok(Self(all));
+        }
+        // Use the profile of the tests, so that no crate is built twice.
+        let fleets = ["build", "--profile", "test", "-p", "wheellock-tests", "--features", "simulation"];
+        run::run(cargo(fleets).args(["--bin", "simulate"]))?;
         let simulate = target().join("debug/simulate");
-        let fleets = |seeds| {
-            Judge::new(format!("{seeds} fleets"), simulate.clone(), ["--until-found", "--seeds", seeds])
+        let fleets = |seeds: &str| {
+            let options = ["--until-found", "--seeds"];
+            Judge::new(format!("{seeds} fleets"), simulate.clone(), options, seeds.to_owned())
         };
         all.append(&mut learnt(FLEETS.map(fleets).into(), LONGEST)?);
         Ok(Self(all))
     }
 
-    /// Runs the judges that reach a mutant, one after the other. Returns the first judge that fails.
+    /// Runs the judges that reach a mutant, one portion after the other. Returns the first portion in which a judge fails.
     pub(crate) fn killer(&self, number: usize) -> Result<Option<String>> {
-        for judge in self.0.iter().filter(|judge| judge.reached.contains(&number)) {
-            match judge.passes("WHEELLOCK_MUTANT", &number.to_string(), judge.took * 10 + PATIENCE)? {
+        let reaching: Vec<&Judge> = self.0.iter().filter(|judge| judge.reached.contains(&number)).collect();
+        for portion in portions(&reaching) {
+            let names: Vec<&str> = portion.iter().map(|judge| judge.name.as_str()).collect();
+            let took: Duration = portion.iter().map(|judge| judge.took).sum();
+            match passes(portion, "WHEELLOCK_MUTANT", &number.to_string(), took * 10 + PATIENCE)? {
                 Some(true) => {}
-                Some(false) => return Ok(Some(judge.name.clone())),
-                None => return Ok(Some(format!("{} hangs", judge.name))),
+                Some(false) => return Ok(Some(names.join(", "))),
+                None => return Ok(Some(format!("{} hangs", names.join(", ")))),
             }
         }
         Ok(None)
@@ -121,6 +126,22 @@ impl Judges {
     pub(crate) fn reach(&self, number: usize) -> bool {
         self.0.iter().any(|judge| judge.reached.contains(&number))
     }
+}
+
+/// Divides judges into portions that run in one process each. A process per test would cost more than most tests.
+fn portions<'a>(judges: &'a [&'a Judge]) -> Vec<&'a [&'a Judge]> {
+    let (mut portions, mut rest) = (Vec::new(), judges);
+    while let Some(first) = rest.first() {
+        let mut took = Duration::ZERO;
+        let fits = |judge: &&&Judge| {
+            took += judge.took;
+            judge.program == first.program && took <= PORTION
+        };
+        let (portion, other) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+        portions.push(portion);
+        rest = other;
+    }
+    portions
 }
 
 /// Runs each judge without a mutant, for at most `limit`. Returns the judges sorted by speed, the fastest first.
@@ -142,9 +163,8 @@ fn learnt(judges: Vec<Judge>, limit: Duration) -> Result<Vec<Judge>> {
 }
 
 impl Judge {
-    fn new(name: String, program: PathBuf, arguments: [&str; 3]) -> Self {
-        let arguments = arguments.map(str::to_owned).into();
-        Self { name, program, arguments, took: Duration::ZERO, reached: BTreeSet::new() }
+    fn new(name: String, program: PathBuf, options: [&'static str; 2], chosen: String) -> Self {
+        Self { name, program, options, chosen, took: Duration::ZERO, reached: BTreeSet::new() }
     }
 
     /// Runs the judge without a mutant, and records the mutants that it reaches. A test that exceeds `limit` does not judge.
@@ -152,7 +172,7 @@ impl Judge {
         let file = target().join(format!("reached-{}", self.name.replace(['/', ':', ' '], "-")));
         fs::write(&file, "")?;
         let start = Instant::now();
-        match self.passes("WHEELLOCK_REACHED", &file.to_string_lossy(), limit)? {
+        match passes(&[self], "WHEELLOCK_REACHED", &file.to_string_lossy(), limit)? {
             Some(true) => {
                 self.reached =
                     fs::read_to_string(&file)?.lines().map(str::parse).collect::<Result<_, _>>()?;
@@ -164,31 +184,30 @@ impl Judge {
         fs::remove_file(&file)?;
         Ok(())
     }
+}
 
-    /// Returns true if the judge passes with this variable. Returns `None` if the judge does not end in time.
-    fn passes(&self, variable: &str, value: &str, limit: Duration) -> Result<Option<bool>> {
-        // Limit the memory, because a mutant may allocate without end.
-        let mut limited = Command::new("sh");
-        limited
-            .args(["-c", "ulimit -v 8000000; exec \"$0\" \"$@\""])
-            .arg(&self.program)
-            .args(&self.arguments);
-        limited.current_dir(copy().join("crates/wheellock")).env(variable, value).env("RUST_BACKTRACE", "0");
-        // Only the failure itself counts, so proptest must neither shrink nor store it.
-        limited.env("PROPTEST_MAX_SHRINK_ITERS", "0").env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
-        let mut child = limited.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        let start = Instant::now();
-        loop {
-            if let Some(status) = child.try_wait()? {
-                return Ok(Some(status.success()));
-            }
-            if start.elapsed() > limit {
-                child.kill()?;
-                child.wait()?;
-                return Ok(None);
-            }
-            std::thread::sleep(Duration::from_millis(2));
+/// Returns true if these judges, which are one program, pass with this variable. Returns `None` if they do not end in time.
+fn passes(judges: &[&Judge], variable: &str, value: &str, limit: Duration) -> Result<Option<bool>> {
+    let first = judges.first().context("a portion has a judge")?;
+    // Limit the memory, because a mutant may allocate without end.
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -v 8000000; exec \"$0\" \"$@\""]).arg(&first.program).args(first.options);
+    limited.args(judges.iter().map(|judge| &judge.chosen));
+    limited.current_dir(copy().join("crates/wheellock")).env(variable, value).env("RUST_BACKTRACE", "0");
+    // Only the failure itself counts, so proptest must neither shrink nor store it.
+    limited.env("PROPTEST_MAX_SHRINK_ITERS", "0").env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
+    let mut child = limited.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status.success()));
         }
+        if start.elapsed() > limit {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
@@ -272,6 +291,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The time limit of a test. The fleets judge the mutants of slower tests.
 const SLOW: Duration = Duration::from_secs(30);
+
+/// The total duration of the judges in one process, without a mutant.
+const PORTION: Duration = Duration::from_secs(1);
+
+/// The time limit of a test in a quick run.
+const QUICK: Duration = Duration::from_secs(3);
 
 /// The time limit of a run of fleets, far above any real duration.
 const LONGEST: Duration = Duration::from_secs(600);

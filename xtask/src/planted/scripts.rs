@@ -26,6 +26,8 @@ pub(crate) struct Script {
 #[derive(Debug)]
 pub(crate) struct Judge {
     built: Built,
+    /// Only the model of the server judges.
+    is_quick: bool,
     number: AtomicU64,
 }
 
@@ -49,12 +51,15 @@ const OTHERS: [&str; 7] =
 
 impl Judge {
     /// Builds the tests, and checks that the judges of these scripts pass with the unchanged scripts.
-    pub(crate) fn of_scripts<'a>(scripts: impl IntoIterator<Item = &'a Script>) -> Result<Self> {
+    pub(crate) fn of_scripts<'a>(
+        scripts: impl IntoIterator<Item = &'a Script>,
+        is_quick: bool,
+    ) -> Result<Self> {
         lay_out(run::root(), &copy(), &all(run::root())?)?;
         let mut build = command(["test", "--quiet"]);
         // With the service, foreign packages get the same features as in `cargo xtask planted`.
         build.args(["--package", "wheellock-tests", "--package", "wheellock-service", "--test", "it"]);
-        let judge = Self { built: programs::build(&mut build)?, number: AtomicU64::new(0) };
+        let judge = Self { built: programs::build(&mut build)?, is_quick, number: AtomicU64::new(0) };
         let folder = |script: &'a Script| script.name.find('/').and_then(|at| script.name.get(..=at));
         let folders: BTreeSet<&str> =
             scripts.into_iter().map(|script| folder(script).unwrap_or_default()).collect();
@@ -78,6 +83,7 @@ impl Judge {
         let groups = programs::groups(&self.built.tests)?;
         let modules =
             MODULES.iter().find(|(folder, _)| script.starts_with(folder)).map_or(&OTHERS[..], |(_, of)| *of);
+        let modules = if self.is_quick { &[] } else { modules };
         for module in ["model_server"].iter().chain(modules) {
             let group =
                 groups.iter().find(|group| group.package() == "wheellock-tests" && group.name() == *module);

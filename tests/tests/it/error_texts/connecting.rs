@@ -81,9 +81,16 @@ pub(super) async fn rows() -> Vec<Row> {
         let url = server.url().replace("redis://", &format!("{scheme}://"));
         rows.push(row(situation, server.addr(), failure(&url).await));
     }
-    for &(situation, command, reply) in REFUSED {
-        let server = FakeServer::start(move |_, session| refuse(session, command, reply));
-        rows.push(row(situation, server.addr(), failure(&server.url()).await));
+    let refused = REFUSED.iter().map(|&(situation, command, reply)| {
+        tokio::spawn(async move {
+            let server = FakeServer::start(move |_, session| refuse(session, command, reply));
+            // The client waits this long for a server that may become ready, so all servers refuse at once.
+            let error = failure_within(Duration::from_secs(2), &server.url()).await;
+            row(situation, server.addr(), error)
+        })
+    });
+    for refused in refused.collect::<Vec<_>>() {
+        rows.push(refused.await.unwrap());
     }
     rows.extend(cluster_rows().await);
     rows
@@ -122,8 +129,12 @@ fn answer_as_node(session: &mut Session, nodes: &str) -> io::Result<()> {
 }
 
 async fn failure(url: &str) -> Error {
+    failure_within(Duration::from_millis(300), url).await
+}
+
+async fn failure_within(connect_timeout: Duration, url: &str) -> Error {
     let mut config: Config = url.parse().unwrap();
-    config.connect_timeout = Duration::from_millis(300);
+    config.connect_timeout = connect_timeout;
     Client::connect(config).await.unwrap_err()
 }
 

@@ -40,6 +40,7 @@ pub(super) fn values() -> Vec<Row> {
         ("An authority that is not PEM", TlsConfig::new().trust_pem(b"not PEM")),
         ("A client certificate that is not PEM", trusting().identity_pem(b"not PEM", key)),
         ("A private key that is not PEM", trusting().identity_pem(chain, b"not PEM")),
+        ("A client certificate's file that does not exist", trusting().identity_files("us.pem", "us.key")),
         ("A name that no certificate can have", trusting().server_name("not a name")),
     ]
     .into_iter()

@@ -6,6 +6,9 @@ use crate::files::{Complaint, File};
 
 const PAGE: &str = "docs/benchmarks.md";
 
+/// The pages of the tables that the benches write: `<area>.md`.
+const TABLES: &str = "docs/lab/tables/";
+
 /// Returns a complaint for each plot that was measured on a different commit than its section. `read` returns the text of a plot.
 pub(crate) fn of_other_commits(files: &[File], read: impl Fn(&str) -> Option<String>) -> Vec<Complaint> {
     let Some(page) = files.iter().find(|file| file.path == PAGE) else { return Vec::new() };
@@ -26,7 +29,7 @@ pub(crate) fn of_other_commits(files: &[File], read: impl Fn(&str) -> Option<Str
             ));
             continue;
         };
-        let tables = tables_of(&page.text, name);
+        let tables = tables_of(files, name);
         let is_same = tables.map_or_else(
             || section_from(&page.text, section).contains(measured),
             |tables| tables == measured,
@@ -39,10 +42,12 @@ pub(crate) fn of_other_commits(files: &[File], read: impl Fn(&str) -> Option<Str
     complaints
 }
 
-/// Returns the commit of the tables that the plot's bench wrote into the page. Returns `None` if the tables were written by hand.
-fn tables_of<'a>(page: &'a str, plot: &str) -> Option<&'a str> {
+/// Returns the commit of the tables that the plot's bench wrote. Returns `None` if the tables were written by hand.
+fn tables_of<'a>(files: &'a [File], plot: &str) -> Option<&'a str> {
     let (area, _) = plot.split_once('-')?;
-    let (_, tables) = page.split_once(&format!("<!-- {area}: begin -->"))?;
+    let path = format!("{TABLES}{area}.md");
+    let page = files.iter().find(|file| file.path == path)?;
+    let (_, tables) = page.text.split_once(&format!("<!-- {area}: begin -->"))?;
     word_behind(tables, "Measured at ")
 }
 
@@ -65,8 +70,11 @@ fn word_behind<'a>(text: &'a str, words: &str) -> Option<&'a str> {
 mod tests {
     use super::*;
 
-    fn complaints(page: &str) -> Vec<String> {
-        let files = [File { path: PAGE.into(), text: page.into() }];
+    fn complaints(page: &str, tables: &str) -> Vec<String> {
+        let files = [
+            File { path: PAGE.into(), text: page.into() },
+            File { path: format!("{TABLES}lock.md"), text: tables.into() },
+        ];
         let plots =
             |path: &str| (path == "docs/img/lock-a.svg").then(|| "<text>Measured on abc1234.</text>".into());
         of_other_commits(&files, plots).iter().map(ToString::to_string).collect()
@@ -74,16 +82,13 @@ mod tests {
 
     #[test]
     fn plot_of_other_commit_is_named() {
-        let page = |commit: &str| {
-            format!(
-                "## Locks\n<!-- lock: begin -->\nMeasured at {commit}; medians.\n\n![a](img/lock-a.svg)\n"
-            )
-        };
-        assert_eq!(complaints(&page("abc1234")), [""; 0]);
-        let other = "docs/benchmarks.md:5: lock-a.svg was measured on abc1234, and its section was not";
-        assert_eq!(complaints(&page("def5678")), [other]);
-        assert_eq!(complaints("### Hot\nAt abc1234.\n![a](img/lock-a.svg)\n"), [""; 0]);
-        assert_eq!(complaints("At abc1234.\n### Hot\n![a](img/lock-a.svg)\n").len(), 1, "another section");
-        assert_eq!(complaints("![a](img/lock-b.svg)\n").len(), 1, "there is no such plot");
+        let page = "## Locks\n![a](img/lock-a.svg)\n";
+        let tables = |commit: &str| format!("<!-- lock: begin -->\nMeasured at {commit}; medians.\n");
+        assert_eq!(complaints(page, &tables("abc1234")), [""; 0]);
+        let other = "docs/benchmarks.md:2: lock-a.svg was measured on abc1234, and its section was not";
+        assert_eq!(complaints(page, &tables("def5678")), [other]);
+        assert_eq!(complaints("### Hot\nAt abc1234.\n![a](img/lock-a.svg)\n", ""), [""; 0]);
+        assert_eq!(complaints("At abc1234.\n### Hot\n![a](img/lock-a.svg)\n", "").len(), 1, "other section");
+        assert_eq!(complaints("![a](img/lock-b.svg)\n", "").len(), 1, "there is no such plot");
     }
 }

@@ -48,7 +48,7 @@ fn main() -> Result<()> {
         ["--table", ref page @ ..] => {
             // The file has the other percentiles.
             let left_out = ["p90", "p99.9"];
-            let page = page.first().unwrap_or(&"docs/benchmarks.md");
+            let page = page.first().unwrap_or(&"docs/lab/tables/client.md");
             table::put("client", page, |_, metric| left_out.contains(&metric))
         }
         ["--plot", ref folder @ ..] => plot::draw("client", &PLOTS, folder.first().unwrap_or(&"docs/img")),

@@ -59,7 +59,7 @@ fn main() -> Result<()> {
             plot::draw_distributions("lock", &DISTRIBUTIONS, place("docs/img"))?;
             return plot::draw("lock", &PLOTS, place("docs/img"));
         }
-        Some("--table") => return table::put("lock", place("docs/benchmarks.md"), |_, _| false),
+        Some("--table") => return table::put("lock", place("docs/lab/tables/lock.md"), |_, _| false),
         _ => {}
     }
     let target = Target::start()?;

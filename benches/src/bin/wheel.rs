@@ -32,7 +32,7 @@ fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
     match (args.next().as_deref(), args.next().as_deref()) {
         (Some("--plot"), folder) => return plot::draw(folder.unwrap_or("docs/img")),
-        (Some("--table"), page) => return plot::table(page.unwrap_or("docs/benchmarks.md")),
+        (Some("--table"), page) => return plot::table(page.unwrap_or("docs/lab/tables/wheel.md")),
         _ => {}
     }
     let mut report = Report::new("wheel");

@@ -51,7 +51,7 @@ async fn the_same_calls_leave_the_same_state() {
     }
 }
 
-/// Cases that docs/interop.md lists. Redisson's own state is not worth copying there, or only this library has the state.
+/// Cases that docs/interop/redisson.md lists. Redisson's own state is not worth copying there, or only this library has the state.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn where_redissons_state_is_not_copied() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };

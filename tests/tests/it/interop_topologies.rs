@@ -79,7 +79,7 @@ async fn in_a_cluster_java_publishes_to_the_shard_and_follows_its_master() {
     assert_eq!(waiting.unlock(NAME).done().await, "unlocked");
     set.heal();
 
-    // A held lock outlives its slot's move. Java's waiters do not outlive it: see docs/interop.md.
+    // A held lock outlives its slot's move. Java's waiters do not outlive it: see docs/interop/redisson.md.
     holding.lock(NAME).done().await;
     let (slot, from) = (set.slot_of(NAME), set.owner_of_key(NAME));
     let to = (0..3).find(|master| set.replicas_of(*master).len() == 1 && *master != from).unwrap();

@@ -12,7 +12,7 @@ use crate::base::backoff::Backoff;
 use crate::base::error::Error;
 use crate::base::lease::Lease;
 use crate::base::owner::{Owner, OwnerText};
-use crate::kind::Companions;
+use crate::kind::Wake;
 use crate::request::acquire::{Request, Wait, acquire};
 use crate::request::context::Context;
 use crate::request::guard::Guard;
@@ -386,7 +386,7 @@ impl Lock {
     ///
     /// [`Error::Server`], [`Error::InvalidName`].
     pub async fn queue_length(&self) -> Result<Option<u64>, Error> {
-        if self.name.kind().companions != Companions::Queue {
+        if self.name.kind().wake != Wake::OwnChannel {
             return self.name.check().map(|()| None);
         }
         let key = wire::queue_key(&self.name);
@@ -405,7 +405,7 @@ impl Lock {
     ///
     /// [`Error::Server`], [`Error::InvalidName`].
     pub async fn position(&self, owner: &Owner) -> Result<Option<u64>, Error> {
-        if self.name.kind().companions != Companions::Queue {
+        if self.name.kind().wake != Wake::OwnChannel {
             return self.name.check().map(|()| None);
         }
         let (key, holder) = (wire::queue_key(&self.name), self.text_of(owner));
@@ -545,9 +545,8 @@ impl Lock {
             return Ok(());
         }
         let client = &self.context.client;
-        let has_companions = self.name.kind().companions != Companions::None;
         let is_cluster = matches!(client.config().servers, Servers::Cluster(_));
-        if client.publish_verb() == "SPUBLISH" || (is_cluster && has_companions) {
+        if client.publish_verb() == "SPUBLISH" || (is_cluster && wire::has_companions(&self.name)) {
             return Err(Error::NoCommonSlot { lock: self.name.text().to_owned() });
         }
         Ok(())

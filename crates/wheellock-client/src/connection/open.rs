@@ -361,7 +361,9 @@ impl Opening<'_> {
         let local = matches!(self.address, Address::Unix(_));
         let hint = match (answered || local, self.shared.config.is_encrypted()) {
             (true, _) => "",
-            (false, true) => "; the server may require a client certificate (TlsBuilder::identity_pem, identity_files)",
+            (false, true) => {
+                "; the server may require a client certificate (TlsBuilder::identity_pem, identity_files)"
+            }
             (false, false) => {
                 "; a server that requires TLS (rediss://) hangs up like this, and so does a proxy that has no server behind it or \
                  does not know HELLO"

@@ -53,6 +53,9 @@ pub(crate) struct Kind {
     /// Mode of one side of a read-write lock, for the scripts that serve both sides.
     pub(crate) mode: Option<&'static str>,
     pub(crate) wake: Wake,
+    /// The release of a missing hold makes the server reject a late request for that hold. Kinds with leases do not need this, because
+    /// their leases expire.
+    pub(crate) has_release_record: bool,
     /// A refused waiter leaves an entry or a mark on the server. A waiter that gives up withdraws its entry or mark.
     pub(crate) queues_on_server: bool,
 }
@@ -251,6 +254,7 @@ pub(crate) static SEMAPHORE: LazyLock<Kind> = LazyLock::new(|| {
         renew: Some(Arc::new(Script::variadic(include_str!("../scripts/semaphore/renew.lua")))),
         release: Some(Arc::new(Script::new(include_str!("../scripts/semaphore/release.lua"), 1, 5))),
         companions: Companions::Permits,
+        has_release_record: true,
         ..Kind::semaphore()
     };
     row.bundled()
@@ -395,6 +399,7 @@ impl Kind {
             sharing: Sharing::One,
             mode: None,
             wake: Wake::Channel,
+            has_release_record: false,
             queues_on_server: false,
         }
     }
@@ -509,29 +514,24 @@ impl Kind {
 
     /// Returns true if hand-over, of this kind or of another, may keep locks of this kind from their contenders.
     pub(crate) fn may_meet_hand_over(&self) -> bool {
-        self.is_a_hash_of_holders() || self.companions == Companions::ReadLeases
+        self.is_a_hash_of_holders() || self.is_one_side()
     }
 
     /// Returns the other kinds that are the same lock on the server and have the same channel. A message that reaches one connection counts
     /// once for all of them.
     pub(crate) fn others_of_its_channel(&self) -> impl Iterator<Item = &'static Self> {
-        let others = if self.companions == Companions::ReadLeases {
-            [&*READ, &*WRITE]
-        } else {
-            [&*REENTRANT, &*FENCED]
-        };
+        let others = if self.is_one_side() { [&*READ, &*WRITE] } else { [&*REENTRANT, &*FENCED] };
         others.into_iter().filter(|other| other.address() != self.address())
     }
 
     /// Returns true if a caller may share the hold of another caller of this process. Readers may, because all readers do the same.
     pub(crate) fn may_be_joined(&self) -> bool {
-        self.is_shared() && self.companions == Companions::ReadLeases
+        self.is_shared() && self.is_one_side()
     }
 
-    /// Returns true if the release of a missing hold makes the server reject a late request for that hold. Kinds with leases do not need
-    /// this, because their leases expire.
-    pub(crate) fn has_release_record(&self) -> bool {
-        self.companions == Companions::Permits
+    /// Returns true if this kind is one side of a read-write lock.
+    fn is_one_side(&self) -> bool {
+        self.mode.is_some()
     }
 
     /// Returns the other kinds that are the same on the server: a hash of holders under the name. Each kind treats the holders of the
@@ -543,9 +543,8 @@ impl Kind {
 
     /// Returns true if a lock of this kind is a hash of holders under the name. The server cannot distinguish such kinds.
     pub(crate) fn is_a_hash_of_holders(&self) -> bool {
-        use Companions::{None, Queue, Token};
-        let has_companions_alone = matches!(self.companions, None | Token | Queue);
-        self.holders == Holders::Counted && has_companions_alone && !self.has_own_key()
+        let has_one_holder = self.holders == Holders::Counted && !self.is_shared() && !self.is_one_side();
+        has_one_holder && !self.has_own_key()
     }
 
     /// Returns true if a holder may shorten the leases of other holders.

@@ -254,6 +254,11 @@ pub(crate) fn mark(name: &Name) -> [Arg<'_>; 3] {
     [name.key().into(), name.tag().into(), MARK_LASTS.into()]
 }
 
+/// Returns true if the lock has more keys than its own, which need the same slot.
+pub(crate) fn has_companions(name: &Name) -> bool {
+    name.kind().companions != Companions::None
+}
+
 /// Milliseconds for which a polling contender's mark lasts. The contender renews its mark several times within this time.
 const MARK_LASTS: u64 = 1000;
 

@@ -194,7 +194,7 @@ impl<'a> Request<'a> {
     /// Takes back a request that may still be executed, so that it has no effect.
     pub(super) fn withdraw(&self) {
         let Self { context, name, owner, presented, .. } = *self;
-        if name.kind().has_release_record() {
+        if name.kind().has_release_record {
             context.transact(|holds, now, effects| {
                 effects.request_all(holds.withdraw(name, owner, presented, now));
             });

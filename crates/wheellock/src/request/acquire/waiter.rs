@@ -514,7 +514,7 @@ impl Drop for Waiter<'_> {
         }
         let asked_in_vain = asked_in_vain && has_left_its_place;
         if in_vain {
-            let may_arrive_late = self.may_arrive_late && name.kind().has_release_record();
+            let may_arrive_late = self.may_arrive_late && name.kind().has_release_record;
             if !self.took_over || asked_in_vain || may_arrive_late {
                 context.transact(|holds, now, effects| {
                     holds.tallies.of(name.family()).waits_given_up += u64::from(!self.took_over);

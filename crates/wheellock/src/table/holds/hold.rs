@@ -127,7 +127,7 @@ impl Hold {
     }
 
     pub(super) fn may_arrive_late(&mut self) {
-        if self.name.kind().has_release_record() {
+        if self.name.kind().has_release_record {
             self.rare.get_or_insert_default().may_arrive_late = true;
         }
     }

@@ -34,10 +34,8 @@ impl Holds {
         time: Time,
         now: BootInstant,
     ) -> Result<Handed, GiveBack> {
-        let wished = !self.wishes.is_empty() && self.wishes.most(index).is_some();
-        let shut = self.shut;
         let hold = self.get_mut(index).ok_or(GiveBack::Unfit)?;
-        if shut || wished || !hold.is_known_as_one_guards(share, now) {
+        if !hold.is_known_as_one_guards(share, now) {
             return Err(GiveBack::Unfit);
         }
         let since = match time.last {
@@ -61,10 +59,9 @@ impl Holds {
     /// Joins a reader to the hold of this process's last reader, if that hold was granted at most `budget` ago. The server counts
     /// both readers as one. Returns that hold.
     pub(crate) fn join(&mut self, name: &Arc<Name>, budget: Duration, now: BootInstant) -> Option<HoldIndex> {
-        let index = name.last_holder().filter(|_| !self.shut)?;
-        let wished = !self.wishes.is_empty() && self.wishes.most(index).is_some();
+        let index = name.last_holder()?;
         let hold = self.get_mut(index).filter(|hold| Arc::ptr_eq(&hold.name, name))?;
-        if wished || now >= hold.since + budget || !hold.is_known_as_one(now) {
+        if now >= hold.since + budget || !hold.is_known_as_one(now) {
             return None;
         }
         hold.guards += 1;
@@ -83,7 +80,7 @@ impl Holds {
     /// guards.
     pub(crate) fn leave_to_others(&mut self, index: HoldIndex, share: Share, now: BootInstant) -> bool {
         let is_held = |hold: &Hold| hold.state == State::Held && now < hold.valid_until;
-        if self.shut || !self.stays_with_others(index, share) || !self.get(index).is_some_and(is_held) {
+        if !self.stays_with_others(index, share) || !self.get(index).is_some_and(is_held) {
             return false;
         }
         let request = self.release(index, share, now);
@@ -120,13 +117,13 @@ impl Hold {
 
     /// Returns true if the server's record is one kept share, and no change is to be sent.
     fn is_known_as_one(&self, now: BootInstant) -> bool {
+        // A hold without guards has a release to send, and a guard's wait for an extension needs a renewal. Only semaphores
+        // forget shares, and their permits neither pass to waiters nor are joined.
         self.state == State::Held
-            && self.guards > 0
             && self.renewing.guards() == self.guards
             && !self.is_presented()
             && self.releasing.is_at_rest()
             && self.renewing.is_at_rest()
-            && self.forgotten() == 0
             && now + self.lease.duration() / 2 <= self.valid_until
     }
 }

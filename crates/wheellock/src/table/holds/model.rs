@@ -487,8 +487,10 @@ impl World {
         let most = if self.holds.is_shut() { 4 } else { 2 };
         let of_hold = |hold: HoldIndex| self.settles.iter().filter(|settle| settle.hold == hold).count();
         assert!(self.settles.iter().all(|settle| of_hold(settle.hold) <= most), "requests pile up");
-        for (_, hold) in self.holds.holds.iter().filter(|(_, hold)| hold.state == State::GivenBack) {
-            assert!(hold.wanted() == 0, "a release is sent again of an owner that came back");
+        for (_, hold) in &self.holds.holds {
+            let is_repeated = hold.state == State::GivenBack;
+            assert!(!is_repeated || hold.wanted() == 0, "a release is sent again of an owner that came back");
+            assert!(hold.guards > 0 || !hold.releasing.is_settled(), "kept without a guard or a request");
         }
         for (index, hold) in self.guards.iter().filter_map(|index| Some((index, self.holds.get(*index)?))) {
             assert!(hold.valid_until <= self.now + LEASE, "believed for longer than the lease");

@@ -126,13 +126,41 @@ fn unfit_hold_passes_to_no_guard() {
     world.grant(hold, Terms { share: FIXED, ..world.terms() });
     assert_eq!(world.holds.join(&name, SHARE, world.now), None);
     assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit));
-    // A renewal is under way.
+    // A guard waits for an extension.
     let (mut world, hold) = one_hold();
     world.holds.wish(hold, Want::Renew, world.now + WAIT, Waker::noop()).unwrap();
     assert_eq!(world.holds.join(&world.name, SHARE, world.now), None);
     assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit));
+    // The hold is in doubt, and no guard waits.
+    let (mut world, hold) = one_hold();
+    world.holds.verify(&world.name, world.now);
+    assert_eq!(world.holds.join(&world.name, SHARE, world.now), None);
+    assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit));
+    // The release is under way.
+    let (mut world, hold) = one_hold();
+    world.holds.release(hold, GUARD, world.now).unwrap();
+    assert_eq!(world.holds.join(&world.name, SHARE, world.now), None);
     // A share that the watchdog does not keep.
     let (mut world, hold) = one_hold();
     let time = Time { last: None, share: SHARE, opening: Opening::Not };
     assert_eq!(world.holds.hand_over(hold, FIXED, time, world.now).err(), Some(GiveBack::Unfit));
+}
+
+#[test]
+fn lost_hold_passes_to_no_guard() {
+    for shuts_down in [false, true] {
+        let (mut world, hold) = one_hold();
+        assert_eq!(world.holds.join(&world.name, SHARE, world.now), Some(hold));
+        let mut effects = Effects::default();
+        if shuts_down {
+            assert!(world.holds.shut_down(world.now, &mut effects).is_empty());
+        } else {
+            world.holds.refused_by_other(hold, world.now, &mut effects);
+        }
+        assert!(world.holds.stays_with_others(hold, GUARD));
+        assert!(!world.holds.leave_to_others(hold, GUARD, world.now), "the guard must learn of the loss");
+        assert_eq!(world.holds.join(&world.name, SHARE, world.now), None);
+        assert!(world.holds.release(hold, GUARD, world.now).is_none());
+        assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit));
+    }
 }

@@ -242,6 +242,9 @@ impl Server {
             // The user has every permission.
             ["EVAL", text, "0", ..] if text == diagnostics::script() => "*0\r\n".to_owned(),
             ["EVAL", diagnostics::PROBE, "0"] => ":1\r\n".to_owned(),
+            ["SUBSCRIBE", _] if self.faults.forbids_channels => {
+                "-NOPERM No permissions to access a channel\r\n".to_owned()
+            }
             ["SUBSCRIBE", channel] => {
                 if self.connections[place].channels.insert(channel.to_owned()) {
                     self.store.subscribe(channel);

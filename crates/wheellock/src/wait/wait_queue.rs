@@ -239,7 +239,7 @@ impl WaitQueue {
     }
 
     /// Returns true if a message casts doubt on a hold of this process. The message of this process' own release does not.
-    pub(crate) fn has_heard(&mut self, now: Instant) -> bool {
+    fn has_heard(&mut self, now: Instant) -> bool {
         let Some(news) = &mut self.questions.subscription else { return false };
         if !news.has_changed() {
             return false;
@@ -402,9 +402,6 @@ impl WaitQueue {
         if !was_head {
             return if owes_a_question { self.head_to_wake() } else { None };
         }
-        if lease.is_none() {
-            self.questions.poll_now |= self.next_may_fare_better_than(manner);
-        }
         match lease {
             Some(_) => {
                 self.herd.granted();
@@ -413,7 +410,10 @@ impl WaitQueue {
                 // Without a subscription no waiter is notified of the release.
                 self.questions.poll_now = self.questions.subscription.is_none();
             }
-            None => self.questions.poll_now |= self.questions.unanswered_since.is_some(),
+            None => {
+                self.questions.poll_now |=
+                    self.next_may_fare_better_than(manner) || self.questions.unanswered_since.is_some();
+            }
         }
         self.head_to_wake()
     }

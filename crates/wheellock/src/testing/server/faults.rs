@@ -33,6 +33,8 @@ pub struct Faults {
     pub subscriptions_block: bool,
     /// A reply confirms a subscription, not a push, as in RESP2.
     pub confirms_by_reply: bool,
+    /// The user may not subscribe to any channel.
+    pub forbids_channels: bool,
     /// The server's only replica acknowledges all writes.
     pub replica_acks: bool,
     /// Number of keys of each refused script call. `executed` has those of all other script calls.
@@ -58,6 +60,7 @@ impl Default for Faults {
             is_silent: false,
             subscriptions_block: false,
             confirms_by_reply: false,
+            forbids_channels: false,
             replica_acks: true,
             refused: Vec::new(),
             executed: Vec::new(),

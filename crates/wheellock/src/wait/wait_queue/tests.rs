@@ -1,5 +1,8 @@
 //! Tests of `wait_queue`.
 
+#[cfg(feature = "testing")]
+mod on_channel;
+
 use super::*;
 use crate::base::clock::BootInstant;
 use crate::wait::turns::{OPEN, OPEN_EVERY, Opening, STAND_BACK_AT_LEAST};
@@ -670,6 +673,17 @@ fn error_outlasts_leaving_head() {
     waiters.on_unanswered(&Error::NoRandomness);
     waiters.leave(first, None, now);
     assert!(matches!(waiters.known(second, false), Known::Trouble(Error::NoRandomness)));
+}
+
+/// The head's request has ended without a reply, and may have consumed a wake-up.
+#[test]
+fn leaving_head_passes_lost_request_on() {
+    let now = Instant::now();
+    let (mut waiters, [first, second]) = two_asleep(now);
+    waiters.poll_now();
+    assert!(ask(&mut waiters, first, now) && !ask(&mut waiters, first, now));
+    waiters.leave(first, None, now);
+    assert!(ask(&mut waiters, second, now));
 }
 
 #[test]

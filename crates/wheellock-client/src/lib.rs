@@ -57,7 +57,7 @@
 // - `driver` is the one task that owns the socket's reading side. `open` connects to the address that `locator` returns.
 //   `patience` limits the time of both.
 // - `connection` is the state that callers share with the driver. It knows no other server, and reports to its `listener`.
-// - `pipeline`, `channels`, `exclusive`, `handshake`, `backoff`, `silence` and most of `topology` are plain values. They
+// - `pipeline`, `channels`, `exclusive`, `handshake`, `backoff`, `silence`, `discovery` and most of `topology` are plain values. They
 //   decide everything and do no I/O. Only `stream` uses a socket.
 
 mod base;

@@ -13,6 +13,7 @@ pub(crate) mod histogram;
 #[cfg(feature = "testing")]
 pub mod memory;
 pub(crate) mod outages;
+pub(crate) mod pace;
 pub(crate) mod patience;
 pub(crate) mod pauses;
 pub(crate) mod read_buffer;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use wheellock_wheel::Timer;
 
 use crate::base::address::Address;
-use crate::topology::finder::Finder;
+use crate::connection::finder::Finder;
 
 /// The rule by which the server is found.
 pub(crate) enum Locator {

@@ -11,6 +11,7 @@
 pub(crate) mod driver;
 pub(crate) mod ending;
 pub(crate) mod events;
+pub(crate) mod finder;
 pub(crate) mod link;
 pub(crate) mod listener;
 pub(crate) mod listening;

@@ -23,10 +23,10 @@ use crate::config::credentials;
 #[cfg(feature = "tls")]
 use crate::config::tls;
 use crate::connection::Shared;
+use crate::connection::finder::Finder;
 use crate::connection::locator::Locator;
 use crate::connection::stream::{self, Stream};
 use crate::protocol::handshake::{Handshake, ServerInfo, Step};
-use crate::topology::finder::Finder;
 
 /// Number of elements that are kept of a push: a message's kind and channel. A payload may have any length and come
 /// from any client, and no subscription reads it.

@@ -4,6 +4,7 @@
 
 pub(crate) mod acks;
 pub(crate) mod channels;
+pub(crate) mod discovery;
 pub(crate) mod exclusive;
 pub(crate) mod handshake;
 pub(crate) mod pipeline;

@@ -16,11 +16,11 @@ use std::task::{Poll, Waker};
 use std::time::Instant;
 
 use super::nodes::Node;
-use super::pace::Pace;
 use super::slot_map::SlotMap;
 use crate::base::address::Address;
 use crate::base::contain::wake_all;
 use crate::base::error::{CONNECT, Error, ErrorKind, Outcome};
+use crate::base::pace::Pace;
 use crate::base::patience::Patience;
 use crate::base::redirect;
 use crate::base::slots::{SLOTS, SlotSet, slot_of};

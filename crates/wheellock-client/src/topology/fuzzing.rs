@@ -2,13 +2,13 @@
 
 use wheellock_resp::{Decoder, Frame, Limits, bytes::BytesMut};
 
-use super::discovery::{Discovery, parse_master, parse_promoted};
 use super::nodes;
 use super::slot_map::SlotMap;
 use crate::base::address::Address;
 use crate::base::endpoint::address;
 use crate::base::redirect::{self, Redirect, Redirection};
 use crate::base::slots::SLOTS;
+use crate::protocol::discovery::{Discovery, parse_master, parse_promoted};
 
 /// Parses the text of `CLUSTER NODES`.
 pub fn view(data: &[u8]) {

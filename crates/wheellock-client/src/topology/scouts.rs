@@ -13,16 +13,16 @@ use std::time::Duration;
 
 use wheellock_resp::Command;
 
-use super::discovery::{Answer, parse_master, parse_promoted};
-use super::finder::{Finder, HURRIED_INTERVAL};
 use crate::base::address::Address;
 use crate::base::error::{Error, ErrorKind, Outcome};
 use crate::config::{Config, Sentinels, Servers};
 use crate::connection::Shared;
+use crate::connection::finder::{Finder, HURRIED_INTERVAL};
 use crate::connection::link::Link;
 use crate::connection::listener::{Audience, Event, Listener};
 use crate::connection::listening::Listening;
 use crate::connection::locator::Locator;
+use crate::protocol::discovery::{Answer, parse_master, parse_promoted};
 use crate::protocol::handshake::Role;
 
 /// Starts to connect to the primary that the Sentinels name, and starts one scout per Sentinel. Must be called within

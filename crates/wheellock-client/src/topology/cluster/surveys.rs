@@ -14,6 +14,7 @@ use wheellock_wheel::Timer;
 use super::{Cluster, Survey};
 use crate::base::address::Address;
 use crate::base::error::{Error, ErrorKind};
+use crate::base::pace::Pace;
 use crate::config::{Hooks, Servers};
 use crate::connection::Shared;
 use crate::connection::link::Link;
@@ -21,7 +22,6 @@ use crate::connection::locator::Locator;
 use crate::protocol::handshake::Role;
 use crate::topology::endpoints::Endpoints;
 use crate::topology::nodes::{self, Node};
-use crate::topology::pace::Pace;
 
 impl Cluster {
     /// Queries nodes until one replies, and merges its view.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use crate::base::address::Address;
-use crate::topology::pace::TROUBLE;
+use crate::base::pace::TROUBLE;
 
 /// The nodes with recent faults, each with the instant of its last fault.
 #[derive(Default)]

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use wheellock_wheel::Timer;
 
-use super::discovery::{Answer, Discovery};
-use super::pace::Pace;
 use crate::base::address::Address;
 use crate::base::contain::wake_all;
 use crate::base::error::{Error, ErrorKind};
+use crate::base::pace::Pace;
 use crate::config::Sentinels;
+use crate::protocol::discovery::{Answer, Discovery};
 
 /// The primary's address and the tasks that wait for it.
 pub(crate) struct Finder {
@@ -254,7 +254,7 @@ impl fmt::Debug for Finder {
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of queries while the primary is in doubt. It is a quarter of the time within which a new primary is to be
 /// used.
-pub(super) const HURRIED_INTERVAL: Duration = Duration::from_millis(25);
+pub(crate) const HURRIED_INTERVAL: Duration = Duration::from_millis(25);
 /// Interval of queries while the primary has been in doubt for long. Announcements of Sentinels still cause a query
 /// at once.
 const TROUBLED_INTERVAL: Duration = Duration::from_millis(500);

@@ -12,19 +12,28 @@ use crate::files::{Complaint, File, SHIPPED};
 /// A module, as the names on its path below the crate. Empty for the crate itself.
 type Module = Vec<String>;
 
-/// The layers of the lock layer from top to bottom, by the first part of a file's path.
-const LAYERS: [&str; 12] = [
-    "testing", "blocking", "group", "manager", "kinds", "lock", "request", "wire", "table", "wait", "kind",
-    "base",
+/// The layers of a crate from top to bottom, by the first part of a file's path.
+const LAYERS: [(&str, &[&str]); 2] = [
+    (
+        "crates/wheellock/src/",
+        &[
+            "testing", "blocking", "group", "manager", "kinds", "lock", "request", "wire", "table", "wait",
+            "kind", "base",
+        ],
+    ),
+    ("crates/wheellock-client/src/", &["client", "topology", "connection", "protocol", "config", "base"]),
 ];
 
-/// Returns a complaint for every file of the lock layer that imports a file of a higher layer.
+/// Returns a complaint for every file that imports a file of a higher layer of its crate.
 pub(crate) fn upward_arrows(files: &[File]) -> Vec<Complaint> {
-    let source = "crates/wheellock/src/";
+    LAYERS.iter().flat_map(|(source, layers)| upward_arrows_below(files, source, layers)).collect()
+}
+
+fn upward_arrows_below(files: &[File], source: &str, layers: &[&str]) -> Vec<Complaint> {
     let modules = modules_below(files, source, without_tests);
     let layer = |module: &Module| {
         let first = module.first().map(String::as_str);
-        LAYERS.iter().position(|layer| first == Some(*layer))
+        layers.iter().position(|layer| first == Some(*layer))
     };
     let arrows = imports_of(&modules).into_iter().flat_map(|(module, imports)| {
         imports
@@ -274,6 +283,22 @@ mod tests {
         assert_eq!(
             found,
             ["crates/wheellock/src/table/holds/hold.rs: imports request/context, which is of a layer above"]
+        );
+        let client = |path: &str, text: &str| File {
+            path: format!("crates/wheellock-client/src/{path}"),
+            text: text.to_owned(),
+        };
+        let files = [
+            client("connection/open.rs", "use crate::topology::finder::X;"),
+            client("topology/finder.rs", "use crate::base::pace::X;"),
+            client("base/pace.rs", ""),
+        ];
+        let found: Vec<_> = upward_arrows(&files).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            found,
+            [
+                "crates/wheellock-client/src/connection/open.rs: imports topology/finder, which is of a layer above"
+            ]
         );
     }
 

@@ -56,6 +56,43 @@ impl Waiting {
     }
 }
 
+/// A number of changes, and the tasks that wait for the next change.
+#[derive(Default)]
+pub(crate) struct Changes {
+    count: u64,
+    waiting: Waiting,
+    last_waiter: u64,
+}
+
+impl Changes {
+    /// Returns the number of changes so far.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Returns a number that distinguishes waiters.
+    pub(crate) fn new_waiter(&mut self) -> u64 {
+        self.last_waiter += 1;
+        self.last_waiter
+    }
+
+    /// Counts a change, and moves the waiters' wakers to `wakers`.
+    pub(crate) fn advance(&mut self, wakers: &mut Vec<Waker>) {
+        self.count += 1;
+        self.waiting.wake(wakers);
+    }
+
+    /// Stores a waker for the next change. It replaces the previous waker of `waiter`.
+    pub(crate) fn wait(&mut self, waiter: u64, waker: &Waker) {
+        self.waiting.add(waiter, waker);
+    }
+
+    /// Removes the waker of `waiter` and returns it, if it is still stored.
+    pub(crate) fn forget(&mut self, waiter: u64) -> Option<Waker> {
+        self.waiting.forget(waiter)
+    }
+}
+
 /// Removes a caller's waker when its future is dropped, for whatever reason. The closure returns the waker, which is
 /// dropped here without holding a lock.
 pub(crate) struct OnLeave<F: FnMut() -> Option<Waker>>(pub(crate) F);

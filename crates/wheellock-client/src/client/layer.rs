@@ -79,18 +79,17 @@ impl Client {
         let (server, asking) = self.route.server(&request, retry).ok()?;
         let now = server.config.timer.now();
         let mut state = server.lock();
-        let closed = closed_for_good(&state.phase) && state.left_open.is_none();
-        if closed || matches!(state.phase, Phase::Refused(_)) {
+        if let Phase::Refused(_) | Phase::Closed { left_open: None, .. } = state.phase {
             return None;
         }
-        if state.abandoned {
+        if state.driver.has_left() {
             state.pipeline.hush(now);
         }
         if !state.pipeline.submit_detached(&request, now, token, asking) {
             return None;
         }
         state.stats.calls += 1;
-        let is_answered = !closed_for_good(&state.phase);
+        let is_answered = !state.phase.is_closed();
         drop(state);
         Some(Flush { server, is_answered })
     }
@@ -107,10 +106,10 @@ impl Client {
     pub fn refusal(&self, key: &[u8], operation: &str) -> Option<Error> {
         match self.route.server_for(key) {
             Ok(server) => match &server.lock().phase {
-                Phase::Closed(cause) | Phase::Refused(cause) => {
+                Phase::Closed { cause, .. } | Phase::Refused(cause) => {
                     Some(cause.seen_by(operation, cause.kind(), Outcome::NotSent))
                 }
-                Phase::Connecting | Phase::Ready(_) => None,
+                Phase::Connecting(_) | Phase::Ready(_) => None,
             },
             Err(error) => Some(error),
         }
@@ -185,7 +184,7 @@ impl Client {
     /// runtime has ended. Requests without a reply on that connection never get one, and later requests do not
     /// either.
     pub fn has_ended(&self, connection: ConnectionId) -> bool {
-        self.route.server_of(connection).is_some_and(|server| closed_for_good(&server.lock().phase))
+        self.route.server_of(connection).is_some_and(|server| server.is_closed())
     }
 
     /// Returns a number that is equal for keys of the same server. It distinguishes the clocks of servers.
@@ -240,10 +239,6 @@ impl Flush<'_> {
     pub fn is_answered(&self) -> bool {
         self.is_answered
     }
-}
-
-fn closed_for_good(phase: &Phase) -> bool {
-    matches!(phase, Phase::Closed(_))
 }
 
 impl Drop for Flush<'_> {

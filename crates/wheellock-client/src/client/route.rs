@@ -163,7 +163,7 @@ impl Route {
 
     /// Returns a server's description of itself from its last connection.
     pub(crate) fn server_info(&self) -> Option<ServerInfo> {
-        self.servers().iter().find_map(|server| server.lock().info.clone())
+        self.servers().iter().find_map(|server| server.lock().server.as_ref().map(|(info, _)| info.clone()))
     }
 
     /// Returns the error of a call that was not made.

@@ -28,7 +28,7 @@ use crate::connection::listener::Event;
 use crate::connection::locator::Locator;
 use crate::connection::open::{Open, open};
 use crate::connection::stream::Stream;
-use crate::connection::{Phase, SILENCE, Shared};
+use crate::connection::{Alarm, Ending, Phase, SILENCE, Shared};
 use crate::protocol::handshake::Role;
 
 /// Reads and frames per turn. After these, the driver yields to other tasks.
@@ -108,18 +108,17 @@ impl Drop for EndOnDrop {
 }
 
 fn is_closing(shared: &Shared) -> bool {
-    shared.lock().closing
+    !matches!(shared.lock().ending, Ending::No)
 }
 
 fn connect_failed(shared: &Shared, error: &Error) {
     let mut wakers = Vec::new();
     let mut state = shared.lock();
-    state.last_error = Some(error.clone());
     let phase = if error.is_refusal() {
         state.pipeline.fail_unwritten(error, &mut wakers);
         Phase::Refused(error.clone())
     } else {
-        Phase::Connecting
+        Phase::Connecting(Some(error.clone()))
     };
     shared.enter(state, phase, Event::Down, wakers);
 }
@@ -135,13 +134,12 @@ async fn housekeeping<T>(shared: &Shared, work: impl Future<Output = T>) -> Opti
         loop {
             let now = timer.now();
             let mut state = shared.lock();
-            if state.closing {
+            if !matches!(state.ending, Ending::No) {
                 return Poll::Ready(None);
             }
             let earliest = state.pipeline.expire(now, &mut wakers);
-            state.armed = earliest;
-            remember_driver(&mut state.driver, cx.waker());
-            state.parked = true;
+            state.alarm = earliest.map_or(Alarm::Unset(None), Alarm::Set);
+            state.driver.park(cx.waker());
             drop(state);
             wake_all(wakers.drain(..));
             if armed != earliest {
@@ -158,13 +156,6 @@ async fn housekeeping<T>(shared: &Shared, work: impl Future<Output = T>) -> Opti
         work.as_mut().poll(cx).map(Some)
     })
     .await
-}
-
-fn remember_driver(driver: &mut Option<Waker>, waker: &Waker) {
-    match driver {
-        Some(old) if old.will_wake(waker) => {}
-        _ => *driver = Some(waker.clone()),
-    }
 }
 
 /// An open connection at work. The future resolves with the reason why the connection ended.
@@ -227,18 +218,13 @@ impl<'a> Running<'a> {
             drop(state);
             return Err(shared.not_connected(ErrorKind::ConnectionLost, RENEWED));
         }
-        state.epoch += 1;
         state.stats.connections += 1;
         state.pipeline.meet(&info);
-        state.info = Some(info);
-        state.last_error = None;
         state.poisoned = None;
-        let before = state.identity.replace(identity);
-        let replaced = before.is_some() && before != state.identity;
-        state.writing = false;
-        state.corked = None;
-        // The armed instant belongs to the timer of the connecting phase.
-        (state.armed, state.disarmed) = (None, None);
+        let replaced = state.server.as_ref().is_some_and(|(_, before)| *before != identity);
+        state.server = Some((info, identity));
+        // The instant belongs to the timer of the connecting phase.
+        state.alarm = Alarm::Unset(None);
         state.pipeline.reconnect(now);
         shared.enter(state, Phase::Ready(stream.writer()), Event::Up { replaced }, Vec::new());
         Ok(Self {
@@ -269,7 +255,7 @@ impl<'a> Running<'a> {
         let mut again = false;
         let mut state = self.shared.lock();
         let uncorked = state.corked.take().is_some();
-        let (armed, closing) = (state.armed, state.closing);
+        let (armed, closing) = (state.alarm.instant(), !matches!(state.ending, Ending::No));
         let poisoned = state.poisoned.take();
         drop(state);
         if let Some((kind, why)) = poisoned {
@@ -430,26 +416,27 @@ impl<'a> Running<'a> {
         let now = self.shared.config.timer.now();
         let since = *self.closing_since.get_or_insert_with(|| {
             // The timer is armed for normal work, and the grace ends earlier.
-            self.shared.lock().armed = None;
+            self.shared.lock().alarm.unset(None);
             now
         });
-        let grace = if self.shared.lock().retired.is_some() { RETIRING_GRACE } else { CLOSING_GRACE };
+        let retires = matches!(self.shared.lock().ending, Ending::Retiring(_));
+        let grace = if retires { RETIRING_GRACE } else { CLOSING_GRACE };
         let is_over = now.saturating_duration_since(since) >= grace;
         let woken = if is_over { self.look()? } else { 0 };
         let state = self.shared.lock();
         if is_over || state.pipeline.is_empty() {
-            let retired = state.retired.clone();
-            drop(state);
-            let closed = || self.error(ErrorKind::Closed, "the client was closed");
-            return Err(retired.unwrap_or_else(closed));
+            return Err(match &state.ending {
+                Ending::Retiring(cause) => cause.clone(),
+                _ => self.error(ErrorKind::Closed, "the client was closed"),
+            });
         }
         Ok(woken)
     }
 
     /// Expires calls, checks the server's health and arms the timer. Returns the number of woken callers.
     fn keep_time(&mut self, cx: &mut Context<'_>) -> Result<usize, Error> {
-        let armed = self.shared.lock().armed;
-        // A caller disarmed the timer, because its deadline is earlier than the armed instant.
+        let armed = self.shared.lock().alarm.instant();
+        // A caller unset the timer, because its deadline is earlier than the armed instant.
         let mut due = armed != Some(self.timer.deadline());
         let mut woken = 0;
         loop {
@@ -467,8 +454,8 @@ impl<'a> Running<'a> {
         let (now, timeout) = (config.timer.now(), config.response_timeout);
         let woken = if self.is_verdict_due(now) { self.look()? } else { 0 };
         let mut state = self.shared.lock();
-        // A caller that disarmed the timer woke the driver at once. The timer itself may be due long after that.
-        let due = state.disarmed.take().map_or(self.timer.deadline(), |at| at.min(self.timer.deadline()));
+        // A caller that unset the timer woke the driver at once. The timer itself may be due long after that.
+        let due = state.alarm.unset_since().map_or(self.timer.deadline(), |at| at.min(self.timer.deadline()));
         let late = late(&self.shared.config.timer, due, now);
         if stood_still(late, timeout) {
             // This process caused the delay, not the server.
@@ -510,7 +497,7 @@ impl<'a> Running<'a> {
         });
         let times = [Some(self.next_ping), overdue, earliest, silent, grace];
         let armed = times.into_iter().flatten().min().unwrap_or(self.next_ping);
-        state.armed = Some(armed);
+        state.alarm = Alarm::Set(armed);
         drop(state);
         if is_silent && !stood_still(late, timeout) {
             self.shared.tell(Event::Silent);
@@ -567,9 +554,7 @@ impl<'a> Running<'a> {
 
     /// Marks the driver as waiting. Returns false if work is left that only the driver does.
     fn park(&mut self, cx: &Context<'_>) -> bool {
-        let mut state = self.shared.lock();
-        remember_driver(&mut state.driver, cx.waker());
-        state.park()
+        self.shared.lock().park(cx.waker())
     }
 
     fn failed(&self, what: &str, error: io::Error) -> Error {
@@ -586,24 +571,23 @@ impl<'a> Running<'a> {
 
     fn end(&mut self, error: &Error) {
         let state = self.shared.lock();
-        let is_given_up = !state.closing || state.retired.is_some();
+        let is_given_up = !matches!(state.ending, Ending::Closing);
         drop(state);
         if is_given_up {
             // The calls are repeated on another connection. Bytes of this connection must not arrive after them.
             self.stream.forget_undelivered();
         }
         let mut state = self.shared.lock();
-        state.epoch += 1;
         state.writing = false;
         state.corked = None;
-        state.last_error = Some(error.clone());
         // The socket did not accept these bytes, so they never left.
         state.pipeline.give_back(std::mem::take(&mut self.output));
         if let Some(culprit) = &self.culprit {
             state.pipeline.fail_front(culprit, &mut self.wakers);
         }
         state.pipeline.disconnect(error, &mut self.wakers);
-        self.shared.enter(state, Phase::Connecting, Event::Down, std::mem::take(&mut self.wakers));
+        let phase = Phase::Connecting(Some(error.clone()));
+        self.shared.enter(state, phase, Event::Down, std::mem::take(&mut self.wakers));
     }
 }
 

@@ -10,7 +10,7 @@
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use crate::connection::{Phase, Shared, State};
+use crate::connection::{Driver, Phase, Shared, State};
 
 /// How long a dropped driver waits for replies. The time is longer than replies take, and short enough that a
 /// runtime's shutdown does not hang.
@@ -24,7 +24,7 @@ impl Shared {
     pub(crate) fn abandon(&self) {
         let mut state = self.lock();
         if let Phase::Ready(_) = &state.phase {
-            state.abandoned = true;
+            state.driver = Driver::Abandoned;
             self.write_rest(state);
         }
     }
@@ -32,26 +32,25 @@ impl Shared {
     /// Ends the connection after the driver is gone. Every call fails.
     pub(crate) fn end(&self) {
         let mut state = self.lock();
-        state.driver = None;
-        state.ending = true;
+        state.driver = Driver::Gone;
         self.write_rest(state);
     }
 
     /// Writes the queued bytes, unless another writer is at work.
     fn write_rest(&self, mut state: MutexGuard<'_, State>) {
         // A writer in another thread continues with these bytes when its own write is done.
-        if state.abandoned && state.writing {
+        if state.writing {
             return;
         }
         match &state.phase {
             Phase::Ready(writer) if state.pipeline.has_output() => {
                 let writer = Arc::clone(writer);
                 state.writing = true;
-                let (bytes, epoch) = (state.pipeline.take_output(), state.epoch);
+                let bytes = state.pipeline.take_output();
                 drop(state);
-                self.write_here(&writer, bytes, epoch);
+                self.write_here(&writer, bytes);
             }
-            _ if state.ending => self.end_with(state),
+            _ if matches!(state.driver, Driver::Gone) => self.end_with(state),
             _ => {}
         }
     }

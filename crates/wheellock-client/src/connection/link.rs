@@ -43,10 +43,10 @@ impl Link {
         let mut patience = Patience::new(&self.config.timer, self.config.connect_timeout);
         let verdict = self.wait_for_phase(|state| match &state.phase {
             Phase::Ready(_) => Some(Ok(())),
-            Phase::Refused(error) | Phase::Closed(error) => Some(Err(error.clone())),
-            Phase::Connecting => {
+            Phase::Refused(error) | Phase::Closed { cause: error, .. } => Some(Err(error.clone())),
+            Phase::Connecting(last) => {
                 let failed = |error: &&Error| !patient && error.kind() != ErrorKind::NotReady;
-                state.last_error.as_ref().filter(failed).map(|error| Err(error.clone()))
+                last.as_ref().filter(failed).map(|error| Err(error.clone()))
             }
         });
         if let Some(verdict) = patience.wait_for(verdict).await {
@@ -56,7 +56,8 @@ impl Link {
         // long.
         let last = self.wait_for_phase(|state| match &state.phase {
             Phase::Ready(_) => Some(Ok(())),
-            _ => state.last_error.clone().map(Err),
+            Phase::Refused(error) | Phase::Closed { cause: error, .. } => Some(Err(error.clone())),
+            Phase::Connecting(last) => last.clone().map(Err),
         });
         Patience::new(&self.config.timer, VERDICT_GRACE)
             .wait_for(last)

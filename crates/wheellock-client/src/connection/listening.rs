@@ -5,8 +5,9 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use crate::base::contain::wake_all;
+use crate::connection::Shared;
 use crate::connection::link::Link;
-use crate::connection::{Phase, Shared};
 
 /// Interest in a channel of one server.
 pub(crate) struct Listening {
@@ -21,16 +22,14 @@ impl Listening {
         let now = shared.config.timer.now();
         let mut state = shared.lock();
         let index = state.pipeline.channels().want(channel);
-        let waiter = state.new_waiter();
+        let waiter = state.changes.new_waiter();
         // The call that usually follows sends the SUBSCRIBE in its own write. The driver sends it if no call follows.
-        let ready = matches!(state.phase, Phase::Ready(_));
+        let ready = state.phase.is_ready();
         let queued = ready && state.pipeline.reconcile(index, now);
-        let driver = if queued { state.driver_to_wake() } else { None };
+        let driver = if queued { state.driver.wake() } else { None };
         let count = state.pipeline.channels().count(index);
         drop(state);
-        if let Some(driver) = driver {
-            driver.wake();
-        }
+        wake_all(driver);
         Self { link: Link::to(shared), index, waiter, seen: count }
     }
 
@@ -49,7 +48,7 @@ impl Listening {
     /// Waits until the server has confirmed or refused the subscription, or the connection has ended.
     pub(crate) fn poll_settled(&self, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.link.lock();
-        let has_ended = matches!(state.phase, Phase::Closed(_));
+        let has_ended = state.phase.is_closed();
         let channels = state.pipeline.channels();
         if has_ended || channels.is_confirmed(self.index) || channels.refusal(self.index).is_some() {
             return Poll::Ready(());
@@ -91,12 +90,10 @@ impl Drop for Listening {
         let now = self.link.config.timer.now();
         let mut state = self.link.lock();
         state.pipeline.channels().unwant(self.index, self.waiter);
-        let ready = matches!(state.phase, Phase::Ready(_));
+        let ready = state.phase.is_ready();
         let queued = ready && state.pipeline.reconcile(self.index, now);
-        let driver = if queued { state.driver_to_wake() } else { None };
+        let driver = if queued { state.driver.wake() } else { None };
         drop(state);
-        if let Some(driver) = driver {
-            driver.wake();
-        }
+        wake_all(driver);
     }
 }

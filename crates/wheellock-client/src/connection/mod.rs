@@ -34,7 +34,7 @@ use crate::base::contain::{contained, wake_all};
 use crate::base::detached::Detached;
 use crate::base::error::{CONNECT, Error, ErrorKind, Outcome};
 use crate::base::histogram::Histogram;
-use crate::base::waiting::{OnLeave, Waiting};
+use crate::base::waiting::{Changes, OnLeave};
 use crate::config::Config;
 use crate::connection::listener::{Event, Listener};
 use crate::connection::stream::WriteHalf;
@@ -71,56 +71,67 @@ pub(crate) struct State {
     /// Set after the driver has woken callers, until it writes the calls they append. A caller that finds the
     /// connection idle writes only if at least this number of calls is then in flight.
     pub(crate) corked: Option<usize>,
-    /// The driver waits for a wake-up.
-    pub(crate) parked: bool,
-    /// A caller left bytes to the driver and found it awake. The driver may have checked for output just before, so
-    /// it flushes once more.
-    left_to_driver: bool,
-    pub(crate) driver: Option<Waker>,
-    /// The instant at which the driver's timer fires. A caller with an earlier deadline must wake the driver.
-    pub(crate) armed: Option<Instant>,
-    /// The instant at which a caller disarmed the timer and woke the driver. The driver clears it when it next keeps
-    /// time.
-    pub(crate) disarmed: Option<Instant>,
-    /// Number of connections. A writer that returns in another epoch must not return its bytes to the pipeline.
-    pub(crate) epoch: u64,
-    pub(crate) info: Option<ServerInfo>,
-    /// The latest failure to connect, for callers whose deadline passes meanwhile.
-    pub(crate) last_error: Option<Error>,
-    pub(crate) closing: bool,
-    /// The driver's runtime dropped it while the connection was open. The driver no longer writes the calls that
-    /// callers append.
-    pub(crate) abandoned: bool,
-    /// The driver is gone for good. A writer is still at work, and ends the connection when it is done.
-    pub(crate) ending: bool,
-    /// The socket that was open when the driver was dropped. A caller that queues a call after that writes it itself
-    /// and gets no reply.
-    pub(crate) left_open: Option<Arc<WriteHalf>>,
+    pub(crate) driver: Driver,
+    pub(crate) alarm: Alarm,
+    pub(crate) ending: Ending,
+    /// The last server, and its identity, which shows a replacement.
+    pub(crate) server: Option<(ServerInfo, String)>,
     /// Why the present connection must not be used any more.
     pub(crate) poisoned: Option<(ErrorKind, String)>,
-    /// The identity of the last server, to detect a replacement.
-    pub(crate) identity: Option<String>,
     /// Number of times the credentials were renewed. A connecting driver that read the credentials before a renewal
     /// reads them again.
     pub(crate) renewals: u64,
-    /// Set when the client stops using this server. The remaining calls fail with this error.
-    pub(crate) retired: Option<Error>,
     pub(crate) stats: Stats,
-    /// Tasks that wait for a phase change.
-    phase_waiters: Waiting,
-    /// Number of phase changes.
-    phase_changes: u64,
-    next_waiter: u64,
+    /// The changes of `phase`.
+    pub(crate) changes: Changes,
 }
 
 pub(crate) enum Phase {
-    /// Not connected. Calls queue until their deadlines.
-    Connecting,
+    /// Not connected. Calls queue until their deadlines. The error is the latest failure to connect, or ended the last
+    /// connection.
+    Connecting(Option<Error>),
     /// Connected. Idle callers may write to this socket.
     Ready(Arc<WriteHalf>),
     /// The server refuses this client, and waiting will not cure that soon. Calls fail at once.
     Refused(Error),
-    Closed(Error),
+    /// Ended for good.
+    Closed {
+        cause: Error,
+        /// The socket that was open when the driver was dropped. A caller that queues a call after that writes it
+        /// itself and gets no reply.
+        left_open: Option<Arc<WriteHalf>>,
+    },
+}
+
+/// The driver, as its callers see it.
+pub(crate) enum Driver {
+    /// At work. With `again`, the driver takes one more turn before it waits.
+    Awake { again: bool },
+    /// The driver waits for a wake-up.
+    Parked(Waker),
+    /// The driver's runtime dropped it while the connection was open. The callers write, and the driver reads for a
+    /// moment.
+    Abandoned,
+    /// The driver is gone for good. A writer that is still at work ends the connection when it is done.
+    Gone,
+}
+
+/// The driver's timer, as its callers see it.
+pub(crate) enum Alarm {
+    /// The timer fires at this instant. A caller with an earlier deadline must wake the driver.
+    Set(Instant),
+    /// The driver sets the timer before it waits. The instant is that at which a caller unset the timer and woke the
+    /// driver.
+    Unset(Option<Instant>),
+}
+
+/// The intention to end the connection for good.
+pub(crate) enum Ending {
+    No,
+    /// The client was closed. The driver finishes the queued calls.
+    Closing,
+    /// The client stops using this server. The remaining calls fail with this error.
+    Retiring(Error),
 }
 
 /// Counters of one client since its creation.
@@ -220,7 +231,7 @@ pub enum ConnectionState {
 pub(crate) enum Next {
     Nothing,
     WakeDriver(Waker),
-    Write { writer: Arc<WriteHalf>, bytes: BytesMut, epoch: u64 },
+    Write { writer: Arc<WriteHalf>, bytes: BytesMut },
 }
 
 impl Shared {
@@ -228,30 +239,18 @@ impl Shared {
         let now = config.timer.now();
         let bounds = Bounds { in_flight: config.max_in_flight, queued_bytes: config.max_queued_bytes };
         let state = State {
-            phase: Phase::Connecting,
+            phase: Phase::Connecting(None),
             pipeline: Pipeline::new(bounds, now, node, role == Role::Primary),
             writing: false,
             corked: None,
-            parked: false,
-            left_to_driver: false,
-            driver: None,
-            armed: None,
-            disarmed: None,
-            epoch: 0,
-            info: None,
-            last_error: None,
-            closing: false,
-            abandoned: false,
-            ending: false,
-            left_open: None,
+            driver: Driver::Awake { again: false },
+            alarm: Alarm::Unset(None),
+            ending: Ending::No,
+            server: None,
             poisoned: None,
-            identity: None,
             renewals: 0,
-            retired: None,
             stats: Stats::default(),
-            phase_waiters: Waiting::Nobody,
-            phase_changes: 0,
-            next_waiter: 0,
+            changes: Changes::default(),
         };
         let place = RwLock::new(Place { name: config.servers.to_string().into(), address: None });
         let (handles, state) = (AtomicUsize::new(1), Mutex::new(state));
@@ -297,8 +296,7 @@ impl Shared {
         mut wakers: Vec<Waker>,
     ) {
         let before = std::mem::replace(&mut state.phase, phase);
-        state.phase_changes += 1;
-        state.phase_waiters.wake(&mut wakers);
+        state.changes.advance(&mut wakers);
         let mut detached = Vec::new();
         state.pipeline.take_detached(&mut detached);
         drop(state);
@@ -311,35 +309,37 @@ impl Shared {
     /// Ends the connection for good. Every call fails.
     pub(crate) fn end_with(&self, mut state: MutexGuard<'_, State>) {
         let mut wakers = Vec::new();
-        let detail =
-            if state.closing { "the client was closed" } else { "the client's runtime was shut down" };
-        let closed = || self.error(ErrorKind::Closed, Outcome::NotSent, "the connection", detail);
-        let cause = state.retired.clone().unwrap_or_else(closed);
-        // The socket has not taken all bytes. No command can be sent after half a command.
-        let torn = state.pipeline.has_output();
+        let closed = |detail| self.error(ErrorKind::Closed, Outcome::NotSent, "the connection", detail);
+        let cause = match &state.ending {
+            Ending::No => closed("the client's runtime was shut down"),
+            Ending::Closing => closed("the client was closed"),
+            Ending::Retiring(cause) => cause.clone(),
+        };
+        let left_open = match &state.phase {
+            // The socket has not taken all bytes. No command can be sent after half a command.
+            Phase::Ready(_) if state.pipeline.has_output() => None,
+            Phase::Ready(writer) => Some(Arc::clone(writer)),
+            _ => None,
+        };
         state.pipeline.close(&cause, &mut wakers);
-        if let (Phase::Ready(writer), false) = (&state.phase, torn) {
-            state.left_open = Some(Arc::clone(writer));
-        }
-        (state.epoch, state.ending) = (state.epoch + 1, false);
-        self.enter(state, Phase::Closed(cause), Event::Closed, wakers);
+        self.enter(state, Phase::Closed { cause, left_open }, Event::Closed, wakers);
     }
 
     /// Returns the number of phase changes.
     pub(crate) fn changes(&self) -> u64 {
-        self.lock().phase_changes
+        self.lock().changes.count()
     }
 
     /// Waits until `look` returns a value. Calls `look` under the lock, now and after each phase change.
     pub(crate) async fn wait_for_phase<T>(&self, mut look: impl FnMut(&State) -> Option<T>) -> T {
-        let waiter = self.lock().new_waiter();
-        let _leaves = OnLeave(|| self.lock().phase_waiters.forget(waiter));
+        let waiter = self.lock().changes.new_waiter();
+        let _leaves = OnLeave(|| self.lock().changes.forget(waiter));
         std::future::poll_fn(|cx| {
             let mut state = self.lock();
             match look(&state) {
                 Some(found) => Poll::Ready(found),
                 None => {
-                    state.phase_waiters.add(waiter, cx.waker());
+                    state.changes.wait(waiter, cx.waker());
                     Poll::Pending
                 }
             }
@@ -350,23 +350,24 @@ impl Shared {
     /// Waits until the number of phase changes differs from `seen`. Returns that number and the state.
     pub(crate) async fn changed(&self, seen: u64) -> (u64, ConnectionState) {
         self.wait_for_phase(|state| {
-            (state.phase_changes != seen).then(|| (state.phase_changes, state.connection_state()))
+            let count = state.changes.count();
+            (count != seen).then(|| (count, state.connection_state()))
         })
         .await
     }
 
     /// Waits until the connection has ended for good.
     pub(crate) async fn closed(&self) {
-        self.wait_for_phase(|state| matches!(state.phase, Phase::Closed(_)).then_some(())).await;
+        self.wait_for_phase(|state| state.phase.is_closed().then_some(())).await;
     }
 
     pub(crate) fn is_ready(&self) -> bool {
-        matches!(self.lock().phase, Phase::Ready(_))
+        self.lock().phase.is_ready()
     }
 
     /// Returns true if the connection has ended for good.
     pub(crate) fn is_closed(&self) -> bool {
-        matches!(self.lock().phase, Phase::Closed(_))
+        self.lock().phase.is_closed()
     }
 
     /// Returns true if the server is connected and replies.
@@ -374,14 +375,12 @@ impl Shared {
         let now = self.config.timer.now();
         let state = self.lock();
         let silent = |since: Instant| now.saturating_duration_since(since) >= SILENCE;
-        matches!(state.phase, Phase::Ready(_)) && !state.pipeline.waiting_since().is_some_and(silent)
+        state.phase.is_ready() && !state.pipeline.waiting_since().is_some_and(silent)
     }
 
     /// Returns true if the last attempt could not reach the server.
     pub(crate) fn cannot_be_reached(&self) -> bool {
-        let state = self.lock();
-        let failed = state.last_error.as_ref().is_some_and(|error| error.kind() == ErrorKind::Connect);
-        matches!(state.phase, Phase::Connecting) && failed
+        matches!(&self.lock().phase, Phase::Connecting(Some(error)) if error.kind() == ErrorKind::Connect)
     }
 
     /// Returns the channels to which the server has refused a subscription.
@@ -393,11 +392,11 @@ impl Shared {
     pub(crate) fn ask_again(&self, channels: &[Arc<[u8]>]) {
         let (mut wakers, now) = (Vec::new(), self.config.timer.now());
         let mut state = self.lock();
-        let ready = matches!(state.phase, Phase::Ready(_));
+        let ready = state.phase.is_ready();
         for channel in channels {
             state.pipeline.ask_again(channel, ready, now, &mut wakers);
         }
-        let driver = state.driver_to_wake();
+        let driver = state.driver.wake();
         drop(state);
         wake_all(wakers.into_iter().chain(driver));
     }
@@ -406,8 +405,7 @@ impl Shared {
     /// short grace.
     pub(crate) fn retire(&self, why: &str) {
         let cause = self.error(ErrorKind::ConnectionLost, Outcome::NotSent, "the connection", why);
-        self.lock().retired = Some(cause);
-        self.begin_closing();
+        self.end_by(Ending::Retiring(cause));
     }
 
     /// Wakes the callers after slots have moved away from this server. Callers that wait for messages or for a
@@ -417,13 +415,13 @@ impl Shared {
         let (mut wakers, mut detached) = (Vec::new(), Vec::new());
         let now = self.config.timer.now();
         let mut state = self.lock();
-        let ready = matches!(state.phase, Phase::Ready(_));
+        let ready = state.phase.is_ready();
         if !ready {
             state.pipeline.fail_unwritten(&cause, &mut wakers);
         }
         state.pipeline.look_again(ready, now, &mut wakers);
         state.pipeline.take_detached(&mut detached);
-        let driver = state.driver_to_wake();
+        let driver = state.driver.wake();
         drop(state);
         self.report(&mut detached);
         wake_all(wakers.into_iter().chain(driver));
@@ -446,19 +444,15 @@ impl Shared {
 
     /// Returns the error of an operation whose deadline has passed. The error names the state of the connection.
     pub(crate) fn timed_out(&self, operation: &str, outcome: Outcome) -> Error {
-        let state = self.lock();
-        let connecting = matches!(state.phase, Phase::Connecting);
-        let last = state.last_error.clone().filter(|_| connecting);
-        drop(state);
         let failed = |detail: &str| self.error(ErrorKind::Timeout, outcome, operation, detail);
-        match last {
-            Some(last) => {
+        match &self.lock().phase {
+            Phase::Connecting(Some(last)) => {
                 let why = last.detail();
                 failed(&format!("the deadline passed while connecting; the last attempt failed: {why}"))
-                    .because_of_the_same_as(&last)
+                    .because_of_the_same_as(last)
             }
-            None if connecting => failed("the deadline passed while connecting"),
-            None => failed("the deadline passed before a reply arrived"),
+            Phase::Connecting(None) => failed("the deadline passed while connecting"),
+            _ => failed("the deadline passed before a reply arrived"),
         }
     }
 
@@ -467,20 +461,20 @@ impl Shared {
         match next {
             Next::Nothing => {}
             Next::WakeDriver(driver) => driver.wake(),
-            Next::Write { writer, bytes, epoch } => self.write_here(&writer, bytes, epoch),
+            Next::Write { writer, bytes } => self.write_here(&writer, bytes),
         }
     }
 
     /// Writes from the caller's task, in one attempt. The driver, if there is one, writes the bytes that the socket
     /// does not take, and handles any error.
-    pub(crate) fn write_here(&self, writer: &WriteHalf, mut bytes: BytesMut, epoch: u64) {
+    pub(crate) fn write_here(&self, writer: &Arc<WriteHalf>, mut bytes: BytesMut) {
         loop {
             let written = writer.try_write(&bytes).unwrap_or(0);
             let complete = written == bytes.len() && writer.try_flush().is_ok();
             drop(bytes.split_to(written.min(bytes.len())));
             let mut state = self.lock();
             // The connection has ended meanwhile, and its end has already dealt with these bytes.
-            if state.epoch != epoch {
+            if !state.writer().is_some_and(|present| Arc::ptr_eq(present, writer)) {
                 return;
             }
             state.stats.idle_writes += 1;
@@ -489,20 +483,20 @@ impl Shared {
             state.pipeline.give_back(bytes);
             let more = state.pipeline.has_output();
             // Callers that appended during this write have left their bytes to this writer.
-            if complete && more && (state.abandoned || self.config.write_at_once) {
+            if complete && more && (state.driver.has_left() || self.config.write_at_once) {
                 state.writing = true;
                 bytes = state.pipeline.take_output();
                 continue;
             }
             // The driver is gone, so this writer has to end the connection.
-            if state.ending {
+            if matches!((&state.driver, &state.phase), (Driver::Gone, Phase::Ready(_))) {
                 return self.end_with(state);
             }
-            let driver = if complete && !more { None } else { state.leave_to_driver() };
+            // Encrypted bytes are not in any queue any more. A driver that has just flushed would miss them, so it must
+            // flush once more before it waits.
+            let driver = if complete && !more { None } else { state.driver.wake_or_repeat() };
             drop(state);
-            if let Some(driver) = driver {
-                driver.wake();
-            }
+            wake_all(driver);
             return;
         }
     }
@@ -510,29 +504,29 @@ impl Shared {
     /// Begins to close, after `close` or when the last handle is dropped. The driver finishes the queued calls and
     /// ends.
     pub(crate) fn begin_closing(&self) {
+        self.end_by(Ending::Closing);
+    }
+
+    fn end_by(&self, ending: Ending) {
         let mut state = self.lock();
-        state.closing = true;
-        let driver = state.driver.clone();
-        drop(state);
-        if let Some(driver) = driver {
-            driver.wake();
+        if !matches!(state.ending, Ending::Retiring(_)) {
+            state.ending = ending;
         }
+        let driver = state.driver.wake_or_repeat();
+        drop(state);
+        wake_all(driver);
     }
 
     /// Ends the present connection.
     pub(crate) fn poison(&self, kind: ErrorKind, why: &str) {
         let mut state = self.lock();
-        let ready = matches!(state.phase, Phase::Ready(_));
-        let driver = if ready {
-            state.poisoned = Some((kind, why.to_owned()));
-            state.driver.clone()
-        } else {
-            None
-        };
-        drop(state);
-        if let Some(driver) = driver {
-            driver.wake();
+        if !state.phase.is_ready() {
+            return;
         }
+        state.poisoned = Some((kind, why.to_owned()));
+        let driver = state.driver.wake_or_repeat();
+        drop(state);
+        wake_all(driver);
     }
 
     /// Counts a renewal of the credentials. Returns true if a connection is up, which must then authenticate again. A
@@ -540,7 +534,7 @@ impl Shared {
     pub(crate) fn credentials_renewed(&self) -> bool {
         let mut state = self.lock();
         state.renewals += 1;
-        matches!(state.phase, Phase::Ready(_))
+        state.phase.is_ready()
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -583,18 +577,13 @@ impl State {
     /// Decides which task writes the bytes that were just appended. `call` is the instant at which a call was made,
     /// and its deadline. With `at_once`, the caller writes even if the connection is busy.
     pub(crate) fn after_append(&mut self, call: Option<(Instant, Instant)>, at_once: bool) -> Next {
-        let call = call.filter(|(_, deadline)| self.armed.is_none_or(|armed| *deadline < armed));
-        let earlier = call.is_some();
-        if let Some((made, _)) = call {
+        let earlier = call.filter(|(_, deadline)| self.alarm.instant().is_none_or(|at| *deadline < at));
+        if let Some((made, _)) = earlier {
             // The driver must check the deadlines again before it waits.
-            self.armed = None;
-            self.disarmed = self.disarmed.or(Some(made));
+            self.alarm.unset(Some(made));
         }
-        let writer = match &self.phase {
-            Phase::Ready(writer) => Some(writer),
-            _ => self.left_open.as_ref(),
-        };
-        if let Some(writer) = writer {
+        let earlier = earlier.is_some();
+        if let Some(writer) = self.writer() {
             if !self.pipeline.has_output() {
                 return Next::Nothing;
             }
@@ -602,10 +591,10 @@ impl State {
             // A caller with an earlier deadline leaves the write to the driver, which must wake anyway to arm its
             // timer.
             let idle = enough && self.pipeline.is_idle() && !earlier;
-            if !self.writing && (idle || at_once || self.abandoned) {
+            if !self.writing && (idle || at_once || self.driver.has_left()) {
                 let writer = Arc::clone(writer);
                 self.writing = true;
-                return Next::Write { writer, bytes: self.pipeline.take_output(), epoch: self.epoch };
+                return Next::Write { writer, bytes: self.pipeline.take_output() };
             }
             // A writer checks for more output when it is done, and a corked driver is about to flush.
             if (self.writing || self.corked.is_some()) && !earlier {
@@ -614,51 +603,102 @@ impl State {
         } else if !earlier {
             return Next::Nothing;
         }
-        self.driver_to_wake().map_or(Next::Nothing, Next::WakeDriver)
+        self.driver.wake().map_or(Next::Nothing, Next::WakeDriver)
     }
 
     /// Returns true if replies are outstanding to requests from before the driver was dropped.
     pub(crate) fn owes_answers(&self) -> bool {
-        self.abandoned && matches!(self.phase, Phase::Ready(_)) && self.pipeline.owes_answers()
+        self.driver.has_left() && self.phase.is_ready() && self.pipeline.owes_answers()
     }
 
     pub(crate) fn connection_state(&self) -> ConnectionState {
         match &self.phase {
-            Phase::Connecting => ConnectionState::Connecting { last_error: self.last_error.clone() },
+            Phase::Connecting(last_error) => ConnectionState::Connecting { last_error: last_error.clone() },
             Phase::Ready(_) => ConnectionState::Ready { connection: self.stats.connections },
             Phase::Refused(error) => ConnectionState::Refused(error.clone()),
-            Phase::Closed(error) => ConnectionState::Closed(error.clone()),
+            Phase::Closed { cause, .. } => ConnectionState::Closed(cause.clone()),
         }
     }
 
-    /// Leaves to the driver the bytes that the socket did not take. Encrypted bytes are not in any queue any more. A
-    /// driver that has just flushed would miss them, so it must flush once more before it waits.
-    fn leave_to_driver(&mut self) -> Option<Waker> {
-        let driver = self.driver_to_wake();
-        self.left_to_driver |= driver.is_none();
-        driver
+    /// Returns the socket to which callers may write.
+    fn writer(&self) -> Option<&Arc<WriteHalf>> {
+        match &self.phase {
+            Phase::Ready(writer) | Phase::Closed { left_open: Some(writer), .. } => Some(writer),
+            _ => None,
+        }
     }
 
     /// Marks the driver as waiting. Returns false if work is left that only the driver does.
-    pub(crate) fn park(&mut self) -> bool {
-        let left = std::mem::take(&mut self.left_to_driver);
-        // A caller with an earlier deadline has disarmed the timer and found the driver awake.
-        if left || self.armed.is_none() || self.pipeline.has_output() && !self.writing {
+    pub(crate) fn park(&mut self, waker: &Waker) -> bool {
+        let again = matches!(self.driver, Driver::Awake { again: true });
+        if again {
+            self.driver = Driver::Awake { again: false };
+        }
+        // A caller with an earlier deadline has unset the timer and found the driver awake.
+        if again || self.alarm.instant().is_none() || self.pipeline.has_output() && !self.writing {
             return false;
         }
-        self.parked = true;
+        self.driver.park(waker);
         true
+    }
+}
+
+impl Phase {
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(self, Self::Ready(_))
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self, Self::Closed { .. })
+    }
+}
+
+impl Driver {
+    /// Returns true if the driver's runtime has dropped it, or it has ended.
+    pub(crate) fn has_left(&self) -> bool {
+        matches!(self, Self::Abandoned | Self::Gone)
     }
 
     /// Returns the driver's waker if the driver waits and was not woken yet.
-    pub(crate) fn driver_to_wake(&mut self) -> Option<Waker> {
-        std::mem::take(&mut self.parked).then(|| self.driver.clone()).flatten()
+    pub(crate) fn wake(&mut self) -> Option<Waker> {
+        let Self::Parked(_) = self else { return None };
+        match std::mem::replace(self, Self::Awake { again: false }) {
+            Self::Parked(waker) => Some(waker),
+            _ => None,
+        }
     }
 
-    /// Returns a number that distinguishes waiters.
-    pub(crate) fn new_waiter(&mut self) -> u64 {
-        self.next_waiter += 1;
-        self.next_waiter
+    /// Returns the driver's waker like [`wake`](Self::wake). A driver that is awake takes one more turn before it
+    /// waits.
+    pub(crate) fn wake_or_repeat(&mut self) -> Option<Waker> {
+        if let Self::Awake { again } = self {
+            *again = true;
+        }
+        self.wake()
+    }
+
+    pub(crate) fn park(&mut self, waker: &Waker) {
+        match self {
+            Self::Parked(old) if old.will_wake(waker) => {}
+            _ => *self = Self::Parked(waker.clone()),
+        }
+    }
+}
+
+impl Alarm {
+    /// Returns the instant at which the timer fires.
+    pub(crate) fn instant(&self) -> Option<Instant> {
+        if let Self::Set(at) = self { Some(*at) } else { None }
+    }
+
+    /// Unsets the timer, for a call that was made at `made`.
+    pub(crate) fn unset(&mut self, made: Option<Instant>) {
+        *self = Self::Unset(self.unset_since().or(made));
+    }
+
+    /// Returns the instant at which a caller unset the timer.
+    pub(crate) fn unset_since(&self) -> Option<Instant> {
+        if let Self::Unset(since) = self { *since } else { None }
     }
 }
 

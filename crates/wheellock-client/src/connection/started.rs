@@ -75,7 +75,7 @@ impl<'a> Started<'a> {
         let deadline = options.deadline.unwrap_or_else(|| now + server.config.response_timeout);
         let waker = waker.clone();
         let mut state = server.lock();
-        if let Phase::Closed(cause) | Phase::Refused(cause) = &state.phase {
+        if let Phase::Closed { cause, .. } | Phase::Refused(cause) = &state.phase {
             return Self::refused(cause.seen_by(request.name(), cause.kind(), Outcome::NotSent));
         }
         let Some(slot) = state.pipeline.submit(request, options.lane(), now, deadline, waker, asking) else {

@@ -24,7 +24,7 @@ use crate::base::pace::Pace;
 use crate::base::patience::Patience;
 use crate::base::redirect;
 use crate::base::slots::{SLOTS, SlotSet, slot_of};
-use crate::base::waiting::{OnLeave, Waiting};
+use crate::base::waiting::{Changes, OnLeave};
 use crate::config::{Change, Config, Servers, ShardedPubSub};
 use crate::connection::driver;
 use crate::connection::link::VERDICT_GRACE;
@@ -64,11 +64,8 @@ struct Survey {
     /// A caller has requested a refresh of the map.
     wanted: bool,
     surveyor: Option<Waker>,
-    /// Tasks that wait for any change of the nodes' connections or of the map.
-    watchers: Waiting,
-    /// The number of the next watcher.
-    next_watcher: u64,
-    changes: u64,
+    /// The changes of the nodes' connections and of the map.
+    changes: Changes,
     /// True if messages use sharded pub/sub. `None` until a node has reported its support.
     sharded: Option<bool>,
     last_error: Option<Error>,
@@ -98,9 +95,7 @@ impl Cluster {
         let survey = Survey {
             wanted: false,
             surveyor: None,
-            watchers: Waiting::Nobody,
-            next_watcher: 0,
-            changes: 0,
+            changes: Changes::default(),
             sharded: match config.sharded_pubsub {
                 ShardedPubSub::Auto => None,
                 ShardedPubSub::On => Some(true),
@@ -204,7 +199,7 @@ impl Cluster {
         if let Some(closed) = &survey.closed {
             return ConnectionState::Closed(closed.clone());
         }
-        let (connections, last_error) = (survey.changes, survey.last_error.clone());
+        let (connections, last_error) = (survey.changes.count(), survey.last_error.clone());
         let refused = survey.last_error.clone().filter(|_| survey.refused);
         drop(survey);
         let map = self.map();
@@ -218,10 +213,8 @@ impl Cluster {
             match &state.phase {
                 Phase::Ready(_) => {}
                 Phase::Refused(error) => return ConnectionState::Refused(error.clone()),
-                Phase::Connecting | Phase::Closed(_) => {
-                    ready = false;
-                    last_error = state.last_error.clone().or(last_error);
-                }
+                Phase::Connecting(last) => (ready, last_error) = (false, last.clone().or(last_error)),
+                Phase::Closed { cause, .. } => (ready, last_error) = (false, Some(cause.clone())),
             }
         }
         if ready {
@@ -276,25 +269,21 @@ impl Cluster {
 
     /// Waits until the number of changes differs from `seen`. Returns that number.
     pub(crate) async fn changed(&self, seen: u64) -> u64 {
-        let watcher = {
-            let mut survey = self.survey();
-            survey.next_watcher += 1;
-            survey.next_watcher
-        };
-        let _leaves = OnLeave(|| self.survey().watchers.forget(watcher));
+        let watcher = self.survey().changes.new_waiter();
+        let _leaves = OnLeave(|| self.survey().changes.forget(watcher));
         std::future::poll_fn(|cx| {
-            let mut survey = self.survey();
-            if survey.changes != seen {
-                return Poll::Ready(survey.changes);
+            let changes = &mut self.survey().changes;
+            if changes.count() != seen {
+                return Poll::Ready(changes.count());
             }
-            survey.watchers.add(watcher, cx.waker());
+            changes.wait(watcher, cx.waker());
             Poll::Pending
         })
         .await
     }
 
     pub(crate) fn changes(&self) -> u64 {
-        self.survey().changes
+        self.survey().changes.count()
     }
 
     /// Requests a refresh of the map.
@@ -303,9 +292,7 @@ impl Cluster {
         survey.wanted = true;
         let surveyor = survey.surveyor.take();
         drop(survey);
-        if let Some(surveyor) = surveyor {
-            surveyor.wake();
-        }
+        wake_all(surveyor);
     }
 
     /// Returns the listener of a node's connection.
@@ -355,11 +342,8 @@ impl Cluster {
     }
 
     fn tell_watchers(&self) {
-        let mut survey = self.survey();
-        survey.changes += 1;
         let mut watchers = Vec::new();
-        survey.watchers.wake(&mut watchers);
-        drop(survey);
+        self.survey().changes.advance(&mut watchers);
         wake_all(watchers);
     }
 

@@ -256,7 +256,8 @@ async fn knows_sharded_pubsub(link: &Link, deadline: Instant) -> Result<bool, Er
     match link.call(&Command::new("PUBSUB").arg("SHARDNUMSUB"), deadline).await {
         Ok(reply) => Ok(matches!(reply, Value::Array(_))),
         Err(error) if error.kind() == ErrorKind::Permission => {
-            let version = link.lock().info.as_ref().map(|info| info.version.clone()).unwrap_or_default();
+            let version =
+                link.lock().server.as_ref().map(|(info, _)| info.version.clone()).unwrap_or_default();
             let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
             Ok(major.is_some_and(|major| major >= 7))
         }

@@ -24,9 +24,7 @@ impl Listening {
         let index = state.pipeline.channels().want(channel);
         let waiter = state.changes.new_waiter();
         // The call that usually follows sends the SUBSCRIBE in its own write. The driver sends it if no call follows.
-        let ready = state.phase.is_ready();
-        let queued = ready && state.pipeline.reconcile(index, now);
-        let driver = if queued { state.driver.wake() } else { None };
+        let driver = if state.pipeline.reconcile(index, now) { state.driver.wake() } else { None };
         let count = state.pipeline.channels().count(index);
         drop(state);
         wake_all(driver);
@@ -90,9 +88,7 @@ impl Drop for Listening {
         let now = self.link.config.timer.now();
         let mut state = self.link.lock();
         state.pipeline.channels().unwant(self.index, self.waiter);
-        let ready = state.phase.is_ready();
-        let queued = ready && state.pipeline.reconcile(self.index, now);
-        let driver = if queued { state.driver.wake() } else { None };
+        let driver = if state.pipeline.reconcile(self.index, now) { state.driver.wake() } else { None };
         drop(state);
         wake_all(driver);
     }

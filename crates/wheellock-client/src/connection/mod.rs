@@ -392,9 +392,8 @@ impl Shared {
     pub(crate) fn ask_again(&self, channels: &[Arc<[u8]>]) {
         let (mut wakers, now) = (Vec::new(), self.config.timer.now());
         let mut state = self.lock();
-        let ready = state.phase.is_ready();
         for channel in channels {
-            state.pipeline.ask_again(channel, ready, now, &mut wakers);
+            state.pipeline.ask_again(channel, now, &mut wakers);
         }
         let driver = state.driver.wake();
         drop(state);
@@ -415,11 +414,10 @@ impl Shared {
         let (mut wakers, mut detached) = (Vec::new(), Vec::new());
         let now = self.config.timer.now();
         let mut state = self.lock();
-        let ready = state.phase.is_ready();
-        if !ready {
+        if !state.phase.is_ready() {
             state.pipeline.fail_unwritten(&cause, &mut wakers);
         }
-        state.pipeline.look_again(ready, now, &mut wakers);
+        state.pipeline.look_again(now, &mut wakers);
         state.pipeline.take_detached(&mut detached);
         let driver = state.driver.wake();
         drop(state);

@@ -33,7 +33,7 @@ use crate::protocol::request::Request;
 pub(crate) use bundles::MOST as MOST_BUNDLED;
 use bundles::{Bundle, Bundles, Shape};
 use natives::Natives;
-use waits::{Member, Waits};
+use waits::Waits;
 
 /// The lane of a call. `Reserved` calls may use additional room, because renewals and releases must not be refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -174,6 +174,12 @@ enum SlotState {
     Done(Done),
 }
 
+impl Slot {
+    fn is_waiting(&self) -> bool {
+        matches!(self.state, SlotState::Waiting(_))
+    }
+}
+
 /// The result of a call that has a waiting caller.
 pub(crate) struct Done {
     pub(crate) result: Result<Value, Failure>,
@@ -261,18 +267,14 @@ impl Pipeline {
     /// would redirect the call.
     fn ask_if(&mut self, asking: bool, now: Instant) {
         if asking {
-            self.push(What::Asking, now);
-            Command::new("ASKING").encode(&mut self.out);
-            self.close_entry();
+            self.push_command(What::Asking, &Command::new("ASKING"), now);
         }
     }
 
     pub(crate) fn submit_ping(&mut self, now: Instant) {
         let nonce = self.queued ^ NO_COUNTER;
         self.ping_nonce = self.ping_nonce.or(Some(nonce));
-        self.push(What::Ping(nonce), now);
-        Command::new("PING").arg(nonce).encode(&mut self.out);
-        self.close_entry();
+        self.push_command(What::Ping(nonce), &Command::new("PING").arg(nonce), now);
     }
 
     /// Queues a query of the server's role. A primary that became a replica keeps its connections open, and still
@@ -281,17 +283,21 @@ impl Pipeline {
     /// HELLO is the only command that returns the role to every user. `ROLE` and `INFO` need a permission, and the
     /// server writes each refusal to its ACL log.
     pub(crate) fn submit_role(&mut self, now: Instant) {
-        self.push(What::Role, now);
-        Command::new("HELLO").arg("3").encode(&mut self.out);
-        self.close_entry();
+        self.push_command(What::Role, &Command::new("HELLO").arg("3"), now);
     }
 
-    fn push(&mut self, what: What, now: Instant) {
-        self.push_shaped(what, now, Shape::default());
-    }
-
-    fn push_shaped(&mut self, what: What, now: Instant, shape: Shape) {
+    fn push(&mut self, what: What, now: Instant, shape: Shape) {
         self.entries.push_back(Entry { what, start: self.queued, at: now, shape, members: 0 });
+    }
+
+    fn push_command(&mut self, what: What, command: &Command<'_>, now: Instant) {
+        self.push_encoded(what, now, |out| command.encode(out));
+    }
+
+    fn push_encoded(&mut self, what: What, now: Instant, encode: impl FnOnce(&mut BytesMut)) {
+        self.push(what, now, Shape::default());
+        encode(&mut self.out);
+        self.close_entry();
     }
 
     fn push_call(&mut self, what: What, request: &Request<'_>, now: Instant, asking: bool) {
@@ -300,7 +306,7 @@ impl Pipeline {
         let len = self.out.len() - before;
         // ASKING covers exactly one command, so a call behind it must not be bundled.
         let shape = if asking { Shape::default() } else { self.bundles.shape(request, len, now) };
-        self.push_shaped(what, now, shape);
+        self.push(what, now, shape);
         self.close_entry();
     }
 
@@ -329,7 +335,7 @@ impl Pipeline {
     /// Frees the slot of a caller that left. The reply of its call will be discarded.
     pub(crate) fn leave(&mut self, slot: u32) -> Option<Slotted> {
         let (index, slot) = (slot, self.slots.try_remove(slot as usize)?);
-        if let SlotState::Waiting(_) = &slot.state {
+        if slot.is_waiting() {
             self.orphan(index, slot.sequence);
         }
         Some(Slotted(slot))
@@ -453,6 +459,16 @@ impl Pipeline {
         self.detached.push(Detached { token, result, connection: self.connection, cause });
     }
 
+    /// Fails the callers of an entry.
+    fn fail(&mut self, what: What, failure: &Failure, wakers: &mut Vec<Waker>) {
+        match what {
+            What::Call(slot) => self.finish(slot, Err(failure.clone()), wakers),
+            What::Detached(token) => self.finish_detached(token, Err(failure.clone())),
+            What::Wait(group) => self.end_wait(group, &Err(failure.clone()), wakers),
+            _ => {}
+        }
+    }
+
     /// Moves the results of detached calls to `into`, which must be empty.
     pub(crate) fn take_detached(&mut self, into: &mut Vec<Detached>) {
         std::mem::swap(&mut self.detached, into);
@@ -462,8 +478,12 @@ impl Pipeline {
         &mut self.channels
     }
 
-    /// Queues the order that a channel needs, if any. Call this function only while connected.
+    /// Queues the order that a channel needs, if any. Returns true if an order was queued. The next connection sends
+    /// the orders that are needed while not connected.
     pub(crate) fn reconcile(&mut self, channel: u32, now: Instant) -> bool {
+        if !self.connected {
+            return false;
+        }
         let Some((order, name)) = self.channels.next_order(channel) else { return false };
         let (what, verb) = match order {
             Order::Subscribe if self.sharded => (What::Subscribe(channel), "SSUBSCRIBE"),
@@ -471,9 +491,7 @@ impl Pipeline {
             Order::Unsubscribe if self.sharded => (What::Unsubscribe(channel), "SUNSUBSCRIBE"),
             Order::Unsubscribe => (What::Unsubscribe(channel), "UNSUBSCRIBE"),
         };
-        self.push(what, now);
-        Command::new(verb).arg(&name[..]).encode(&mut self.out);
-        self.close_entry();
+        self.push_command(what, &Command::new(verb).arg(&name[..]), now);
         if self.sharded && order == Order::Unsubscribe {
             // A refusal behind a push may belong to the order or to this PING: see `is_for_what_has_ended`.
             self.submit_ping(now);
@@ -482,44 +500,28 @@ impl Pipeline {
     }
 
     /// Wakes every waiter for messages and repeats refused subscriptions.
-    pub(crate) fn look_again(&mut self, connected: bool, now: Instant, wakers: &mut Vec<Waker>) {
+    pub(crate) fn look_again(&mut self, now: Instant, wakers: &mut Vec<Waker>) {
         self.channels.look_again(wakers);
-        if connected {
-            for channel in self.channels.indices() {
-                self.reconcile(channel, now);
-            }
+        self.reconcile_all(now);
+    }
+
+    fn reconcile_all(&mut self, now: Instant) {
+        for channel in self.channels.indices() {
+            self.reconcile(channel, now);
         }
     }
 
     /// Repeats the subscription to one refused channel.
-    pub(crate) fn ask_again(
-        &mut self,
-        channel: &[u8],
-        connected: bool,
-        now: Instant,
-        wakers: &mut Vec<Waker>,
-    ) {
-        if let Some(channel) = self.channels.forget_refusal(channel, wakers)
-            && connected
-        {
+    pub(crate) fn ask_again(&mut self, channel: &[u8], now: Instant, wakers: &mut Vec<Waker>) {
+        if let Some(channel) = self.channels.forget_refusal(channel, wakers) {
             self.reconcile(channel, now);
         }
     }
 
     /// Returns the earliest deadline of a call, which may have passed.
     pub(crate) fn earliest_deadline(&self) -> Option<Instant> {
-        let of_call = |slot: u32| self.slots.get(slot as usize).map(|slot| slot.deadline);
-        let deadlines = self.entries.iter().filter_map(|entry| match entry.what {
-            What::Call(slot) => of_call(slot),
-            What::Wait(group) => {
-                let members = self.waits.get(group)?.members().iter();
-                members
-                    .filter_map(|member| if let Member::Call(slot) = member { of_call(*slot) } else { None })
-                    .min()
-            }
-            _ => None,
-        });
-        deadlines.min()
+        let waiting = self.slots.iter().map(|(_, slot)| slot).filter(|slot| slot.is_waiting());
+        waiting.map(|slot| slot.deadline).min()
     }
 
     /// Moves the deadline of each call to `until`, if it is earlier.
@@ -527,55 +529,26 @@ impl Pipeline {
     /// The deadlines of written calls move, too. The pause may have begun in the middle of their write. A driver that
     /// collected calls before the pause writes them before it reads the clock.
     pub(crate) fn spare(&mut self, until: Instant) {
-        for entry in &self.entries {
-            let waits = match entry.what {
-                What::Wait(group) => self.waits.get(group),
-                _ => None,
-            };
-            let members = waits.into_iter().flat_map(|group| group.members()).copied();
-            let call = if let What::Call(slot) = entry.what { Some(Member::Call(slot)) } else { None };
-            for member in members.chain(call) {
-                if let Member::Call(slot) = member
-                    && let Some(slot) = self.slots.get_mut(slot as usize)
-                {
-                    slot.deadline = slot.deadline.max(until);
-                }
-            }
-        }
+        self.slots.iter_mut().for_each(|(_, slot)| slot.deadline = slot.deadline.max(until));
     }
 
     /// Fails every call whose deadline has passed. Returns the earliest remaining deadline.
     pub(crate) fn expire(&mut self, now: Instant, wakers: &mut Vec<Waker>) -> Option<Instant> {
-        let mut earliest = None::<Instant>;
-        for place in 0..self.entries.len() {
-            let slot = match self.entries.get(place).map(|entry| entry.what) {
-                Some(What::Call(slot)) => slot,
-                Some(What::Wait(group)) => {
-                    let left = self.expire_members(group, now, wakers);
-                    earliest = earliest.into_iter().chain(left).min();
-                    continue;
-                }
-                _ => continue,
-            };
-            let Some(deadline) = self.slots.get(slot as usize).map(|slot| slot.deadline) else { continue };
-            if deadline > now {
-                earliest = Some(earliest.map_or(deadline, |earliest| earliest.min(deadline)));
+        // While connected, queued bytes will still be written. While not connected, `make_room` drops unwritten
+        // orphans.
+        let outcome = if self.connected { Outcome::MaybeExecuted } else { Outcome::NotSent };
+        let expired = self.slots.iter().filter(|(_, slot)| slot.is_waiting() && slot.deadline <= now);
+        let expired: Vec<usize> = expired.map(|(index, _)| index).collect();
+        for index in expired {
+            let (Ok(slot), Some(sequence)) =
+                (u32::try_from(index), self.slots.get(index).map(|slot| slot.sequence))
+            else {
                 continue;
-            }
-            // While connected, queued bytes will still be written. While not connected, `make_room` drops unwritten
-            // orphans.
-            let outcome = if self.connected { Outcome::MaybeExecuted } else { Outcome::NotSent };
-            let failure = Failure { kind: ErrorKind::Timeout, outcome, cause: None };
-            if let Some(entry) = self.entries.get_mut(place) {
-                // The entry stays, because its reply may still arrive. Without the entry, the next call would receive
-                // that reply.
-                entry.what = What::Orphan;
-                self.orphans += 1;
-            }
-            self.finish(slot, Err(failure), wakers);
+            };
+            self.orphan(slot, sequence);
+            self.finish(slot, Err(Failure { kind: ErrorKind::Timeout, outcome, cause: None }), wakers);
         }
-        self.make_room();
-        earliest
+        self.earliest_deadline()
     }
 
     /// Returns the start of the current silence: the time since which a written entry has been waiting without any
@@ -619,12 +592,7 @@ impl Pipeline {
                     self.bundles.ended(bundle);
                 }
             }
-            match entry.what {
-                What::Call(slot) => self.finish(slot, Err(lost.clone()), wakers),
-                What::Detached(token) => self.finish_detached(token, Err(lost.clone())),
-                What::Wait(group) => self.end_wait(group, &Err(lost.clone()), wakers),
-                _ => {}
-            }
+            self.fail(entry.what, &lost, wakers);
         }
         self.fail_unwritten_waits(&lost, wakers);
         // A writer in the middle of a write returns no bytes to a broken connection.
@@ -653,9 +621,7 @@ impl Pipeline {
         let entries = std::mem::take(&mut self.entries);
         let base = self.claimed;
         self.queued = base;
-        for channel in self.channels.indices() {
-            self.reconcile(channel, now);
-        }
+        self.reconcile_all(now);
         let moved = self.queued - base;
         let orders = self.entries.len() as u64;
         for entry in entries {
@@ -676,9 +642,7 @@ impl Pipeline {
     /// Queues `CLIENT REPLY OFF` once. The server sends no replies to later entries.
     pub(crate) fn hush(&mut self, now: Instant) {
         if !std::mem::replace(&mut self.hushed, true) {
-            self.push(What::Silence, now);
-            Command::new("CLIENT").arg("REPLY").arg("OFF").encode(&mut self.out);
-            self.close_entry();
+            self.push_command(What::Silence, &Command::new("CLIENT").arg("REPLY").arg("OFF"), now);
         }
     }
 
@@ -701,12 +665,7 @@ impl Pipeline {
         self.natives.forget_all();
         self.first += entries.len() as u64;
         for entry in entries {
-            match entry.what {
-                What::Call(slot) => self.finish(slot, Err(failure.clone()), wakers),
-                What::Detached(token) => self.finish_detached(token, Err(failure.clone())),
-                What::Wait(group) => self.end_wait(group, &Err(failure.clone()), wakers),
-                _ => {}
-            }
+            self.fail(entry.what, &failure, wakers);
         }
         self.out.clear();
         self.queued = self.claimed;

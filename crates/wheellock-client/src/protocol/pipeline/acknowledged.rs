@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use wheellock_resp::Value;
 
-use super::waits::Member;
+use super::waits::{Group, Member};
 use super::{Failure, Lane, NoWait, Pipeline, Slot, SlotState, What};
 use crate::base::connection_id::ConnectionId;
-use crate::base::error::{ErrorKind, Outcome};
+use crate::base::error::Outcome;
 use crate::protocol::acks::Acks;
 
 impl Pipeline {
@@ -60,17 +60,15 @@ impl Pipeline {
             return Err(NoWait::Ended);
         }
         if let Some(group) = self.waits.unwritten(acks, millis, self.claimed) {
-            let members = self.waits.get(group).map_or(0, |group| group.members().len());
+            let members = self.waits.get(group).map_or(0, Group::callers);
             return self.bounds.admits(Lane::Reserved, members, 0).then_some(group).ok_or(NoWait::Full);
         }
-        if !self.bounds.admits(Lane::Reserved, self.entries.len(), self.queued_bytes()) {
+        if !self.admits(Lane::Reserved) {
             return Err(NoWait::Full);
         }
         let sequence = self.first + self.entries.len() as u64;
         let group = self.waits.insert(acks, millis, self.queued, sequence);
-        self.push(What::Wait(group), now);
-        acks.encode(millis, &mut self.out);
-        self.close_entry();
+        self.push_encoded(What::Wait(group), now, |out| acks.encode(millis, out));
         Ok(group)
     }
 
@@ -83,38 +81,12 @@ impl Pipeline {
         }
     }
 
-    /// Fails the members of a group whose deadlines have passed. Returns the earliest remaining deadline.
-    pub(super) fn expire_members(
-        &mut self,
-        group: u32,
-        now: Instant,
-        wakers: &mut Vec<Waker>,
-    ) -> Option<Instant> {
-        let members = self.waits.get(group)?.members().to_vec();
-        let mut earliest = None::<Instant>;
-        for member in members {
-            let Member::Call(slot) = member else { continue };
-            let Some(deadline) = self.slots.get(slot as usize).map(|slot| slot.deadline) else { continue };
-            if deadline > now {
-                earliest = Some(earliest.map_or(deadline, |earliest| earliest.min(deadline)));
-                continue;
-            }
-            self.waits.leave(group, slot);
-            let outcome = Outcome::MaybeExecuted;
-            self.finish(slot, Err(Failure { kind: ErrorKind::Timeout, outcome, cause: None }), wakers);
-        }
-        earliest
-    }
-
     /// Fails unwritten waits, because the next connection cannot wait for writes of the previous one.
     pub(super) fn fail_unwritten_waits(&mut self, lost: &Failure, wakers: &mut Vec<Waker>) {
         let waits: Vec<u32> = self
             .entries
             .iter()
-            .filter_map(|entry| match entry.what {
-                What::Wait(group) => Some(group),
-                _ => None,
-            })
+            .filter_map(|entry| if let What::Wait(group) = entry.what { Some(group) } else { None })
             .collect();
         for group in waits {
             self.end_wait(group, &Err(Failure { outcome: Outcome::NotSent, ..lost.clone() }), wakers);

@@ -110,10 +110,10 @@ impl Pipeline {
                 if !is_number(&value, nonce) && !value.is_error() {
                     return Err(Desync("PING was answered with something else: replies have been shifted"));
                 }
-                self.ping_nonce = self.entries.iter().find_map(|entry| match entry.what {
-                    What::Ping(next) => Some(next),
-                    _ => None,
-                });
+                self.ping_nonce = self
+                    .entries
+                    .iter()
+                    .find_map(|entry| if let What::Ping(next) = entry.what { Some(next) } else { None });
             }
             What::Role => {
                 let is_replica =

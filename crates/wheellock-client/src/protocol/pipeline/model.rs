@@ -540,7 +540,11 @@ proptest! {
 #[test]
 fn replies_that_nothing_asked_for_are_a_desync() {
     let now = Instant::now();
-    let fresh = || Pipeline::new(Bounds { in_flight: 9, queued_bytes: 999 }, now, NODE, true);
+    let fresh = || {
+        let mut pipeline = Pipeline::new(Bounds { in_flight: 9, queued_bytes: 999 }, now, NODE, true);
+        pipeline.reconnect(now);
+        pipeline
+    };
     let ok = || Frame::Reply(Value::SimpleString(b"OK".to_vec().into()));
     assert!(fresh().on_frame(ok(), now, &mut Vec::new()).is_err(), "nothing is in flight");
 

@@ -101,9 +101,8 @@ impl Pipeline {
             match bundle.whole().filter(|_| crate::base::error::error_code(text) == "NOSCRIPT") {
                 Some(whole) => {
                     // Load the script for later bundles. An orphan discards the reply.
-                    self.push(What::Orphan, now);
-                    Command::new("SCRIPT").arg("LOAD").arg(whole.text()).encode(&mut self.out);
-                    self.close_entry();
+                    let load = Command::new("SCRIPT").arg("LOAD").arg(whole.text());
+                    self.push_command(What::Orphan, &load, now);
                 }
                 None => self.bundles.rest(now),
             }
@@ -180,7 +179,7 @@ impl Pipeline {
             What::Detached(_) => {}
             _ => return false,
         }
-        self.push(what, now);
+        self.push(what, now, Shape::default());
         true
     }
 }

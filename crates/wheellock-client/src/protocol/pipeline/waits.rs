@@ -75,8 +75,9 @@ impl Waits {
 }
 
 impl Group {
-    pub(super) fn members(&self) -> &[Member] {
-        &self.members
+    /// Returns the number of callers that share the command.
+    pub(super) fn callers(&self) -> usize {
+        self.members.len()
     }
 
     /// Returns the time for which the server may stay silent because of this command.

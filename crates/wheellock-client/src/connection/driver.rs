@@ -297,49 +297,45 @@ impl<'a> Running<'a> {
         let mut woken = 0;
         for _ in 0..READS_PER_TURN {
             self.input.make_room(self.decoder.wanted());
-            let read = match self.stream.poll_read(cx, &mut self.input.bytes) {
-                Poll::Pending => return Ok(woken),
-                Poll::Ready(Ok(0)) => {
-                    return Err(self.lost(&format!("the server closed the connection{}", self.why_ended())));
-                }
-                Poll::Ready(Ok(read)) => read,
-                Poll::Ready(Err(error)) => {
-                    return Err(self.failed("reading", error));
-                }
+            let Poll::Ready(read) = self.stream.poll_read(cx, &mut self.input.bytes) else {
+                return Ok(woken);
             };
-            self.heard = self.shared.config.timer.now();
-            woken += self.decode(read)?;
+            woken += self.received(read)?;
             self.input.shrink(self.decoder.wanted());
         }
         *again = true;
         Ok(woken)
     }
 
+    /// Takes the result of one read. Returns the number of woken callers.
+    fn received(&mut self, read: io::Result<usize>) -> Result<usize, Error> {
+        match read {
+            Ok(0) => Err(self.lost(&format!("the server closed the connection{}", self.why_ended()))),
+            Ok(read) => {
+                self.heard = self.shared.config.timer.now();
+                self.decode(read)
+            }
+            Err(error) => Err(self.failed("reading", error)),
+        }
+    }
+
     fn decode(&mut self, mut read: usize) -> Result<usize, Error> {
         let mut woken = 0;
         loop {
-            let decoded = loop {
-                if self.input.bytes.is_empty() {
-                    break Ok(true);
-                }
+            let mut end = None;
+            while end.is_none() && self.frames.len() < FRAMES_PER_TURN {
                 match self.decoder.decode(&mut self.input.bytes) {
                     Ok(Some(frame)) => self.frames.push(frame),
-                    Ok(None) => break Ok(true),
-                    Err(error) => break Err(error),
-                }
-                if self.frames.len() >= FRAMES_PER_TURN {
-                    break Ok(false);
-                }
-            };
-            let mut state = self.shared.lock();
-            state.stats.bytes_read += std::mem::take(&mut read) as u64;
-            let mut desync = None;
-            for frame in self.frames.drain(..) {
-                if let Err(error) = state.pipeline.on_frame(frame, self.heard, &mut self.wakers) {
-                    desync = Some(error);
-                    break;
+                    Ok(None) => end = Some(Ok(())),
+                    Err(error) => end = Some(Err(error)),
                 }
             }
+            let mut state = self.shared.lock();
+            state.stats.bytes_read += std::mem::take(&mut read) as u64;
+            let mut frames = self.frames.drain(..);
+            let taken =
+                frames.try_for_each(|frame| state.pipeline.on_frame(frame, self.heard, &mut self.wakers));
+            drop(frames);
             state.pipeline.take_detached(&mut self.detached);
             let unfit = state.pipeline.unfit;
             let moved = state.pipeline.moved.take();
@@ -353,16 +349,14 @@ impl<'a> Running<'a> {
             }
             self.shared.report(&mut self.detached);
             self.wake_all();
-            if let Some(desync) = desync {
-                return Err(self.error(ErrorKind::Protocol, desync.0));
-            }
+            taken.map_err(|desync| self.error(ErrorKind::Protocol, desync.0))?;
             if let Some(unfit) = unfit {
                 return Err(self.lost(unfit));
             }
-            match decoded {
-                Ok(true) => return Ok(woken),
-                Ok(false) => {}
-                Err(error) => return Err(self.undecodable(error)),
+            match end {
+                Some(Ok(())) => return Ok(woken),
+                Some(Err(error)) => return Err(self.undecodable(error)),
+                None => {}
             }
         }
     }
@@ -372,18 +366,18 @@ impl<'a> Running<'a> {
     fn look(&mut self) -> Result<usize, Error> {
         let mut woken = 0;
         for _ in 0..READS_PER_LOOK {
-            let read = match self.stream.try_read(&mut self.input.bytes) {
-                Ok(0) => {
-                    return Err(self.lost(&format!("the server closed the connection{}", self.why_ended())));
-                }
-                Ok(read) => read,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(self.failed("reading", error)),
-            };
-            self.heard = self.shared.config.timer.now();
-            woken += self.decode(read)?;
+            let Some(received) = self.try_receive() else { break };
+            woken += received?;
         }
         Ok(woken)
+    }
+
+    /// Reads the socket directly, once. Returns `None` if no bytes have arrived.
+    fn try_receive(&mut self) -> Option<Result<usize, Error>> {
+        match self.stream.try_read(&mut self.input.bytes) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            read => Some(self.received(read)),
+        }
     }
 
     /// Returns the error for undecodable bytes. Bytes that are not RESP fail every call. A reply over a limit fails
@@ -552,11 +546,6 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Marks the driver as waiting. Returns false if work is left that only the driver does.
-    fn park(&mut self, cx: &Context<'_>) -> bool {
-        self.shared.lock().park(cx.waker())
-    }
-
     fn failed(&self, what: &str, error: io::Error) -> Error {
         self.lost(&format!("{what} failed: {}{}", said(&error), self.why_ended())).because_of_io(error)
     }
@@ -603,18 +592,10 @@ impl Drop for Running<'_> {
         self.shared.abandon();
         let began = Instant::now();
         while self.shared.lock().owes_answers() && began.elapsed() < LAST_ANSWERS {
-            match self.stream.try_read(&mut self.input.bytes) {
-                Ok(0) => return,
-                Ok(read) => {
-                    self.heard = self.shared.config.timer.now();
-                    if self.decode(read).is_err() {
-                        return;
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    std::thread::sleep(LAST_LOOKS);
-                }
-                Err(_) => return,
+            match self.try_receive() {
+                Some(Ok(_)) => {}
+                Some(Err(_)) => return,
+                None => std::thread::sleep(LAST_LOOKS),
             }
         }
     }
@@ -648,7 +629,7 @@ impl Future for Running<'_> {
     fn poll(mut self: std::pin::Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Error> {
         let this = &mut *self;
         match this.poll_turn(cx) {
-            Ok(Turn::Idle) if this.park(cx) => Poll::Pending,
+            Ok(Turn::Idle) if this.shared.lock().park(cx.waker()) => Poll::Pending,
             Ok(_) => {
                 cx.waker().wake_by_ref();
                 Poll::Pending

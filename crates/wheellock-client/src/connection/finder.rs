@@ -4,6 +4,8 @@
 //! not query Sentinels (`scouts` does). No call waits for it.
 
 use std::fmt;
+use std::future::Future;
+use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -119,13 +121,19 @@ impl Finder {
         self.lock().version
     }
 
-    /// Resolves when the address differs from that at `version`.
-    pub(crate) async fn renamed(&self, version: u64) {
+    /// Waits for `work`. Returns `None` as soon as the address differs from that at `version`.
+    pub(crate) async fn unless_renamed<F: Future>(&self, version: u64, work: F) -> Option<F::Output> {
+        let mut work = pin!(work);
         std::future::poll_fn(|cx| {
             let mut state = self.lock();
-            if state.version == version { state.wait(cx) } else { Poll::Ready(()) }
+            if state.version != version {
+                return Poll::Ready(None);
+            }
+            let _pending: Poll<()> = state.wait(cx);
+            drop(state);
+            work.as_mut().poll(cx).map(Some)
         })
-        .await;
+        .await
     }
 
     /// Returns the text that says why there is no address.

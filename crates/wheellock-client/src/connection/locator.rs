@@ -3,10 +3,7 @@
 //! The driver applies the rule at every attempt. This module does not query Sentinels (`finder` does) and does not
 //! connect (`open` does).
 
-use std::future::Future;
-use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use wheellock_wheel::Timer;
@@ -38,13 +35,10 @@ impl Locator {
 
     /// Waits for `pause`. Returns early when the Sentinels name another address.
     pub(crate) async fn sleep_unless_renamed(&self, timer: &Timer, pause: Duration) {
-        let mut sleep = timer.sleep(pause);
-        let Self::Named(finder) = self else { return sleep.await };
-        let mut renamed = pin!(finder.renamed(finder.version()));
-        std::future::poll_fn(|cx| match renamed.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(()),
-            Poll::Pending => Pin::new(&mut sleep).poll(cx),
-        })
-        .await;
+        let sleep = timer.sleep(pause);
+        match self {
+            Self::Named(finder) => drop(finder.unless_renamed(finder.version(), sleep).await),
+            _ => sleep.await,
+        }
     }
 }

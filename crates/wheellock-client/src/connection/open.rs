@@ -5,8 +5,9 @@
 
 use std::future::Future;
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use wheellock_resp::{Decoder, Frame, Value};
@@ -18,10 +19,10 @@ use crate::base::backoff::Backoff;
 use crate::base::error::{CONNECT, Error, ErrorKind, said};
 use crate::base::patience::Patience;
 use crate::base::read_buffer::READ_ROOM;
-use crate::config::Credentials;
 use crate::config::credentials;
 #[cfg(feature = "tls")]
 use crate::config::tls;
+use crate::config::{Config, Credentials};
 use crate::connection::Shared;
 use crate::connection::finder::Finder;
 use crate::connection::locator::Locator;
@@ -45,39 +46,34 @@ pub(crate) struct Open {
 
 /// Finds the server and connects within the connect timeout. The timeout includes DNS, TLS and the handshake.
 pub(crate) async fn open(shared: &Shared, locator: &Locator) -> Result<Open, Error> {
+    let mut patience = Patience::new(&shared.config.timer, shared.config.connect_timeout);
     match locator {
-        Locator::At(address) => open_at(shared, address).await,
-        Locator::Node { address, named_by } => {
-            let mut patience = Patience::new(&shared.config.timer, shared.config.connect_timeout);
-            open_named(shared, address, named_by, &mut patience).await
-        }
-        Locator::Among(addresses) => open_the_primary(shared, addresses).await,
-        Locator::Named(finder) => open_the_named(shared, finder).await,
+        Locator::At(address) => open_at(shared, address, None, &mut patience).await,
+        Locator::Node { address, named_by } => open_at(shared, address, Some(named_by), &mut patience).await,
+        Locator::Among(addresses) => open_the_primary(shared, addresses, &mut patience).await,
+        Locator::Named(finder) => open_the_named(shared, finder, &mut patience).await,
     }
 }
 
-async fn open_at(shared: &Shared, address: &Address) -> Result<Open, Error> {
-    let server = address.to_string();
-    let mut patience = Patience::new(&shared.config.timer, shared.config.connect_timeout);
-    Opening { shared, address, server: &server, named_by: None }.run(&mut patience).await
-}
-
-/// Connects to an address that another server named.
-async fn open_named(
+/// Connects to an address. `named_by` is the server that named the address, if the user did not.
+async fn open_at(
     shared: &Shared,
     address: &Address,
-    named_by: &str,
+    named_by: Option<&str>,
     patience: &mut Patience<'_>,
 ) -> Result<Open, Error> {
     let server = address.to_string();
-    Opening { shared, address, server: &server, named_by: Some(named_by) }.run(patience).await
+    Opening { shared, address, server: &server, named_by }.run(patience).await
 }
 
 /// Connects to the one address whose server reports that it is the primary. Tries all addresses at once. Retries
 /// servers that cannot be reached or are not a primary, with backoff. One of them may become the primary. Does not
 /// retry a server that refuses this client.
-async fn open_the_primary(shared: &Shared, addresses: &[Address]) -> Result<Open, Error> {
-    let mut patience = Patience::new(&shared.config.timer, shared.config.connect_timeout);
+async fn open_the_primary(
+    shared: &Shared,
+    addresses: &[Address],
+    patience: &mut Patience<'_>,
+) -> Result<Open, Error> {
     let mut looks: Vec<_> = addresses.iter().map(|address| Look::new(shared, address)).collect();
     let first = std::future::poll_fn(|cx| {
         for look in &mut looks {
@@ -122,8 +118,19 @@ type Attempt<'a> = Pin<Box<dyn Future<Output = Result<Open, Error>> + Send + 'a>
 impl<'a> Look<'a> {
     fn new(shared: &'a Shared, address: &'a Address) -> Self {
         let (min, max) = shared.config.reconnect;
-        let attempt = Box::pin(open_at(shared, address));
-        Self { shared, address, attempt: Some(attempt), backoff: Backoff::new(min, max), last: None }
+        let attempt = Some(Self::attempt(shared, address, Duration::ZERO));
+        Self { shared, address, attempt, backoff: Backoff::new(min, max), last: None }
+    }
+
+    /// Returns an attempt after a pause.
+    fn attempt(shared: &'a Shared, address: &'a Address, pause: Duration) -> Attempt<'a> {
+        Box::pin(async move {
+            let Config { timer, connect_timeout, .. } = &shared.config;
+            if !pause.is_zero() {
+                timer.sleep(pause).await;
+            }
+            open_at(shared, address, None, &mut Patience::new(timer, *connect_timeout)).await
+        })
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Option<Open> {
@@ -134,12 +141,8 @@ impl<'a> Look<'a> {
         };
         self.attempt = None;
         if matches!(error.kind(), ErrorKind::NotReady | ErrorKind::Connect) {
-            let (shared, address) = (self.shared, self.address);
-            let pause = self.backoff.next((shared.config.random)());
-            self.attempt = Some(Box::pin(async move {
-                shared.config.timer.sleep(pause).await;
-                open_at(shared, address).await
-            }));
+            let pause = self.backoff.next((self.shared.config.random)());
+            self.attempt = Some(Self::attempt(self.shared, self.address, pause));
             // The new attempt was not polled yet, so no other event would wake this task.
             cx.waker().wake_by_ref();
         }
@@ -165,28 +168,24 @@ fn none_is_primary(shared: &Shared, last: &[Option<Error>]) -> Error {
 }
 
 /// Connects to the address that the Sentinels name. Switches to a new address as soon as the Sentinels name one.
-async fn open_the_named(shared: &Shared, finder: &Finder) -> Result<Open, Error> {
+async fn open_the_named(
+    shared: &Shared,
+    finder: &Finder,
+    patience: &mut Patience<'_>,
+) -> Result<Open, Error> {
     let timer = &shared.config.timer;
-    let mut patience = Patience::new(timer, shared.config.connect_timeout);
     loop {
         let found = patience.wait_for(finder.address(timer)).await;
         let found = found.unwrap_or(Err(ErrorKind::Connect));
         let (address, version) = found.map_err(|kind| shared.not_connected(kind, &finder.nobody_knows()))?;
-        let opened = {
-            let mut attempt = pin!(open_named(shared, &address, SENTINELS, &mut patience));
-            let mut renamed = pin!(finder.renamed(version));
-            // Poll `renamed` first. A connection to an outdated address must not win.
-            std::future::poll_fn(|cx| match renamed.as_mut().poll(cx) {
-                Poll::Ready(()) => Poll::Ready(None),
-                Poll::Pending => attempt.as_mut().poll(cx).map(Some),
-            })
-            .await
-        };
+        // A connection to an outdated address must not win.
+        let opened =
+            finder.unless_renamed(version, open_at(shared, &address, Some(SENTINELS), patience)).await;
         match opened {
             None => {}
             Some(Err(error)) if error.kind() == ErrorKind::NotReady => {
                 return match finder.turned_away(&address, timer.now()) {
-                    Some(alternative) => open_named(shared, &alternative, SENTINELS, &mut patience).await,
+                    Some(alternative) => open_at(shared, &alternative, Some(SENTINELS), patience).await,
                     None => Err(error),
                 };
             }
@@ -225,10 +224,7 @@ impl Opening<'_> {
     /// Adds to a connect error that the client presented a former certificate, if it did.
     fn with_former_certificate(&self, error: Error) -> Error {
         match self.shared.config.tls.as_ref().and_then(tls::TlsConfig::trouble) {
-            Some(trouble) if error.kind() == ErrorKind::Connect => {
-                let detail = format!("{}; {trouble}", error.detail());
-                error.in_other_words(detail)
-            }
+            Some(trouble) if error.kind() == ErrorKind::Connect => hinted(error, &format!("; {trouble}")),
             _ => error,
         }
     }
@@ -261,12 +257,11 @@ impl Opening<'_> {
     fn with_source_of_address(&self, error: Error) -> Error {
         match self.named_by {
             Some(named_by) if error.kind() == ErrorKind::Connect => {
-                let detail = format!(
-                    "{}; {named_by} announces this address: if it leads nowhere from here, set `Config::translate`, \
-                     or have the server announce a different address",
-                    error.detail()
+                let hint = format!(
+                    "; {named_by} announces this address: if it leads nowhere from here, set `Config::translate`, \
+                     or have the server announce a different address"
                 );
-                error.in_other_words(detail)
+                hinted(error, &hint)
             }
             _ => error,
         }
@@ -306,35 +301,18 @@ impl Opening<'_> {
             if let Err(error) = write_all(&mut stream, &mut output).await {
                 // A server at its connection limit sends an error and closes before it reads. That error can still be
                 // read.
-                let said = last_words(&mut stream, &mut decoder, &mut input).await;
-                if let Some(said) = said.filter(Value::is_error) {
+                let said = self.next_reply(&mut stream, &mut decoder, &mut input, answered).await;
+                if let Some(said) = said.ok().filter(Value::is_error) {
                     handshake.on_reply(&said, &mut output)?;
                 }
                 return Err(self.broke(error, answered));
             }
             let step = loop {
-                let frame = decoder.decode(&mut input).map_err(|error| {
-                    let is_alert = error.kind() == wheellock_resp::ErrorKind::UnknownType(TLS_ALERT);
-                    let hint = if is_alert { "; it answers in TLS (rediss://)" } else { "" };
-                    let detail = format!("the server's answer is not RESP: {error}{hint}");
-                    self.not_connected(ErrorKind::Protocol, &detail).because_of(error)
-                })?;
-                match frame {
-                    Some(Frame::Reply(reply)) => {
-                        answered = true;
-                        match handshake.on_reply(&reply, &mut output)? {
-                            Step::Read => {}
-                            step => break step,
-                        }
-                    }
-                    // The client has not subscribed yet, but a server may send a push on its own.
-                    Some(Frame::Push(_)) => {}
-                    None => {
-                        let read = std::future::poll_fn(|cx| stream.poll_read(cx, &mut input)).await;
-                        if read.map_err(|error| self.broke(error, answered))? == 0 {
-                            return Err(self.broke(io::ErrorKind::UnexpectedEof.into(), answered));
-                        }
-                    }
+                let reply = self.next_reply(&mut stream, &mut decoder, &mut input, answered).await?;
+                answered = true;
+                match handshake.on_reply(&reply, &mut output)? {
+                    Step::Read => {}
+                    step => break step,
                 }
             };
             if step == Step::Done {
@@ -345,6 +323,35 @@ impl Opening<'_> {
                 }
                 let info = handshake.info;
                 return Ok(Open { address: self.address.clone(), stream, decoder, input, info, renewals });
+            }
+        }
+    }
+
+    /// Reads the next reply. `answered` is true if the server has sent a reply before.
+    async fn next_reply(
+        &self,
+        stream: &mut Stream,
+        decoder: &mut Decoder,
+        input: &mut BytesMut,
+        answered: bool,
+    ) -> Result<Value, Error> {
+        loop {
+            let frame = decoder.decode(input).map_err(|error| {
+                let is_alert = error.kind() == wheellock_resp::ErrorKind::UnknownType(TLS_ALERT);
+                let hint = if is_alert { "; it answers in TLS (rediss://)" } else { "" };
+                let detail = format!("the server's answer is not RESP: {error}{hint}");
+                self.not_connected(ErrorKind::Protocol, &detail).because_of(error)
+            })?;
+            match frame {
+                Some(Frame::Reply(reply)) => return Ok(reply),
+                // The client has not subscribed yet, but a server may send a push on its own.
+                Some(Frame::Push(_)) => {}
+                None => {
+                    let read = std::future::poll_fn(|cx| stream.poll_read(cx, input)).await;
+                    if read.map_err(|error| self.broke(error, answered))? == 0 {
+                        return Err(self.broke(io::ErrorKind::UnexpectedEof.into(), answered));
+                    }
+                }
             }
         }
     }
@@ -389,21 +396,6 @@ const PLAIN_PORT: &str = "; a server that does not speak TLS on this port stays 
 
 /// The first byte of a TLS record that carries an alert (RFC 8446, section 5.1).
 const TLS_ALERT: u8 = 21;
-
-/// Returns the first reply that a broken connection still holds.
-async fn last_words(stream: &mut Stream, decoder: &mut Decoder, input: &mut BytesMut) -> Option<Value> {
-    loop {
-        match decoder.decode(input) {
-            Ok(Some(Frame::Reply(reply))) => return Some(reply),
-            Ok(Some(Frame::Push(_))) => {}
-            Ok(None) => match std::future::poll_fn(|cx| stream.poll_read(cx, input)).await {
-                Ok(0) | Err(_) => return None,
-                Ok(_) => {}
-            },
-            Err(_) => return None,
-        }
-    }
-}
 
 async fn write_all(stream: &mut Stream, bytes: &mut BytesMut) -> io::Result<()> {
     while !bytes.is_empty() {

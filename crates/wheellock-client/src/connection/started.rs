@@ -17,7 +17,7 @@ use crate::base::error::{Error, ErrorKind, Outcome};
 use crate::base::redirect;
 use crate::connection::options::CallOptions;
 use crate::connection::server::Server;
-use crate::connection::{Phase, Shared};
+use crate::connection::{Phase, Shared, State};
 use crate::protocol::acks::Acks;
 use crate::protocol::handshake::Role;
 use crate::protocol::pipeline::{Done, Failure, NoWait};
@@ -74,20 +74,14 @@ impl<'a> Started<'a> {
         };
         let deadline = options.deadline.unwrap_or_else(|| now + server.config.response_timeout);
         let waker = waker.clone();
-        let mut state = server.lock();
-        if let Phase::Closed { cause, .. } | Phase::Refused(cause) = &state.phase {
-            return Self::refused(cause.seen_by(request.name(), cause.kind(), Outcome::NotSent));
-        }
-        let Some(slot) = state.pipeline.submit(request, options.lane(), now, deadline, waker, asking) else {
-            drop(state);
-            return Self::refused(queue_is_full(&server, request.name()));
+        let submit = |server: &Shared, state: &mut State| {
+            if let Phase::Closed { cause, .. } | Phase::Refused(cause) = &state.phase {
+                return Err(cause.seen_by(request.name(), cause.kind(), Outcome::NotSent));
+            }
+            let slot = state.pipeline.submit(request, options.lane(), now, deadline, waker, asking);
+            slot.ok_or_else(|| queue_is_full(server, request.name()))
         };
-        state.stats.calls += 1;
-        let next = state.after_append(Some((now, deadline)), false);
-        drop(state);
-        server.act(next);
-        let script = request.is_script();
-        Self { under_way: Ok(UnderWay { server, stage: Stage::Waiting(slot), name, script }) }
+        Self::queue(server, name, request.is_script(), (now, deadline), submit)
     }
 
     /// Submits a wait for acknowledgements of the writes of `connection`.
@@ -98,13 +92,35 @@ impl<'a> Started<'a> {
         deadline: Instant,
         waker: &Waker,
     ) -> Self {
-        match submit_wait(&server, connection, (acks, millis), deadline, waker) {
-            Ok(slot) => {
-                let (stage, name) = (Stage::Waiting(slot), acks.verb());
-                Self { under_way: Ok(UnderWay { server, stage, name, script: false }) }
-            }
-            Err(error) => Self::refused(error),
-        }
+        let (now, waker) = (server.config.timer.now(), waker.clone());
+        let submit = |server: &Shared, state: &mut State| {
+            let slot = state.pipeline.submit_wait(connection, (acks, millis), now, deadline, waker);
+            slot.map_err(|no_wait| match no_wait {
+                NoWait::Ended => connection_has_ended(server, acks),
+                NoWait::Full => queue_is_full(server, acks.verb()),
+            })
+        };
+        Self::queue(server, acks.verb(), false, (now, deadline), submit)
+    }
+
+    /// Lets `submit` queue a request under the lock, and lets its bytes leave.
+    fn queue(
+        server: Server<'a>,
+        name: &'a str,
+        script: bool,
+        times: (Instant, Instant),
+        submit: impl FnOnce(&Shared, &mut State) -> Result<u32, Error>,
+    ) -> Self {
+        let mut state = server.lock();
+        let slot = match submit(&server, &mut state) {
+            Ok(slot) => slot,
+            Err(error) => return Self::refused(error),
+        };
+        state.stats.calls += 1;
+        let next = state.after_append(Some(times), false);
+        drop(state);
+        server.act(next);
+        Self { under_way: Ok(UnderWay { server, stage: Stage::Waiting(slot), name, script }) }
     }
 
     /// Returns the connection on which the call received its reply or was given up. Returns `None` before that, and
@@ -160,33 +176,6 @@ pub(crate) fn error_of_detached(server: &Shared, operation: &str, detached: &Det
             Some(server.error(ErrorKind::ConnectionLost, *outcome, operation, "the connection ended"))
         }
     }
-}
-
-fn submit_wait(
-    shared: &Shared,
-    connection: ConnectionId,
-    (acks, millis): (Acks, u64),
-    deadline: Instant,
-    waker: &Waker,
-) -> Result<u32, Error> {
-    let now = shared.config.timer.now();
-    let waker = waker.clone();
-    let mut state = shared.lock();
-    let slot = match state.pipeline.submit_wait(connection, (acks, millis), now, deadline, waker) {
-        Ok(slot) => slot,
-        Err(no_wait) => {
-            drop(state);
-            return Err(match no_wait {
-                NoWait::Ended => connection_has_ended(shared, acks),
-                NoWait::Full => queue_is_full(shared, acks.verb()),
-            });
-        }
-    };
-    state.stats.calls += 1;
-    let next = state.after_append(Some((now, deadline)), false);
-    drop(state);
-    shared.act(next);
-    Ok(slot)
 }
 
 /// Returns the error that the server sent in reply to `operation`.

@@ -156,62 +156,57 @@ impl Error {
     /// Creates a failure on the way to a connection. `step` follows the word "cannot" in the message. No call was in
     /// flight.
     pub(crate) fn step(kind: ErrorKind, step: &str, server: &str, detail: String) -> Self {
-        let error = Self::new(kind, Outcome::NotSent, step, server, detail);
-        Self(Arc::new(Inner { is_step: true, ..error.copy() }))
+        Self::new(kind, Outcome::NotSent, step, server, detail).with(|inner| inner.is_step = true)
     }
 
     /// Creates an error from a server's error reply to `operation`.
     pub(crate) fn server(operation: &str, server: &str, script: bool, text: &[u8]) -> Self {
         let code = error_code(text);
-        Self(Arc::new(Inner {
-            kind: kind_of(code, text),
-            outcome: outcome_of(text, script || may_fail_midway(operation)),
-            operation: named(operation),
-            is_step: false,
-            server: server.to_owned(),
-            detail: format!("the server answered \"{}\"{}", printable(text), explained(text)),
-            code: Some(code.to_owned()),
-            redirected_to: None,
-            cause: None,
-        }))
+        let outcome = outcome_of(text, script || may_fail_midway(operation));
+        let detail = format!("the server answered \"{}\"{}", printable(text), explained(text));
+        Self::new(kind_of(code, text), outcome, operation, server, detail).with_code(code)
+    }
+
+    /// Returns this error with a change.
+    fn with(mut self, change: impl FnOnce(&mut Inner)) -> Self {
+        change(Arc::make_mut(&mut self.0));
+        self
     }
 
     /// Adds the code of the server's error.
     pub(crate) fn with_code(self, code: &str) -> Self {
-        Self(Arc::new(Inner { code: Some(code.to_owned()), ..self.copy() }))
-    }
-
-    fn copy(&self) -> Inner {
-        Inner::clone(&self.0)
+        self.with(|inner| inner.code = Some(code.to_owned()))
     }
 
     /// Adds the cause. Its text is already part of the detail: see [`said`].
     pub(crate) fn because_of(self, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self(Arc::new(Inner { cause: Some(Cause::Other(cause.into().into())), ..self.copy() }))
+        self.with(|inner| inner.cause = Some(Cause::Other(cause.into().into())))
     }
 
     /// Does the same for an error of the operating system.
     pub(crate) fn because_of_io(self, cause: io::Error) -> Self {
         let cause = Arc::new(cause);
         let rest = io::Error::new(cause.kind(), Rest(Arc::clone(&cause)));
-        Self(Arc::new(Inner { cause: Some(Cause::System(cause, Arc::new(rest))), ..self.copy() }))
+        self.with(|inner| inner.cause = Some(Cause::System(cause, Arc::new(rest))))
     }
 
     /// Adds the cause of another error, whose text is part of the detail.
     pub(crate) fn because_of_the_same_as(self, other: &Self) -> Self {
-        Self(Arc::new(Inner { cause: other.0.cause.clone(), ..self.copy() }))
+        self.with(|inner| inner.cause.clone_from(&other.0.cause))
     }
 
     pub(crate) fn with_redirection(self, to: Address) -> Self {
-        Self(Arc::new(Inner { redirected_to: Some(to), ..self.copy() }))
+        self.with(|inner| inner.redirected_to = Some(to))
     }
 
     /// Returns the same failure for another operation: one broken connection fails many calls.
     pub(crate) fn seen_by(&self, operation: &str, kind: ErrorKind, outcome: Outcome) -> Self {
-        let Inner { is_step, detail, .. } = &*self.0;
-        let detail = if *is_step { format!("not connected: {detail}") } else { detail.clone() };
-        let operation = named(operation);
-        Self(Arc::new(Inner { kind, outcome, operation, is_step: false, detail, ..self.copy() }))
+        self.clone().with(|inner| {
+            if std::mem::take(&mut inner.is_step) {
+                inner.detail.insert_str(0, "not connected: ");
+            }
+            (inner.kind, inner.outcome, inner.operation) = (kind, outcome, named(operation));
+        })
     }
 
     /// Returns the same failure for a call with an earlier attempt that received no reply. That attempt may have
@@ -224,13 +219,12 @@ impl Error {
 
     /// Returns the same failure with the refusal that made the retry necessary.
     pub(crate) fn after(&self, refused: &Self) -> Self {
-        let detail = format!("{}; before that, {}", self.0.detail, refused.0.detail);
-        Self(Arc::new(Inner { detail, ..self.copy() }))
+        self.clone().with(|inner| inner.detail += &format!("; before that, {}", refused.0.detail))
     }
 
     /// Returns the same failure with another text. The server's own text may repeat a secret.
     pub(crate) fn in_other_words(self, detail: String) -> Self {
-        Self(Arc::new(Inner { detail, ..self.copy() }))
+        self.with(|inner| inner.detail = detail)
     }
 
     /// Returns a timeout for a call that was refused and could have been repeated before its deadline.
@@ -388,11 +382,9 @@ fn was_ended_by_a_move(text: &[u8]) -> bool {
 
 /// Returns an explanation that the server's own text lacks.
 fn explained(text: &[u8]) -> &'static str {
-    if was_ended_by_a_move(text) {
-        " (TRYAGAIN: the slot is being moved key by key, and a key of the script may be on the other node)"
-    } else {
-        ""
-    }
+    const MOVE: &str =
+        " (TRYAGAIN: the slot is being moved key by key, and a key of the script may be on the other node)";
+    if was_ended_by_a_move(text) { MOVE } else { "" }
 }
 
 fn kind_of(code: &str, text: &[u8]) -> ErrorKind {

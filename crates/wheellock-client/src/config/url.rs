@@ -91,7 +91,7 @@ impl FromStr for Config {
 /// (`redis://app:secret`). The text behind a `?` may be part of a password, too, and is never shown. If an `@`
 /// follows the `?`, nothing but the scheme is shown.
 fn shown(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://").filter(|(scheme, _)| Scheme::parse(scheme).is_ok())
+    let Some((scheme, rest)) = url.split_once("://").filter(|(scheme, _)| parse_scheme(scheme).is_some())
     else {
         return "...".to_owned();
     };
@@ -108,40 +108,32 @@ const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_SENTINEL_PORT: u16 = 26379;
 
 /// The server topology that a scheme selects.
-enum Scheme {
+enum Topology {
     Unix,
     /// One or several addresses.
-    Servers {
-        tls: bool,
-    },
-    Sentinel {
-        tls: bool,
-    },
-    Cluster {
-        tls: bool,
-    },
+    Servers,
+    Sentinel,
+    Cluster,
 }
 
-impl Scheme {
-    /// Parses a scheme. The error lists the known schemes.
-    fn parse(text: &str) -> Result<Self, &'static str> {
-        let text = text.to_ascii_lowercase();
-        let (name, topology) = text.split_once(['+', '-']).map_or((&*text, ""), |(name, rest)| (name, rest));
-        let tls = match name {
-            "redis" | "valkey" => Some(false),
-            "rediss" | "valkeys" => Some(true),
-            _ => None,
-        };
-        match (tls, topology) {
-            (Some(tls), "") => Ok(Self::Servers { tls }),
-            (Some(tls), "sentinel") => Ok(Self::Sentinel { tls }),
-            (Some(tls), "cluster") => Ok(Self::Cluster { tls }),
-            (Some(false), "unix") => Ok(Self::Unix),
-            (None, "") if name == "unix" => Ok(Self::Unix),
-            _ => Err("redis, rediss, valkey, valkeys, any of these with +sentinel or +cluster, and unix"),
-        }
-    }
+/// Parses a scheme. Returns its topology, and true for TLS.
+fn parse_scheme(text: &str) -> Option<(Topology, bool)> {
+    let text = text.to_ascii_lowercase();
+    let (name, topology) = text.split_once(['+', '-']).unwrap_or((&text, ""));
+    let tls = matches!(name, "rediss" | "valkeys");
+    let is_server = tls || matches!(name, "redis" | "valkey");
+    Some(match topology {
+        "" if is_server => (Topology::Servers, tls),
+        "sentinel" if is_server => (Topology::Sentinel, tls),
+        "cluster" if is_server => (Topology::Cluster, tls),
+        "unix" if is_server && !tls => (Topology::Unix, false),
+        "" if name == "unix" => (Topology::Unix, false),
+        _ => return None,
+    })
 }
+
+const KNOWN_SCHEMES: &str =
+    "redis, rediss, valkey, valkeys, any of these with +sentinel or +cluster, and unix";
 
 /// Returns the text before `://` if it looks like a scheme and is short enough. Text with other characters may be a
 /// password, or a user with a password.
@@ -163,11 +155,11 @@ fn parse(url: &str) -> Result<Config, String> {
     let (authority, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
     // The last @ ends the userinfo. A password with an unescaped @ is thus still parsed as intended.
     let (userinfo, place) = authority.rsplit_once('@').map_or((None, authority), |(u, p)| (Some(u), p));
-    let scheme = Scheme::parse(scheme).map_err(|known| match scheme_to_show(scheme) {
-        Some(scheme) => format!("its scheme \"{scheme}\" is none of {known}"),
-        None => format!("its scheme is none of {known}"),
+    let (topology, tls) = parse_scheme(scheme).ok_or_else(|| match scheme_to_show(scheme) {
+        Some(scheme) => format!("its scheme \"{scheme}\" is none of {KNOWN_SCHEMES}"),
+        None => format!("its scheme is none of {KNOWN_SCHEMES}"),
     })?;
-    let (servers, database, tls) = parse_place(&scheme, place)?;
+    let (servers, database) = parse_place(&topology, place)?;
     let mut config = Config::with(servers);
     if !database.is_empty() {
         config.database = parse_database(database)?;
@@ -210,37 +202,37 @@ fn parse(url: &str) -> Result<Config, String> {
     }
 }
 
-/// Returns the servers, the text of the database, and true for TLS.
-fn parse_place<'a>(scheme: &Scheme, place: &'a str) -> Result<(Servers, &'a str, bool), String> {
+/// Returns the servers and the text of the database.
+fn parse_place<'a>(topology: &Topology, place: &'a str) -> Result<(Servers, &'a str), String> {
     let (before, fragment) = place.split_once('#').map_or((place, None), |(place, rest)| (place, Some(rest)));
     let (hosts, path) = before.split_once('/').map_or((before, ""), |(hosts, path)| (hosts, path));
-    match (scheme, fragment) {
-        (Scheme::Unix | Scheme::Sentinel { .. }, _) | (_, None) => {}
+    match (topology, fragment) {
+        (Topology::Unix | Topology::Sentinel, _) | (_, None) => {}
         (_, Some("insecure")) => return Err(INSECURE.to_owned()),
         (_, Some(_)) => return Err(FRAGMENT.to_owned()),
     }
-    Ok(match scheme {
-        Scheme::Unix => {
+    Ok(match topology {
+        Topology::Unix => {
             let path = percent_decode(place)?;
             if !path.starts_with('/') {
                 return Err("a unix socket needs an absolute path: unix:///path/to/socket".to_owned());
             }
-            (Servers::One(Address::Unix(path.into())), "", false)
+            (Servers::One(Address::Unix(path.into())), "")
         }
-        Scheme::Sentinel { tls } => {
+        Topology::Sentinel => {
             let addresses = parse_hosts(hosts, DEFAULT_SENTINEL_PORT)?;
             let (service, database) = parse_service(path, fragment)?;
             let service = percent_decode(service)?;
-            (Servers::Sentinel(Sentinels { addresses, service, ..Sentinels::default() }), database, *tls)
+            (Servers::Sentinel(Sentinels { addresses, service, ..Sentinels::default() }), database)
         }
-        Scheme::Cluster { tls } => (Servers::Cluster(parse_hosts(hosts, DEFAULT_PORT)?), path, *tls),
-        Scheme::Servers { tls } => {
+        Topology::Cluster => (Servers::Cluster(parse_hosts(hosts, DEFAULT_PORT)?), path),
+        Topology::Servers => {
             let mut addresses = parse_hosts(hosts, DEFAULT_PORT)?;
             let servers = match (addresses.pop(), addresses.is_empty()) {
                 (Some(only), true) => Servers::One(only),
                 (last, _) => Servers::Replicated(addresses.into_iter().chain(last).collect()),
             };
-            (servers, path, *tls)
+            (servers, path)
         }
     })
 }

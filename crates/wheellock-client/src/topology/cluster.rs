@@ -199,14 +199,13 @@ impl Cluster {
         if let Some(closed) = &survey.closed {
             return ConnectionState::Closed(closed.clone());
         }
-        let (connections, last_error) = (survey.changes.count(), survey.last_error.clone());
-        let refused = survey.last_error.clone().filter(|_| survey.refused);
+        let (connections, mut last_error) = (survey.changes.count(), survey.last_error.clone());
+        let refused = last_error.clone().filter(|_| survey.refused);
         drop(survey);
         let map = self.map();
         let covered = map.slots.is_covered() && map.owners.iter().all(Option::is_some);
         let nodes = map.serving.clone();
         drop(map);
-        let mut last_error = last_error;
         let mut ready = covered && !nodes.is_empty();
         for node in nodes {
             let state = node.lock();
@@ -314,9 +313,12 @@ impl Cluster {
                 if replaced {
                     self.node_replaced(node);
                 }
-                self.node_changed(true);
+                self.tell_watchers();
             }
-            Event::Down | Event::Closed => self.node_changed(false),
+            Event::Down | Event::Closed => {
+                self.tell_watchers();
+                self.look_around();
+            }
             Event::Silent => self.look_around(),
             Event::Redirected { reply, host } => self.redirected(reply, host),
         }
@@ -330,14 +332,6 @@ impl Cluster {
         drop(map);
         if let Some(address) = at {
             self.survey().suspect(&address, self.config.timer.now());
-        }
-    }
-
-    /// Notifies the watchers that a node's connection is up or has ended.
-    fn node_changed(&self, ready: bool) {
-        self.tell_watchers();
-        if !ready {
-            self.look_around();
         }
     }
 
@@ -497,19 +491,11 @@ impl Cluster {
         for address in &learnt.primaries {
             self.node(&mut map, address, asked.to_string());
         }
-        let mut gone = Vec::new();
-        map.nodes.retain(|address, node| {
-            let stays = learnt.primaries.contains(address);
-            if !stays {
-                gone.push(Arc::clone(node));
-            }
-            stays
-        });
-        let before = std::mem::replace(&mut map.owners, Vec::with_capacity(usize::from(SLOTS)));
-        for slot in 0..SLOTS {
-            let owner = map.slots.owner(slot).and_then(|address| map.nodes.get(address)).cloned();
-            map.owners.push(owner);
-        }
+        let is_gone = |address: &Address, _: &mut Arc<Shared>| !learnt.primaries.contains(address);
+        let gone: Vec<_> = map.nodes.extract_if(is_gone).map(|(_, node)| node).collect();
+        let owner = |slot| map.slots.owner(slot).and_then(|address| map.nodes.get(address)).cloned();
+        let owners = (0..SLOTS).map(owner).collect();
+        let before = std::mem::replace(&mut map.owners, owners);
         map.redirected = SlotSet::default();
         let changed = map.settle();
         let mut left = HashMap::new();
@@ -569,15 +555,11 @@ impl Map {
                 changed.insert(slot);
             }
         }
-        self.count_the_serving();
-        changed
-    }
-
-    fn count_the_serving(&mut self) {
         let mut numbers: Vec<u32> = self.owners.iter().flatten().map(|owner| owner.node).collect();
         numbers.sort_unstable();
         numbers.dedup();
         let serves = |node: &&Arc<Shared>| numbers.binary_search(&node.node).is_ok();
         self.serving = self.nodes.values().filter(serves).cloned().collect();
+        changed
     }
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use wheellock_resp::{Arg, Command, Value};
 
-use crate::base::error::{Error, ErrorKind};
+use crate::base::error::Error;
 use crate::base::script::Script;
 use crate::client::call::call;
 use crate::client::route::Route;
@@ -89,10 +89,6 @@ impl Client {
     /// If called outside a tokio runtime.
     pub fn lazy(config: Config) -> Self {
         Self { route: Route::open(config) }
-    }
-
-    pub(crate) fn error(&self, kind: ErrorKind, operation: &str, detail: &str) -> Error {
-        self.route.error(kind, operation, detail)
     }
 
     /// Sends `command` and returns the server's reply. An error reply is an `Err`.
@@ -262,7 +258,10 @@ impl Client {
 
     /// Returns the server's description of itself from the last connection. In a cluster, it comes from any node.
     pub fn server_info(&self) -> Option<ServerInfo> {
-        self.route.server_info()
+        self.route
+            .servers()
+            .iter()
+            .find_map(|server| server.lock().server.as_ref().map(|(info, _)| info.clone()))
     }
 
     /// Returns the server's address for messages. It contains no credentials.
@@ -288,12 +287,12 @@ impl Client {
     /// Watches the connection's state. Reports each change after this call, and only the latest state if several
     /// changes came together.
     pub fn watch(&self) -> Watch {
-        self.route.watch()
+        Watch::new(&self.route)
     }
 
     /// Returns the counters since the client was created. In a cluster, they add up all present nodes.
     pub fn stats(&self) -> Stats {
-        self.route.stats()
+        self.route.servers().iter().map(|server| server.stats()).fold(Stats::default(), Stats::together)
     }
 
     /// Begins to [`close`](Self::close) without waiting for the end.

@@ -12,14 +12,13 @@ use crate::base::error::{Error, ErrorKind, Outcome};
 use crate::base::retry::Retry;
 use crate::base::slots::slot_of;
 use crate::client::subscription::Subscription;
-use crate::client::watch::Watch;
 use crate::config::{Config, Servers};
 use crate::connection::link::Link;
 use crate::connection::listener::{Audience, Event};
 use crate::connection::locator::Locator;
 use crate::connection::server::Server;
-use crate::connection::{ConnectionState, Shared, Stats};
-use crate::protocol::handshake::{Role, ServerInfo};
+use crate::connection::{ConnectionState, Shared};
+use crate::protocol::handshake::Role;
 use crate::protocol::request::Request;
 use crate::topology::cluster::Cluster;
 use crate::topology::scouts;
@@ -161,11 +160,6 @@ impl Route {
         }
     }
 
-    /// Returns a server's description of itself from its last connection.
-    pub(crate) fn server_info(&self) -> Option<ServerInfo> {
-        self.servers().iter().find_map(|server| server.lock().server.as_ref().map(|(info, _)| info.clone()))
-    }
-
     /// Returns the error of a call that was not made.
     #[cold]
     pub(crate) fn error(&self, kind: ErrorKind, operation: &str, detail: &str) -> Error {
@@ -200,18 +194,6 @@ impl Route {
             Self::One(link) => link.lock().connection_state(),
             Self::Cluster(cluster) => cluster.state(),
         }
-    }
-
-    pub(crate) fn watch(&self) -> Watch {
-        match self {
-            Self::One(link) => Watch::one(link),
-            Self::Cluster(cluster) => Watch::cluster(cluster),
-        }
-    }
-
-    /// Returns the counters of all servers together.
-    pub(crate) fn stats(&self) -> Stats {
-        self.servers().iter().map(|server| server.stats()).fold(Stats::default(), Stats::together)
     }
 
     /// Closes every connection. Queued calls are still sent.

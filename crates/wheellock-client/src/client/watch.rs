@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::client::route::Route;
 use crate::connection::{ConnectionState, Shared};
 use crate::topology::cluster::Cluster;
 
@@ -37,12 +38,12 @@ enum Watched {
 }
 
 impl Watch {
-    pub(crate) fn one(shared: &Arc<Shared>) -> Self {
-        Self { seen: shared.changes(), on: Watched::One(Arc::clone(shared)), is_over: false }
-    }
-
-    pub(crate) fn cluster(cluster: &Arc<Cluster>) -> Self {
-        Self { seen: cluster.changes(), on: Watched::Cluster(Arc::clone(cluster)), is_over: false }
+    pub(crate) fn new(route: &Route) -> Self {
+        let (seen, on) = match route {
+            Route::One(link) => (link.changes(), Watched::One(Arc::clone(link))),
+            Route::Cluster(cluster) => (cluster.changes(), Watched::Cluster(Arc::clone(cluster))),
+        };
+        Self { on, seen, is_over: false }
     }
 
     /// Waits for the next state and returns it. Never resolves after [`ConnectionState::Closed`], because no state

@@ -2,12 +2,13 @@
 //!
 //! This module does not keep the wanted and the confirmed subscriptions; `channels` does.
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use crate::base::contain::wake_all;
-use crate::connection::Shared;
 use crate::connection::link::Link;
+use crate::connection::{Shared, State};
 
 /// Interest in a channel of one server.
 pub(crate) struct Listening {
@@ -24,10 +25,8 @@ impl Listening {
         let index = state.pipeline.channels().want(channel);
         let waiter = state.changes.new_waiter();
         // The call that usually follows sends the SUBSCRIBE in its own write. The driver sends it if no call follows.
-        let driver = if state.pipeline.reconcile(index, now) { state.driver.wake() } else { None };
         let count = state.pipeline.channels().count(index);
-        drop(state);
-        wake_all(driver);
+        reconcile(state, index, now);
         Self { link: Link::to(shared), index, waiter, seen: count }
     }
 
@@ -88,8 +87,13 @@ impl Drop for Listening {
         let now = self.link.config.timer.now();
         let mut state = self.link.lock();
         state.pipeline.channels().unwant(self.index, self.waiter);
-        let driver = if state.pipeline.reconcile(self.index, now) { state.driver.wake() } else { None };
-        drop(state);
-        wake_all(driver);
+        reconcile(state, self.index, now);
     }
+}
+
+/// Queues the order that the channel needs, and wakes the driver for it.
+fn reconcile(mut state: MutexGuard<'_, State>, index: u32, now: Instant) {
+    let driver = if state.pipeline.reconcile(index, now) { state.driver.wake() } else { None };
+    drop(state);
+    wake_all(driver);
 }

@@ -104,10 +104,7 @@ impl TlsConfig {
 
     /// Returns the file of authorities that a URL named.
     pub(crate) fn ca_file(&self) -> Option<&Path> {
-        match &self.settings {
-            Settings::Built(_) | Settings::Rotating(_) => None,
-            Settings::Unread(unread) => unread.ca_file.as_deref(),
-        }
+        if let Settings::Unread(unread) = &self.settings { unread.ca_file.as_deref() } else { None }
     }
 
     /// Reads the authorities, unless an earlier attempt has read them. Also reads the files of a client certificate.
@@ -132,10 +129,7 @@ impl TlsConfig {
 
     /// Returns the reason why the client presents a former certificate, if the files cannot be used now.
     pub(crate) fn trouble(&self) -> Option<String> {
-        match &self.settings {
-            Settings::Rotating(rotating) => rotating.trouble(),
-            Settings::Built(_) | Settings::Unread(_) => None,
-        }
+        if let Settings::Rotating(rotating) = &self.settings { rotating.trouble() } else { None }
     }
 
     /// Returns the TLS connector. Call [`prepare`](Self::prepare) first.

@@ -188,13 +188,6 @@ fn half_of(woken: usize) -> usize {
     WORTH_A_WRITE.max(woken / 2)
 }
 
-enum Turn {
-    /// No work is left until the next wake-up.
-    Idle,
-    /// More work may be left. The driver yields to other tasks first.
-    Again,
-}
-
 impl<'a> Running<'a> {
     /// Puts a connection to work. Rejects a connection that was authenticated with outdated credentials.
     fn new(
@@ -251,7 +244,8 @@ impl<'a> Running<'a> {
         wake_all(self.wakers.drain(..));
     }
 
-    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Result<Turn, Error> {
+    /// Does the work that is due. Returns true if more work may be left, so that the driver only yields to other tasks.
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Result<bool, Error> {
         let mut again = false;
         let mut state = self.shared.lock();
         let uncorked = state.corked.take().is_some();
@@ -278,18 +272,18 @@ impl<'a> Running<'a> {
         }
         if woken > CORK_ABOVE {
             self.shared.lock().corked = Some(half_of(woken));
-            return Ok(Turn::Again);
+            return Ok(true);
         }
         if !uncorked && woken == 0 && self.output.is_empty() {
             // Callers have requested a flush. Usually more callers append in this round of the run queue.
             let mut state = self.shared.lock();
             if state.pipeline.has_output() && !state.writing && state.pipeline.in_flight() > 1 {
                 state.corked = Some(WORTH_A_WRITE);
-                return Ok(Turn::Again);
+                return Ok(true);
             }
         }
         self.poll_flush(cx)?;
-        Ok(if again { Turn::Again } else { Turn::Idle })
+        Ok(again)
     }
 
     /// Reads and decodes the bytes that have arrived. Returns the number of woken callers.
@@ -629,7 +623,7 @@ impl Future for Running<'_> {
     fn poll(mut self: std::pin::Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Error> {
         let this = &mut *self;
         match this.poll_turn(cx) {
-            Ok(Turn::Idle) if this.shared.lock().park(cx.waker()) => Poll::Pending,
+            Ok(false) if this.shared.lock().park(cx.waker()) => Poll::Pending,
             Ok(_) => {
                 cx.waker().wake_by_ref();
                 Poll::Pending

@@ -1,8 +1,8 @@
 //! A counted handle to one server's connection. It does not know other servers.
 
 use std::ops::Deref;
-use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use wheellock_resp::{Command, Value};
@@ -68,17 +68,9 @@ impl Link {
     /// Makes one attempt at a call, with access to the reserved room.
     pub(crate) async fn call(&self, command: &Command<'_>, deadline: Instant) -> Result<Value, Error> {
         let request = Request::Command(command);
-        let mut started = None;
-        std::future::poll_fn(|cx| {
-            let started = started.get_or_insert_with(|| {
-                let (server, name) = (Server::Only(&self.0), request.name());
-                let options = CallOptions::by(deadline).reserved();
-                let start = Start { at: self.config.timer.now(), options };
-                Started::new(Ok((server, false)), name, &request, start, cx.waker())
-            });
-            Pin::new(started).poll(cx)
-        })
-        .await
+        let waker = std::future::poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
+        let start = Start { at: self.config.timer.now(), options: CallOptions::by(deadline).reserved() };
+        Started::new(Ok((Server::Only(&self.0), false)), request.name(), &request, start, &waker).await
     }
 }
 

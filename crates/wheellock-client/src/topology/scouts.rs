@@ -133,21 +133,10 @@ impl Scout {
         };
         // The requests leave in the order in which they are polled. REPLICAS before MASTER is the order in which the
         // replies cannot contradict each other.
-        let (mut replicas, mut master) = (pin!(ask("REPLICAS")), pin!(ask("MASTER")));
-        let mut promoted = None;
-        let master = std::future::poll_fn(|cx| {
-            if promoted.is_none()
-                && let Poll::Ready(reply) = replicas.as_mut().poll(cx)
-            {
-                promoted = Some(reply);
-            }
-            master.as_mut().poll(cx)
-        });
-        let master = master.await?;
-        let replicas = match promoted {
-            Some(replicas) => replicas?,
-            None => return Err(self.nonsense("it answers out of order")),
-        };
+        let mut replicas = pin!(ask("REPLICAS"));
+        let queued = std::future::poll_fn(|cx| Poll::Ready(replicas.as_mut().poll(cx))).await;
+        let master = ask("MASTER").await?;
+        let replicas = if let Poll::Ready(reply) = queued { reply? } else { replicas.await? };
         let mut answer = parse_master(&master).map_err(|malformed| self.nonsense(malformed.0))?;
         answer.promoted = parse_promoted(&replicas).map_err(|malformed| self.nonsense(malformed.0))?;
         answer.address = self.translated(answer.address)?;

@@ -26,7 +26,7 @@ pub(super) struct Bundles {
     /// Empty bundles with room for later calls.
     spare: Vec<Bundle>,
     /// A buffer in which the next bundles are encoded.
-    room: BytesMut,
+    pub(super) room: BytesMut,
     /// The end of the pause after a refused bundle. Before it no bundle is built.
     rests_until: Option<Instant>,
     /// True if calls may be bundled. Calls to a cluster must not: their keys may belong to different slots.
@@ -47,14 +47,13 @@ struct Known {
     natives: &'static [Native],
     /// The native commands of `natives` that the server knows.
     native: Option<&'static Native>,
-    /// True if the server knows native commands for every part of the script. Bundling such parts saves nothing.
-    all_native: bool,
 }
 
 /// The calls of one command, in the form in which each would be sent alone.
 #[derive(Default)]
 pub(super) struct Bundle {
-    whole: Option<Arc<Script>>,
+    /// The script that this bundle runs.
+    pub(super) whole: Option<Arc<Script>>,
     bytes: BytesMut,
     calls: Vec<Kept>,
 }
@@ -120,7 +119,9 @@ impl Bundles {
     /// single calls.
     pub(super) fn go_together(&self, mut calls: impl Iterator<Item = Shape>) -> usize {
         let Some(Shape { part: first, .. }) = calls.next() else { return 0 };
-        if first.whole == 0 || self.known(first).is_none_or(|known| known.all_native) {
+        // The server knows native commands for every part of the script. Bundling such parts saves nothing.
+        let mut parts = self.known.iter().filter(|known| known.id.whole == first.whole);
+        if first.whole == 0 || parts.all(|known| known.native.is_some()) {
             return 1;
         }
         1 + calls.take(MOST - 1).take_while(|call| call.part.whole == first.whole).count()
@@ -137,18 +138,6 @@ impl Bundles {
     pub(super) fn disable_native(&mut self, part: PartId) {
         if let Some(known) = self.known.iter_mut().find(|known| known.id.part == part.part) {
             known.native = None;
-            self.see_natives();
-        }
-    }
-
-    /// Updates `all_native` of the known parts after a change.
-    fn see_natives(&mut self) {
-        for place in 0..self.known.len() {
-            let Some(whole) = self.known.get(place).map(|known| known.id.whole) else { return };
-            let all = self.known.iter().filter(|known| known.id.whole == whole).all(|it| it.native.is_some());
-            if let Some(known) = self.known.get_mut(place) {
-                known.all_native = all;
-            }
         }
     }
 
@@ -166,8 +155,7 @@ impl Bundles {
         let (whole, natives) = (Arc::clone(whole), script.natives());
         let native = known_by(natives, &self.server);
         let args = params - keys;
-        self.known.push(Known { id, whole, number, head, args, natives, native, all_native: false });
-        self.see_natives();
+        self.known.push(Known { id, whole, number, head, args, natives, native });
         Some((id, head))
     }
 
@@ -237,14 +225,9 @@ impl Bundles {
         for known in &mut self.known {
             known.native = known_by(known.natives, server);
         }
-        self.see_natives();
     }
 
-    /// Lends the buffer in which bundles are encoded. The caller returns it with [`give_room`](Self::give_room).
-    pub(super) fn take_room(&mut self) -> BytesMut {
-        std::mem::take(&mut self.room)
-    }
-
+    /// Keeps the buffer in which the next bundles are encoded.
     pub(super) fn give_room(&mut self, mut room: BytesMut) {
         room.clear();
         // Without this limit, one flood would keep megabytes for the connection's lifetime.
@@ -267,11 +250,6 @@ impl Kept {
 }
 
 impl Bundle {
-    /// Returns the script that this bundle runs.
-    pub(super) fn whole(&self) -> Option<&Arc<Script>> {
-        self.whole.as_ref()
-    }
-
     /// Returns one of the bundle's calls, in the form in which it would be sent alone.
     pub(super) fn call(&self, place: usize) -> Option<&[u8]> {
         let start = match place.checked_sub(1) {

@@ -25,7 +25,7 @@ impl Pipeline {
         if parts.all(|part| part.is_of_none() || is_alone && self.bundles.native(part).is_none()) {
             return;
         }
-        let (old, mut new) = (std::mem::take(&mut self.out), self.bundles.take_room());
+        let (old, mut new) = (std::mem::take(&mut self.out), std::mem::take(&mut self.bundles.room));
         new.reserve(old.len());
         let within = |offset: u64| usize::try_from(offset - base).unwrap_or(usize::MAX).min(old.len());
         // Until `new` is complete, the starts of entries are relative to the beginning of `new`.
@@ -98,7 +98,7 @@ impl Pipeline {
         let bundle = self.bundles.next();
         if let Some(text) = value.as_error() {
             self.heard_error(text);
-            match bundle.whole().filter(|_| crate::base::error::error_code(text) == "NOSCRIPT") {
+            match bundle.whole.as_ref().filter(|_| crate::base::error::error_code(text) == "NOSCRIPT") {
                 Some(whole) => {
                     // Load the script for later bundles. An orphan discards the reply.
                     let load = Command::new("SCRIPT").arg("LOAD").arg(whole.text());

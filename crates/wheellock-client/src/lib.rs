@@ -52,7 +52,7 @@
 //
 // - `layer` is the internal API for the lock layer. `Client` is the handle. `call` is one call of a user, and
 //   `attempts` repeats a request as often as necessary. `route` hides the difference between one server and a cluster.
-// - `topology/cluster` and `topology/scouts` keep connections to servers that name other servers. `link` and `listening`
+// - `topology/cluster` and `topology/sentinels` keep connections to servers that name other servers. `link` and `listening`
 //   are their handles to one server, and those of `route`. `started` is one attempt at a call.
 // - `driver` is the one task that owns the socket's reading side. `open` connects to the address that `locator` returns.
 //   `patience` limits the time of both.

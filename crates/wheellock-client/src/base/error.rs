@@ -191,7 +191,7 @@ impl Error {
     }
 
     /// Adds the cause of another error, whose text is part of the detail.
-    pub(crate) fn because_of_the_same_as(self, other: &Self) -> Self {
+    pub(crate) fn with_cause_of(self, other: &Self) -> Self {
         self.with(|inner| inner.cause.clone_from(&other.0.cause))
     }
 
@@ -223,7 +223,7 @@ impl Error {
     }
 
     /// Returns the same failure with another text. The server's own text may repeat a secret.
-    pub(crate) fn in_other_words(self, detail: String) -> Self {
+    pub(crate) fn with_detail(self, detail: String) -> Self {
         self.with(|inner| inner.detail = detail)
     }
 

@@ -1,12 +1,11 @@
 //! Values that know no connection.
 
-#[cfg(not(all(feature = "tls", feature = "testing")))]
-pub(crate) mod absent;
 pub(crate) mod address;
 pub(crate) mod backoff;
 pub(crate) mod connection_id;
-pub(crate) mod contain;
 pub(crate) mod detached;
+#[cfg(not(all(feature = "tls", feature = "testing")))]
+pub(crate) mod disabled;
 pub(crate) mod endpoint;
 pub(crate) mod error;
 pub(crate) mod histogram;
@@ -14,6 +13,7 @@ pub(crate) mod histogram;
 pub mod memory;
 pub(crate) mod outages;
 pub(crate) mod pace;
+pub(crate) mod panics;
 pub(crate) mod patience;
 pub(crate) mod pauses;
 pub(crate) mod read_buffer;
@@ -25,4 +25,4 @@ pub(crate) mod slots;
 pub(crate) mod waiting;
 
 #[cfg(not(feature = "testing"))]
-pub(crate) use absent as memory;
+pub(crate) use disabled as memory;

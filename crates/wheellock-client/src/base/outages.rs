@@ -11,9 +11,9 @@ pub(crate) struct Outages {
     /// The start of the current outage, or `None` while connected and before the first attempt.
     down_since: Option<Instant>,
     /// True if the operator knows of the outage.
-    is_told: bool,
+    is_reported: bool,
     /// The time of the last line about an outage.
-    told_at: Option<Instant>,
+    reported_at: Option<Instant>,
     /// The time of the last line about a refusal by the server.
     refused_at: Option<Instant>,
     has_connected: bool,
@@ -24,7 +24,7 @@ pub(crate) struct Outages {
 }
 
 /// The state of an outage, for a log line.
-#[cfg_attr(not(feature = "tracing"), allow(dead_code, reason = "nobody listens"))]
+#[cfg_attr(not(feature = "tracing"), allow(dead_code, reason = "only events use it"))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Outage {
     /// The length of the outage so far.
@@ -49,9 +49,9 @@ impl Outages {
         let outage = self.outage(now);
         (self.down_since, self.attempts) = (None, 0);
         let is_first = !std::mem::replace(&mut self.has_connected, true);
-        let was_told = std::mem::take(&mut self.is_told);
-        match (is_first, was_told || outage.down >= LONG) {
-            (true, _) if !was_told => Some(Connected::First),
+        let was_reported = std::mem::take(&mut self.is_reported);
+        match (is_first, was_reported || outage.down >= LONG) {
+            (true, _) if !was_reported => Some(Connected::First),
             (_, true) => Some(Connected::Again(outage)),
             // The operator does not know of the outage, and it was short.
             (_, false) => None,
@@ -62,7 +62,7 @@ impl Outages {
     pub(crate) fn lost(&mut self, now: Instant) -> Option<Outage> {
         self.down_since = Some(now);
         self.losses += 1;
-        self.tell(now)
+        self.report_if_due(now)
     }
 
     /// Records a failed attempt to connect. `refuses` is true if the server refused this client. Returns the log line
@@ -72,17 +72,17 @@ impl Outages {
         self.attempts += 1;
         if refuses && is_due(self.refused_at, now) {
             self.refused_at = Some(now);
-            return Some(self.told(now));
+            return Some(self.report(now));
         }
-        self.tell(now)
+        self.report_if_due(now)
     }
 
-    fn tell(&mut self, now: Instant) -> Option<Outage> {
-        is_due(self.told_at, now).then(|| self.told(now))
+    fn report_if_due(&mut self, now: Instant) -> Option<Outage> {
+        is_due(self.reported_at, now).then(|| self.report(now))
     }
 
-    fn told(&mut self, now: Instant) -> Outage {
-        (self.is_told, self.told_at) = (true, Some(now));
+    fn report(&mut self, now: Instant) -> Outage {
+        (self.is_reported, self.reported_at) = (true, Some(now));
         let outage = self.outage(now);
         self.losses = 0;
         outage

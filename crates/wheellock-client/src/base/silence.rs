@@ -20,7 +20,7 @@ pub(crate) enum Verdict {
     /// The server owes no reply.
     Quiet,
     /// The driver has to check again at this time.
-    LookAt(Instant),
+    CheckAt(Instant),
     /// The server counts as dead.
     Lost,
 }
@@ -42,14 +42,14 @@ impl Silence {
         self.watched = self.watched.filter(|(start, _)| *start == since && !stood_still(late, timeout));
         let begins = since + (timeout - last_part);
         if now < begins {
-            return Verdict::LookAt(begins);
+            return Verdict::CheckAt(begins);
         }
         // A slight delay still counts as punctual. Otherwise the call's deadline would pass just before the verdict.
         // The next call would then use a connection that has lost a reply.
         let watches_from = if now < begins + last_part && !stood_still(late, timeout) { begins } else { now };
         let (_, watched) = *self.watched.get_or_insert((since, watches_from));
         let ends = (since + timeout).max(watched + last_part);
-        if now < ends { Verdict::LookAt(ends) } else { Verdict::Lost }
+        if now < ends { Verdict::CheckAt(ends) } else { Verdict::Lost }
     }
 }
 
@@ -76,8 +76,8 @@ mod tests {
         let (mut silence, start) = (Silence::default(), Instant::now());
         assert_eq!(silence.judge(None, PUNCTUAL, start, TIMEOUT), Verdict::Quiet);
         let mut judge = |ms: u32| silence.judge(Some(start), PUNCTUAL, start + ms * MS, TIMEOUT);
-        assert_eq!(judge(1), Verdict::LookAt(start + 300 * MS));
-        assert_eq!(judge(300), Verdict::LookAt(start + 400 * MS));
+        assert_eq!(judge(1), Verdict::CheckAt(start + 300 * MS));
+        assert_eq!(judge(300), Verdict::CheckAt(start + 400 * MS));
         assert_eq!(judge(400), Verdict::Lost);
     }
 
@@ -85,9 +85,9 @@ mod tests {
     fn paused_process_watches_anew() {
         let (mut silence, start) = (Silence::default(), Instant::now());
         let mut judge = |ms: u32, late: u32| silence.judge(Some(start), late * MS, start + ms * MS, TIMEOUT);
-        assert_eq!(judge(300, 0), Verdict::LookAt(start + 400 * MS));
-        assert_eq!(judge(900, 500), Verdict::LookAt(start + 1000 * MS), "nothing was seen in between");
-        assert_eq!(judge(1300, 300), Verdict::LookAt(start + 1400 * MS), "and once more");
+        assert_eq!(judge(300, 0), Verdict::CheckAt(start + 400 * MS));
+        assert_eq!(judge(900, 500), Verdict::CheckAt(start + 1000 * MS), "nothing was seen in between");
+        assert_eq!(judge(1300, 300), Verdict::CheckAt(start + 1400 * MS), "and once more");
         assert_eq!(judge(1402, 2), Verdict::Lost);
     }
 
@@ -98,11 +98,11 @@ mod tests {
         // The call was queued, then the process was suspended, then the call was written. The driver sees the call
         // for the first time now.
         let judged = silence.judge(Some(queued), PUNCTUAL, start + 700 * MS, TIMEOUT);
-        assert_eq!(judged, Verdict::LookAt(start + 800 * MS));
+        assert_eq!(judged, Verdict::CheckAt(start + 800 * MS));
         // A reply has arrived, and the next call is waiting.
         let next = Some(start + 750 * MS);
         let judged = silence.judge(next, PUNCTUAL, start + 800 * MS, TIMEOUT);
-        assert_eq!(judged, Verdict::LookAt(start + 1050 * MS));
+        assert_eq!(judged, Verdict::CheckAt(start + 1050 * MS));
     }
 
     #[test]

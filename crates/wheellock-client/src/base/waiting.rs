@@ -8,7 +8,7 @@ use std::task::Waker;
 #[derive(Default)]
 pub(crate) enum Waiting {
     #[default]
-    Nobody,
+    Empty,
     One(u64, Waker),
     Many(Vec<(u64, Waker)>),
 }
@@ -17,7 +17,7 @@ impl Waiting {
     /// Stores a waker. It replaces the previous waker of `waiter`.
     pub(crate) fn add(&mut self, waiter: u64, waker: &Waker) {
         match self {
-            Self::Nobody => *self = Self::One(waiter, waker.clone()),
+            Self::Empty => *self = Self::One(waiter, waker.clone()),
             Self::One(known, old) if *known == waiter => old.clone_from(waker),
             Self::One(..) => {
                 if let Self::One(first, old) = std::mem::take(self) {
@@ -42,14 +42,14 @@ impl Waiting {
                 let place = all.iter().position(|(known, _)| *known == waiter)?;
                 Some(all.remove(place).1)
             }
-            Self::Nobody | Self::One(..) => None,
+            Self::Empty | Self::One(..) => None,
         }
     }
 
     /// Moves all wakers to `wakers`.
     pub(crate) fn wake(&mut self, wakers: &mut Vec<Waker>) {
         match std::mem::take(self) {
-            Self::Nobody => {}
+            Self::Empty => {}
             Self::One(_, waker) => wakers.push(waker),
             Self::Many(all) => wakers.extend(all.into_iter().map(|(_, waker)| waker)),
         }

@@ -83,7 +83,7 @@ impl Client {
             return None;
         }
         if state.driver.has_left() {
-            state.pipeline.hush(now);
+            state.pipeline.suppress_replies(now);
         }
         if !state.pipeline.submit_detached(&request, now, token, asking) {
             return None;

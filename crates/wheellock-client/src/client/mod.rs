@@ -292,7 +292,7 @@ impl Client {
 
     /// Returns the counters since the client was created. In a cluster, they add up all present nodes.
     pub fn stats(&self) -> Stats {
-        self.route.servers().iter().map(|server| server.stats()).fold(Stats::default(), Stats::together)
+        self.route.servers().iter().map(|server| server.stats()).fold(Stats::default(), Stats::merged)
     }
 
     /// Begins to [`close`](Self::close) without waiting for the end.

@@ -26,33 +26,34 @@ pub(crate) async fn reauthenticate(route: &Route) -> Result<(), Error> {
     }
     let failed = |detail: &str| route.error(ErrorKind::Connect, AUTH, detail);
     let mut patience = Patience::new(&config.timer, config.connect_timeout);
-    let credentials = match patience.wait_for(credentials::ask(config, failed)).await {
+    let credentials = match patience.wait_for(credentials::get(config, failed)).await {
         Some(asked) => asked?,
         None => return Err(failed(&format!("{SILENT} within {:?}", config.connect_timeout))),
     };
     let by = config.timer.now() + config.response_timeout;
     let links: Vec<_> =
         route.servers().iter().filter(|server| server.credentials_renewed()).map(Link::to).collect();
-    let mut under_way: Vec<_> = links.iter().map(|link| Box::pin(tell(link, &credentials, by))).collect();
+    let mut under_way: Vec<_> =
+        links.iter().map(|link| Box::pin(authenticate(link, &credentials, by))).collect();
     let mut errors = Vec::new();
     poll_fn(|cx| {
-        under_way.retain_mut(|told| match told.as_mut().poll(cx) {
+        under_way.retain_mut(|done| match done.as_mut().poll(cx) {
             Poll::Pending => true,
-            Poll::Ready(told) => {
-                errors.extend(told.err());
+            Poll::Ready(done) => {
+                errors.extend(done.err());
                 false
             }
         });
         if under_way.is_empty() { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
-    together(errors)
+    combined(errors)
 }
 
 /// Sends the credentials to one server.
-async fn tell(link: &Link, credentials: &Credentials, by: Instant) -> Result<(), Error> {
+async fn authenticate(link: &Link, credentials: &Credentials, by: Instant) -> Result<(), Error> {
     // The credentials name no user. The handshake did not authenticate either.
-    let Some((user, password)) = credentials.to_say() else { return Ok(()) };
+    let Some((user, password)) = credentials.to_send() else { return Ok(()) };
     match link.call(&Command::new(AUTH).arg(user).arg(password), by).await {
         Ok(_) => Ok(()),
         // The connection has ended. The next connection gets the credentials from the provider itself.
@@ -63,7 +64,7 @@ async fn tell(link: &Link, credentials: &Credentials, by: Instant) -> Result<(),
                 let detail = format!(
                     "user \"{user}\" was refused with {code}; what else the server said is left out, for it may repeat the password"
                 );
-                error.in_other_words(detail).with_code(&code)
+                error.with_detail(detail).with_code(&code)
             }
             None => error,
         }),
@@ -71,7 +72,7 @@ async fn tell(link: &Link, credentials: &Credentials, by: Instant) -> Result<(),
 }
 
 /// Returns the first error, with the servers of the other errors.
-fn together(errors: Vec<Error>) -> Result<(), Error> {
+fn combined(errors: Vec<Error>) -> Result<(), Error> {
     let mut errors = errors.into_iter();
     let Some(first) = errors.next() else { return Ok(()) };
     let others: Vec<_> = errors.map(|error| error.server_address().to_owned()).collect();
@@ -79,7 +80,7 @@ fn together(errors: Vec<Error>) -> Result<(), Error> {
         first
     } else {
         let detail = format!("{}; it has failed on {}, too", first.detail(), others.join(", "));
-        first.in_other_words(detail)
+        first.with_detail(detail)
     })
 }
 

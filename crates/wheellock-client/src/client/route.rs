@@ -14,14 +14,14 @@ use crate::base::slots::slot_of;
 use crate::client::subscription::Subscription;
 use crate::config::{Config, Servers};
 use crate::connection::link::Link;
-use crate::connection::listener::{Audience, Event};
+use crate::connection::listener::{Callbacks, Event};
 use crate::connection::locator::Locator;
 use crate::connection::server::Server;
 use crate::connection::{ConnectionState, Shared};
 use crate::protocol::handshake::Role;
 use crate::protocol::request::Request;
 use crate::topology::cluster::Cluster;
-use crate::topology::scouts;
+use crate::topology::sentinels;
 
 /// The target of a client's calls.
 pub(crate) enum Route {
@@ -40,15 +40,15 @@ impl Route {
             Servers::Replicated(addresses) => Locator::Among(addresses.clone()),
             Servers::Sentinel(sentinels) => {
                 let sentinels = sentinels.clone();
-                return Self::One(scouts::start(config, &sentinels));
+                return Self::One(sentinels::start(config, &sentinels));
             }
             Servers::Cluster(seeds) => {
                 let seeds = seeds.clone();
                 return Self::Cluster(Cluster::start(config, seeds));
             }
         };
-        let audience = Audience::of(&config);
-        let listener = move |event: Event<'_>| audience.tell_of_replacement(&event);
+        let callbacks = Callbacks::of(&config);
+        let listener = move |event: Event<'_>| callbacks.notify_of_replacement(&event);
         let shared = Shared::new(config, Role::Primary, 0, Box::new(listener));
         Self::One(Link::start(shared, locator))
     }
@@ -109,7 +109,7 @@ impl Route {
     pub(crate) fn server_that_was(&self, connection: ConnectionId) -> Server<'_> {
         self.server_of(connection).unwrap_or_else(|| match self {
             Self::One(link) => Server::Only(link),
-            Self::Cluster(cluster) => Server::Node(cluster.nowhere()),
+            Self::Cluster(cluster) => Server::Node(cluster.unassigned()),
         })
     }
 
@@ -125,8 +125,8 @@ impl Route {
         match self {
             Self::One(link) => Subscription::new(link, channel),
             Self::Cluster(cluster) => {
-                // Without a node for the slot, wait at `nowhere`. The subscription moves when a node serves the slot.
-                let node = cluster.node_for(Some(channel)).unwrap_or_else(|_| cluster.nowhere());
+                // Without a node for the slot, wait at `unassigned`. The subscription moves when a node serves the slot.
+                let node = cluster.node_for(Some(channel)).unwrap_or_else(|_| cluster.unassigned());
                 Subscription::in_cluster(cluster, &node, channel)
             }
         }

@@ -64,20 +64,20 @@ impl Subscription {
         let gone_to = self.gone_to();
         if let Some((node, channel)) = &gone_to {
             self.at = Listening::new(node, channel);
-            self.at.look_again();
+            self.at.mark_changed();
         }
         gone_to.is_some()
     }
 
     /// Returns the node that serves the channel's slot now, if it is a different node. If no node serves the slot and
-    /// the present node has ended, the subscription waits at `nowhere`. An ended connection does not report a new
+    /// the present node has ended, the subscription waits at `unassigned`. An ended connection does not report a new
     /// owner or the client's end.
     fn gone_to(&self) -> Option<(Arc<Shared>, Box<[u8]>)> {
         let Home { cluster, channel } = self.home.as_deref()?;
         let here = self.at.server();
         let node = match cluster.node_for(Some(channel)) {
             Ok(node) if !node.is_closed() => node,
-            _ if here.is_closed() => cluster.nowhere(),
+            _ if here.is_closed() => cluster.unassigned(),
             _ => return None,
         };
         (!Arc::ptr_eq(&node, here)).then(|| (node, channel.clone()))

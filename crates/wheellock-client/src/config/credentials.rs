@@ -2,18 +2,18 @@
 //!
 //! They come from the configuration or from the user's provider. This module sends nothing.
 
-use crate::base::contain::finished;
 use crate::base::error::Error;
+use crate::base::panics::catch_panic_of;
 use crate::config::{Config, Credentials};
 
 /// Returns the provider's credentials, or those of the configuration without a provider. `failed` makes an error from
 /// the description of a failure.
-pub(crate) async fn ask(config: &Config, failed: impl Fn(&str) -> Error) -> Result<Credentials, Error> {
+pub(crate) async fn get(config: &Config, failed: impl Fn(&str) -> Error) -> Result<Credentials, Error> {
     let Some(provider) = &config.credentials else {
         return Ok(Credentials { username: config.username.clone(), password: config.password.clone() });
     };
     let provided =
-        finished(|| provider()).await.ok_or_else(|| failed("the credentials provider panicked"))?;
+        catch_panic_of(|| provider()).await.ok_or_else(|| failed("the credentials provider panicked"))?;
     let mut provided = provided.map_err(|error| {
         let detail = format!("the credentials provider failed: {error}");
         failed(&detail).because_of(error)

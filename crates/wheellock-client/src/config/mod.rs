@@ -9,7 +9,7 @@ pub(crate) mod tls;
 pub(crate) mod url;
 
 #[cfg(not(feature = "tls"))]
-pub(crate) use crate::base::absent as tls;
+pub(crate) use crate::base::disabled as tls;
 
 use std::fmt;
 use std::future::Future;
@@ -22,9 +22,9 @@ use wheellock_resp::Limits;
 use wheellock_wheel::Timer;
 
 use crate::base::address::Address;
-use crate::base::contain::contained;
 use crate::base::detached::Detached;
 use crate::base::memory::Connector;
+use crate::base::panics::catch_panic;
 use crate::base::script::Script;
 use crate::base::slots::{SlotSet, slot_of};
 use crate::config::resolve::Resolver;
@@ -51,7 +51,7 @@ impl Credentials {
     /// Returns the user and the password to send, if either is given. Without credentials the server assigns its
     /// `default` user. A named user must therefore always be sent, even without a password: only the server knows
     /// whether that user needs one.
-    pub(crate) fn to_say(&self) -> Option<(&str, &str)> {
+    pub(crate) fn to_send(&self) -> Option<(&str, &str)> {
         let password = self.password.as_ref().map(Secret::expose);
         match &self.username {
             Some(user) => Some((user, password.unwrap_or_default())),
@@ -491,7 +491,7 @@ impl Config {
     /// its name and the reason.
     pub(crate) fn translated(&self, address: Address) -> Result<Address, String> {
         let Some(translate) = &self.translate else { return Ok(address) };
-        match contained(|| translate(&address)) {
+        match catch_panic(|| translate(&address)) {
             Some(Some(translated)) => Ok(translated),
             Some(None) => Err(format!("{address}, which `Config::translate` forbids")),
             None => Err(format!("{address}, for which `Config::translate` panicked")),

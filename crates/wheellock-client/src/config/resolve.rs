@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
 
-use crate::base::contain::{contained, wake_all};
+use crate::base::panics::{catch_panic, wake_all};
 use crate::base::waiting::{OnLeave, Waiting};
 
 /// A resolver with its own threads. Clones share the threads and the lookups.
@@ -103,7 +103,7 @@ impl Resolver {
         }
         let answer = Arc::new(OnceLock::new());
         let lookup =
-            Lookup { answer: Arc::clone(&answer), callers: 1, waiting: Waiting::Nobody, is_running: false };
+            Lookup { answer: Arc::clone(&answer), callers: 1, waiting: Waiting::Empty, is_running: false };
         state.lookups.insert(Arc::clone(host), lookup);
         state.queue.push_back(Arc::clone(host));
         if state.threads == MOST_THREADS {
@@ -128,7 +128,7 @@ impl Inner {
     /// Looks up the queued names, and ends when the queue is empty.
     fn work(&self) {
         while let Some(host) = self.take() {
-            let found = contained(|| (self.look_up)(&host));
+            let found = catch_panic(|| (self.look_up)(&host));
             let found = found.unwrap_or_else(|| Err(io::Error::other("the lookup panicked")));
             self.answer(&host, found.map_err(|error| (error.kind(), error.to_string())));
         }

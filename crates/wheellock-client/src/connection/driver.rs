@@ -14,15 +14,15 @@ use bytes::BytesMut;
 use wheellock_resp::{Decoder, Frame, LimitKind, Limits};
 use wheellock_wheel::Sleep;
 
-use crate::base::contain::wake_all;
 use crate::base::detached::Detached;
 use crate::base::error::{Error, ErrorKind, Outcome, said};
 use crate::base::outages::{Connected, Outages};
+use crate::base::panics::wake_all;
 use crate::base::patience::late;
 use crate::base::pauses::Pauses;
 use crate::base::read_buffer::ReadBuffer;
 use crate::base::silence::{Silence, Verdict, last_part, stood_still};
-use crate::connection::ending::{LAST_ANSWERS, LAST_LOOKS};
+use crate::connection::ending::{LAST_REPLIES, READ_PAUSE};
 use crate::connection::events;
 use crate::connection::listener::Event;
 use crate::connection::locator::Locator;
@@ -40,7 +40,7 @@ const READS_PER_LOOK: usize = 2048;
 const CORK_ABOVE: usize = 1;
 /// The minimum number of calls for a write before the cork's own write. It is the maximum number of calls in one
 /// command.
-const WORTH_A_WRITE: usize = crate::protocol::pipeline::MOST_BUNDLED;
+const WORTH_A_WRITE: usize = crate::protocol::pipeline::MOST_BATCHED;
 /// Why the driver drops a new connection whose credentials are out of date.
 const RENEWED: &str = "the credentials were renewed while it was made";
 /// Lifetime after which a connection resets the backoff. Connections with shorter lives keep the backoff growing.
@@ -175,7 +175,7 @@ struct Running<'a> {
     detached: Vec<Detached>,
     timer: Sleep,
     /// The instant at which bytes last arrived.
-    heard: Instant,
+    last_read: Instant,
     silence: Silence,
     next_ping: Instant,
     pings: u32,
@@ -232,7 +232,7 @@ impl<'a> Running<'a> {
             wakers: Vec::new(),
             detached: Vec::new(),
             timer: shared.config.timer.sleep_until(now),
-            heard: now,
+            last_read: now,
             silence: Silence::default(),
             next_ping: now + shared.config.heartbeat,
             pings: 0,
@@ -259,14 +259,14 @@ impl<'a> Running<'a> {
         if uncorked {
             self.poll_flush(cx)?;
         }
-        let before = self.heard;
+        let before = self.last_read;
         let mut woken = self.poll_input(cx, &mut again)?;
         if closing {
             woken += self.check_closing()?;
         }
         // The instant of the last read shows that the armed timer is not due, so it need not be polled. A timer
         // without a driver has to be polled on every turn.
-        let due_later = self.heard > before && armed.is_some_and(|armed| self.heard < armed);
+        let due_later = self.last_read > before && armed.is_some_and(|armed| self.last_read < armed);
         if closing || !due_later || !self.timer.is_driven() {
             woken += self.keep_time(cx)?;
         }
@@ -306,7 +306,7 @@ impl<'a> Running<'a> {
         match read {
             Ok(0) => Err(self.lost(&format!("the server closed the connection{}", self.why_ended()))),
             Ok(read) => {
-                self.heard = self.shared.config.timer.now();
+                self.last_read = self.shared.config.timer.now();
                 self.decode(read)
             }
             Err(error) => Err(self.failed("reading", error)),
@@ -328,10 +328,10 @@ impl<'a> Running<'a> {
             state.stats.bytes_read += std::mem::take(&mut read) as u64;
             let mut frames = self.frames.drain(..);
             let taken =
-                frames.try_for_each(|frame| state.pipeline.on_frame(frame, self.heard, &mut self.wakers));
+                frames.try_for_each(|frame| state.pipeline.on_frame(frame, self.last_read, &mut self.wakers));
             drop(frames);
             state.pipeline.take_detached(&mut self.detached);
-            let unfit = state.pipeline.unfit;
+            let unusable = state.pipeline.unusable;
             let moved = state.pipeline.moved.take();
             state.stats.wakeups += self.wakers.len() as u64;
             drop(state);
@@ -339,13 +339,13 @@ impl<'a> Running<'a> {
             woken += self.wakers.len() + self.detached.len();
             // Update the slot map before waking callers, or they retry on the old node.
             if let Some(moved) = moved {
-                self.shared.tell(Event::Redirected { reply: &moved, host: self.shared.host() });
+                self.shared.notify(Event::Redirected { reply: &moved, host: self.shared.host() });
             }
             self.shared.report(&mut self.detached);
             self.wake_all();
             taken.map_err(|desync| self.error(ErrorKind::Protocol, desync.0))?;
-            if let Some(unfit) = unfit {
-                return Err(self.lost(unfit));
+            if let Some(unusable) = unusable {
+                return Err(self.lost(unusable));
             }
             match end {
                 Some(Ok(())) => return Ok(woken),
@@ -357,7 +357,7 @@ impl<'a> Running<'a> {
 
     /// Reads the socket directly, without the runtime's readiness. A runtime that stood still has not polled for
     /// events yet. The timer may wake this task before that poll. Returns the number of woken callers.
-    fn look(&mut self) -> Result<usize, Error> {
+    fn read_directly(&mut self) -> Result<usize, Error> {
         let mut woken = 0;
         for _ in 0..READS_PER_LOOK {
             let Some(received) = self.try_receive() else { break };
@@ -395,7 +395,7 @@ impl<'a> Running<'a> {
     /// send the reason.
     fn why_ended(&self) -> &'static str {
         let mut state = self.shared.lock();
-        let suspect = state.pipeline.owes_answers() && state.pipeline.channels().any_confirmed();
+        let suspect = state.pipeline.awaits_replies() && state.pipeline.channels().any_confirmed();
         if suspect && self.input.was_large() { BUFFER_LIMIT } else { "" }
     }
 
@@ -410,7 +410,7 @@ impl<'a> Running<'a> {
         let retires = matches!(self.shared.lock().ending, Ending::Retiring(_));
         let grace = if retires { RETIRING_GRACE } else { CLOSING_GRACE };
         let is_over = now.saturating_duration_since(since) >= grace;
-        let woken = if is_over { self.look()? } else { 0 };
+        let woken = if is_over { self.read_directly()? } else { 0 };
         let state = self.shared.lock();
         if is_over || state.pipeline.is_empty() {
             return Err(match &state.ending {
@@ -440,7 +440,7 @@ impl<'a> Running<'a> {
     fn pass_verdicts(&mut self) -> Result<usize, Error> {
         let config = &self.shared.config;
         let (now, timeout) = (config.timer.now(), config.response_timeout);
-        let woken = if self.is_verdict_due(now) { self.look()? } else { 0 };
+        let woken = if self.is_verdict_due(now) { self.read_directly()? } else { 0 };
         let mut state = self.shared.lock();
         // A caller that unset the timer woke the driver at once. The timer itself may be due long after that.
         let due = state.alarm.unset_since().map_or(self.timer.deadline(), |at| at.min(self.timer.deadline()));
@@ -457,7 +457,7 @@ impl<'a> Running<'a> {
             Verdict::Quiet => {
                 earliest.and_then(|at| at.checked_sub(last_part(timeout))).filter(|begins| now < *begins)
             }
-            Verdict::LookAt(at) => Some(at),
+            Verdict::CheckAt(at) => Some(at),
             Verdict::Lost => {
                 drop(state);
                 self.wake_all();
@@ -488,7 +488,7 @@ impl<'a> Running<'a> {
         state.alarm = Alarm::Set(armed);
         drop(state);
         if is_silent && !stood_still(late, timeout) {
-            self.shared.tell(Event::Silent);
+            self.shared.notify(Event::Silent);
         }
         self.wake_all();
         self.timer.reset(armed);
@@ -585,11 +585,11 @@ impl Drop for Running<'_> {
         }
         self.shared.abandon();
         let began = Instant::now();
-        while self.shared.lock().owes_answers() && began.elapsed() < LAST_ANSWERS {
+        while self.shared.lock().awaits_replies() && began.elapsed() < LAST_REPLIES {
             match self.try_receive() {
                 Some(Ok(_)) => {}
                 Some(Err(_)) => return,
-                None => std::thread::sleep(LAST_LOOKS),
+                None => std::thread::sleep(READ_PAUSE),
             }
         }
     }

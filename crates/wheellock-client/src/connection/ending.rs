@@ -14,9 +14,9 @@ use crate::connection::{Driver, Phase, Shared, State};
 
 /// How long a dropped driver waits for replies. The time is longer than replies take, and short enough that a
 /// runtime's shutdown does not hang.
-pub(crate) const LAST_ANSWERS: Duration = Duration::from_millis(100);
+pub(crate) const LAST_REPLIES: Duration = Duration::from_millis(100);
 /// Pause between two reads. The runtime has ended and cannot report that the socket is ready.
-pub(crate) const LAST_LOOKS: Duration = Duration::from_micros(50);
+pub(crate) const READ_PAUSE: Duration = Duration::from_micros(50);
 
 impl Shared {
     /// Writes all queued bytes when the runtime drops the driver, as far as the socket takes them now. A caller that

@@ -3,7 +3,7 @@
 //! The events use `tracing` if that feature is on. This module owns their wording and their target. The target is an
 //! interface for users, so it is not the name of a module. No event contains a secret. This module does not limit the
 //! rate of events; `outages` does.
-#![cfg_attr(not(feature = "tracing"), expect(unused_variables, reason = "nobody listens"))]
+#![cfg_attr(not(feature = "tracing"), expect(unused_variables, reason = "only events use it"))]
 
 use crate::base::error::Error;
 use crate::base::outages::{Connected, Outage};

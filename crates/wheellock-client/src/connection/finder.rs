@@ -1,7 +1,7 @@
 //! The primary's address, as far as the Sentinels have stated it.
 //!
 //! This module owns the tasks that wait for the address. It does not interpret replies (`discovery` does) and does
-//! not query Sentinels (`scouts` does). No call waits for it.
+//! not query Sentinels (`sentinels` does). No call waits for it.
 
 use std::fmt;
 use std::future::Future;
@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use wheellock_wheel::Timer;
 
 use crate::base::address::Address;
-use crate::base::contain::wake_all;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::pace::Pace;
+use crate::base::panics::wake_all;
 use crate::config::Sentinels;
 use crate::protocol::discovery::{Answer, Discovery};
 
@@ -30,7 +30,7 @@ struct State {
     /// Number of changes of the address.
     version: u64,
     /// Number of requests to query at once.
-    hurries: u64,
+    query_requests: u64,
     /// True while the primary is connected.
     connected: bool,
     /// The query interval. It restarts at the hurried interval when the connection to the primary goes up or down.
@@ -41,7 +41,7 @@ struct State {
     /// The address whose server reported that it is not a primary, and the instant of the first report.
     turned_away: Option<(Address, Instant)>,
     /// The former primary, in use again because its successor was not promoted.
-    makeshift: Option<Address>,
+    fallback: Option<Address>,
     /// By Sentinel, the error of the last query, if it failed.
     failures: Vec<Option<Error>>,
     waiting: Vec<Waker>,
@@ -52,13 +52,13 @@ impl Finder {
         let state = State {
             discovery: Discovery::default(),
             version: 0,
-            hurries: 0,
+            query_requests: 0,
             connected: false,
             pace: Pace::new(INTERVAL, HURRIED_INTERVAL, TROUBLED_INTERVAL),
             closed: false,
             asked: vec![false; sentinels.addresses.len()],
             turned_away: None,
-            makeshift: None,
+            fallback: None,
             failures: vec![None; sentinels.addresses.len()],
             waiting: Vec::new(),
         };
@@ -104,7 +104,7 @@ impl Finder {
         };
         let waited = now.saturating_duration_since(since) >= PROMOTED_WITHIN;
         let alternative = state.discovery.alternative().filter(|_| waited).cloned();
-        state.makeshift.clone_from(&alternative);
+        state.fallback.clone_from(&alternative);
         alternative
     }
 
@@ -112,9 +112,9 @@ impl Finder {
     /// address.
     pub(crate) fn allows(&self, is_at: impl Fn(&Address) -> bool) -> bool {
         let state = self.lock();
-        let makeshift =
-            state.makeshift.as_ref().filter(|address| state.discovery.alternative() == Some(address));
-        state.discovery.address().into_iter().chain(makeshift).any(is_at)
+        let fallback =
+            state.fallback.as_ref().filter(|address| state.discovery.alternative() == Some(address));
+        state.discovery.address().into_iter().chain(fallback).any(is_at)
     }
 
     pub(crate) fn version(&self) -> u64 {
@@ -137,7 +137,7 @@ impl Finder {
     }
 
     /// Returns the text that says why there is no address.
-    pub(crate) fn nobody_knows(&self) -> String {
+    pub(crate) fn no_primary_known(&self) -> String {
         let failures = self.lock().failures.clone();
         let said: Vec<_> = failures
             .iter()
@@ -155,9 +155,9 @@ impl Finder {
     }
 
     /// Requests that every Sentinel is queried at once.
-    pub(crate) fn hurry(&self) {
+    pub(crate) fn query_now(&self) {
         let mut state = self.lock();
-        state.hurries += 1;
+        state.query_requests += 1;
         let wakers = std::mem::take(&mut state.waiting);
         drop(state);
         wake_all(wakers);
@@ -172,46 +172,46 @@ impl Finder {
         }
         drop(state);
         if before && !connected {
-            self.hurry();
+            self.query_now();
         }
     }
 
     /// Returns the pause before a Sentinel is queried again. The pause is short while the primary is not connected or
-    /// is being replaced. It is also short while a Sentinel has lost the primary and `is_lively` is false. A fault
+    /// is being replaced. It is also short while a Sentinel has lost the primary and `is_responsive` is false. A fault
     /// that lasts lengthens the pause.
-    pub(crate) fn interval(&self, now: Instant, is_lively: bool) -> Duration {
+    pub(crate) fn interval(&self, now: Instant, is_responsive: bool) -> Duration {
         let mut state = self.lock();
         let discovery = &state.discovery;
-        let in_doubt = discovery.alternative().is_some() || discovery.is_suspect() && !is_lively;
+        let in_doubt = discovery.alternative().is_some() || discovery.is_suspect() && !is_responsive;
         let is_well = state.connected && !in_doubt;
         state.pace.pause(is_well, now)
     }
 
     /// Returns the number of requests to query at once.
-    pub(crate) fn hurries(&self) -> u64 {
-        self.lock().hurries
+    pub(crate) fn query_requests(&self) -> u64 {
+        self.lock().query_requests
     }
 
-    /// Ends the scouts, because no task needs the primary's address any more.
+    /// Ends the tasks, because no task needs the primary's address any more.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
-        self.hurry();
+        self.query_now();
     }
 
     /// Registers a waker for any change. Returns the number of requests to query at once, or `None` after `close`.
     pub(crate) fn wait(&self, cx: &Context<'_>) -> Option<u64> {
         let mut state = self.lock();
         let _pending: Poll<()> = state.wait(cx);
-        (!state.closed).then_some(state.hurries)
+        (!state.closed).then_some(state.query_requests)
     }
 
     /// Records a Sentinel's reply or error.
-    pub(crate) fn heard(&self, number: usize, answer: Result<Answer, Error>) {
+    pub(crate) fn received(&self, number: usize, answer: Result<Answer, Error>) {
         let mut state = self.lock();
         let before = state.discovery.address().cloned();
         let failure = match answer {
             Ok(answer) => {
-                state.discovery.heard(number, answer);
+                state.discovery.received(number, answer);
                 None
             }
             Err(error) => {

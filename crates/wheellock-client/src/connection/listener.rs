@@ -2,7 +2,7 @@
 //!
 //! The connection does not know the consequences of an event. The module that opened the connection does.
 
-use crate::base::contain::contained;
+use crate::base::panics::catch_panic;
 use crate::config::{Change, ChangeSink, Config};
 
 /// A change of a connection's state.
@@ -23,23 +23,23 @@ pub(crate) enum Event<'a> {
 pub(crate) type Listener = Box<dyn Fn(Event<'_>) + Send + Sync>;
 
 /// The callbacks that are notified when a different server replies: the user's, then that of the layer above.
-pub(crate) struct Audience([Option<ChangeSink>; 2]);
+pub(crate) struct Callbacks([Option<ChangeSink>; 2]);
 
-impl Audience {
+impl Callbacks {
     pub(crate) fn of(config: &Config) -> Self {
         Self([config.on_change.clone(), config.hooks.on_change.clone()])
     }
 
-    pub(crate) fn tell(&self, change: &Change) {
-        for tell in self.0.iter().flatten() {
-            contained(|| tell(change));
+    pub(crate) fn notify(&self, change: &Change) {
+        for callback in self.0.iter().flatten() {
+            catch_panic(|| callback(change));
         }
     }
 
     /// Notifies the callbacks if a different server replies. Used where one server serves every key.
-    pub(crate) fn tell_of_replacement(&self, event: &Event<'_>) {
+    pub(crate) fn notify_of_replacement(&self, event: &Event<'_>) {
         if let Event::Up { replaced: true } = event {
-            self.tell(&Change::everywhere());
+            self.notify(&Change::everywhere());
         }
     }
 }

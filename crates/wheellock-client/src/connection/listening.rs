@@ -6,7 +6,7 @@ use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use crate::base::contain::wake_all;
+use crate::base::panics::wake_all;
 use crate::connection::link::Link;
 use crate::connection::{Shared, State};
 
@@ -55,7 +55,7 @@ impl Listening {
     }
 
     /// Records a change that the server does not know of.
-    pub(crate) fn look_again(&mut self) {
+    pub(crate) fn mark_changed(&mut self) {
         self.seen = self.seen.wrapping_sub(1);
     }
 

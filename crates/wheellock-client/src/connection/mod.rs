@@ -30,10 +30,10 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 
 use crate::base::address::Address;
-use crate::base::contain::{contained, wake_all};
 use crate::base::detached::Detached;
 use crate::base::error::{CONNECT, Error, ErrorKind, Outcome};
 use crate::base::histogram::Histogram;
+use crate::base::panics::{catch_panic, wake_all};
 use crate::base::waiting::{Changes, OnLeave};
 use crate::config::Config;
 use crate::connection::listener::{Event, Listener};
@@ -176,7 +176,7 @@ pub struct Stats {
 
 impl Stats {
     /// Adds up the counters of two connections.
-    pub(crate) fn together(mut self, other: Self) -> Self {
+    pub(crate) fn merged(mut self, other: Self) -> Self {
         self.calls += other.calls;
         self.bytes_written += other.bytes_written;
         self.bytes_read += other.bytes_read;
@@ -282,8 +282,8 @@ impl Shared {
     }
 
     /// Notifies the listener. Must not be called under the lock.
-    pub(crate) fn tell(&self, event: Event<'_>) {
-        contained(|| (self.listener)(event));
+    pub(crate) fn notify(&self, event: Event<'_>) {
+        catch_panic(|| (self.listener)(event));
     }
 
     /// Enters another phase and unlocks the state. Then notifies in this order: the sink of detached calls that ended
@@ -302,7 +302,7 @@ impl Shared {
         drop(state);
         drop(before);
         self.report(&mut detached);
-        self.tell(event);
+        self.notify(event);
         wake_all(wakers);
     }
 
@@ -371,7 +371,7 @@ impl Shared {
     }
 
     /// Returns true if the server is connected and replies.
-    pub(crate) fn is_lively(&self) -> bool {
+    pub(crate) fn is_responsive(&self) -> bool {
         let now = self.config.timer.now();
         let state = self.lock();
         let silent = |since: Instant| now.saturating_duration_since(since) >= SILENCE;
@@ -389,11 +389,11 @@ impl Shared {
     }
 
     /// Subscribes once more to channels that the server has refused.
-    pub(crate) fn ask_again(&self, channels: &[Arc<[u8]>]) {
+    pub(crate) fn resubscribe(&self, channels: &[Arc<[u8]>]) {
         let (mut wakers, now) = (Vec::new(), self.config.timer.now());
         let mut state = self.lock();
         for channel in channels {
-            state.pipeline.ask_again(channel, now, &mut wakers);
+            state.pipeline.resubscribe(channel, now, &mut wakers);
         }
         let driver = state.driver.wake();
         drop(state);
@@ -417,7 +417,7 @@ impl Shared {
         if !state.phase.is_ready() {
             state.pipeline.fail_unwritten(&cause, &mut wakers);
         }
-        state.pipeline.look_again(now, &mut wakers);
+        state.pipeline.recheck(now, &mut wakers);
         state.pipeline.take_detached(&mut detached);
         let driver = state.driver.wake();
         drop(state);
@@ -447,7 +447,7 @@ impl Shared {
             Phase::Connecting(Some(last)) => {
                 let why = last.detail();
                 failed(&format!("the deadline passed while connecting; the last attempt failed: {why}"))
-                    .because_of_the_same_as(last)
+                    .with_cause_of(last)
             }
             Phase::Connecting(None) => failed("the deadline passed while connecting"),
             _ => failed("the deadline passed before a reply arrived"),
@@ -551,7 +551,7 @@ impl Shared {
     pub(crate) fn report(&self, detached: &mut Vec<Detached>) {
         if !detached.is_empty() {
             if let Some(sink) = &self.config.hooks.on_detached {
-                contained(|| sink(detached));
+                catch_panic(|| sink(detached));
             }
             detached.clear();
         }
@@ -605,8 +605,8 @@ impl State {
     }
 
     /// Returns true if replies are outstanding to requests from before the driver was dropped.
-    pub(crate) fn owes_answers(&self) -> bool {
-        self.driver.has_left() && self.phase.is_ready() && self.pipeline.owes_answers()
+    pub(crate) fn awaits_replies(&self) -> bool {
+        self.driver.has_left() && self.phase.is_ready() && self.pipeline.awaits_replies()
     }
 
     pub(crate) fn connection_state(&self) -> ConnectionState {

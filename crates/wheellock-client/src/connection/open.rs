@@ -12,10 +12,10 @@ use std::time::Duration;
 use bytes::BytesMut;
 use wheellock_resp::{Decoder, Frame, Value};
 
-#[cfg(not(feature = "tls"))]
-use crate::base::absent as tls;
 use crate::base::address::Address;
 use crate::base::backoff::Backoff;
+#[cfg(not(feature = "tls"))]
+use crate::base::disabled as tls;
 use crate::base::error::{CONNECT, Error, ErrorKind, said};
 use crate::base::patience::Patience;
 use crate::base::read_buffer::READ_ROOM;
@@ -74,19 +74,19 @@ async fn open_the_primary(
     addresses: &[Address],
     patience: &mut Patience<'_>,
 ) -> Result<Open, Error> {
-    let mut looks: Vec<_> = addresses.iter().map(|address| Look::new(shared, address)).collect();
+    let mut candidates: Vec<_> = addresses.iter().map(|address| Candidate::new(shared, address)).collect();
     let first = std::future::poll_fn(|cx| {
-        for look in &mut looks {
-            if let Some(open) = look.poll(cx) {
+        for candidate in &mut candidates {
+            if let Some(open) = candidate.poll(cx) {
                 return Poll::Ready(Some(open));
             }
         }
-        if is_hopeless(&looks) { Poll::Ready(None) } else { Poll::Pending }
+        if is_hopeless(&candidates) { Poll::Ready(None) } else { Poll::Pending }
     });
     match patience.wait_for(first).await {
         Some(Some(open)) => Ok(open),
         Some(None) | None => {
-            let last: Vec<_> = looks.into_iter().map(|look| look.last).collect();
+            let last: Vec<_> = candidates.into_iter().map(|candidate| candidate.last).collect();
             Err(none_is_primary(shared, &last))
         }
     }
@@ -95,15 +95,16 @@ async fn open_the_primary(
 /// Returns true if waiting within this attempt cannot help. In that case each address has failed, and no server is up
 /// that may become the primary. If some servers cannot be reached and others refuse the client, a retry would only be
 /// refused again.
-fn is_hopeless(looks: &[Look<'_>]) -> bool {
-    let any = |of: fn(&Error) -> bool| looks.iter().filter_map(|look| look.last.as_ref()).any(of);
-    let answered = looks.iter().all(|look| look.last.is_some());
+fn is_hopeless(candidates: &[Candidate<'_>]) -> bool {
+    let any =
+        |of: fn(&Error) -> bool| candidates.iter().filter_map(|candidate| candidate.last.as_ref()).any(of);
+    let answered = candidates.iter().all(|candidate| candidate.last.is_some());
     let unreachable = any(|error| error.kind() == ErrorKind::Connect);
     answered && !any(|error| error.kind() == ErrorKind::NotReady) && !(unreachable && any(Error::is_refusal))
 }
 
 /// One of several addresses, with its repeated attempts.
-struct Look<'a> {
+struct Candidate<'a> {
     shared: &'a Shared,
     address: &'a Address,
     /// `None` after an error that another attempt would not change.
@@ -115,7 +116,7 @@ struct Look<'a> {
 
 type Attempt<'a> = Pin<Box<dyn Future<Output = Result<Open, Error>> + Send + 'a>>;
 
-impl<'a> Look<'a> {
+impl<'a> Candidate<'a> {
     fn new(shared: &'a Shared, address: &'a Address) -> Self {
         let (min, max) = shared.config.reconnect;
         let attempt = Some(Self::attempt(shared, address, Duration::ZERO));
@@ -177,7 +178,8 @@ async fn open_the_named(
     loop {
         let found = patience.wait_for(finder.address(timer)).await;
         let found = found.unwrap_or(Err(ErrorKind::Connect));
-        let (address, version) = found.map_err(|kind| shared.not_connected(kind, &finder.nobody_knows()))?;
+        let (address, version) =
+            found.map_err(|kind| shared.not_connected(kind, &finder.no_primary_known()))?;
         // A connection to an outdated address must not win.
         let opened =
             finder.unless_renamed(version, open_at(shared, &address, Some(SENTINELS), patience)).await;
@@ -211,7 +213,7 @@ impl Opening<'_> {
     async fn run(&self, patience: &mut Patience<'_>) -> Result<Open, Error> {
         let config = &self.shared.config;
         let renewals = self.shared.lock().renewals;
-        let asked = credentials::ask(config, |detail| self.not_connected(ErrorKind::Connect, detail));
+        let asked = credentials::get(config, |detail| self.not_connected(ErrorKind::Connect, detail));
         let credentials = self.within(patience, credentials::SILENT, asked).await?;
         let socket = self.reach(patience);
         let stream = socket.await.map_err(|error| self.with_source_of_address(error));
@@ -237,7 +239,7 @@ impl Opening<'_> {
         let found = self.within(patience, "the name servers did not resolve the host name", resolved).await?;
         if let Some(tls) = &config.tls {
             tls.prepare().await.map_err(|error| {
-                self.not_connected(ErrorKind::Config, error.detail()).because_of_the_same_as(&error)
+                self.not_connected(ErrorKind::Config, error.detail()).with_cause_of(&error)
             })?;
         }
         let connected = async {
@@ -388,7 +390,7 @@ impl Opening<'_> {
 /// Appends a hint to an error's detail.
 fn hinted(error: Error, hint: &str) -> Error {
     let detail = format!("{}{hint}", error.detail());
-    error.in_other_words(detail)
+    error.with_detail(detail)
 }
 
 /// The hint for a TLS client whose server does not speak TLS.

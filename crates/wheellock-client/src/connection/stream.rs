@@ -17,9 +17,9 @@ use tokio::net::{TcpStream, tcp};
 #[cfg(unix)]
 use tokio::net::{UnixStream, unix};
 
-#[cfg(not(feature = "tls"))]
-use crate::base::absent as encrypted;
 use crate::base::address::Address;
+#[cfg(not(feature = "tls"))]
+use crate::base::disabled as encrypted;
 use crate::base::memory::{self, Pipe};
 use crate::base::patience::Patience;
 use crate::config::Config;

@@ -27,7 +27,7 @@ pub(crate) struct Channels {
     by_name: HashMap<Arc<[u8]>, u32>,
     entries: Slab<Channel>,
     /// True if the server postponed an order that has not been queued again yet.
-    any_put_off: bool,
+    any_postponed: bool,
 }
 
 /// One channel. It is small because every waiter of a fair lock has its own channel.
@@ -66,7 +66,7 @@ impl Channels {
             confirmed: Confirmed::No,
             count: 0,
             refused: None,
-            waiting: Waiting::Nobody,
+            waiting: Waiting::Empty,
         };
         let index = u32::try_from(self.entries.insert(channel)).unwrap_or(u32::MAX);
         self.by_name.insert(name, index);
@@ -137,9 +137,9 @@ impl Channels {
     }
 
     /// Records that the server postponed an order because a script is running. The subscription on the server is
-    /// unchanged. The order is due again when the [server is free](Self::free_again).
-    pub(crate) fn on_put_off(&mut self, index: u32) {
-        self.any_put_off = true;
+    /// unchanged. The order is due again when the [server is free](Self::on_server_free).
+    pub(crate) fn on_postponed(&mut self, index: u32) {
+        self.any_postponed = true;
         if let Some(channel) = self.get_mut(index) {
             channel.confirmed = match channel.confirmed {
                 Confirmed::Subscribing | Confirmed::No => Confirmed::No,
@@ -151,15 +151,15 @@ impl Channels {
 
     /// Returns true if the server postponed an order.
     #[inline]
-    pub(crate) fn any_put_off(&self) -> bool {
-        self.any_put_off
+    pub(crate) fn any_postponed(&self) -> bool {
+        self.any_postponed
     }
 
     /// Records that the server executes commands again. Returns all channels; the caller sends the orders that are
     /// due. Wakes the waiters of channels whose SUBSCRIBE was postponed. Their earlier requests reached the server
     /// before the SUBSCRIBE.
-    pub(crate) fn free_again(&mut self, wakers: &mut Vec<Waker>) -> Vec<u32> {
-        self.any_put_off = false;
+    pub(crate) fn on_server_free(&mut self, wakers: &mut Vec<Waker>) -> Vec<u32> {
+        self.any_postponed = false;
         for (_, channel) in &mut self.entries {
             if channel.wanted > 0 && channel.confirmed == Confirmed::No && channel.refused.is_none() {
                 channel.wake(wakers);
@@ -182,7 +182,7 @@ impl Channels {
     /// Marks every channel as unconfirmed and wakes all waiters. The next connection sends the subscriptions first,
     /// so the waiters' requests reach the server after them.
     pub(crate) fn on_disconnect(&mut self, wakers: &mut Vec<Waker>) {
-        self.any_put_off = false;
+        self.any_postponed = false;
         for (_, channel) in &mut self.entries {
             channel.confirmed = Confirmed::No;
             channel.refused = None;
@@ -199,7 +199,7 @@ impl Channels {
     }
 
     /// Forgets all refusals and wakes all waiters.
-    pub(crate) fn look_again(&mut self, wakers: &mut Vec<Waker>) {
+    pub(crate) fn recheck(&mut self, wakers: &mut Vec<Waker>) {
         for (_, channel) in &mut self.entries {
             channel.refused = None;
             channel.wake(wakers);

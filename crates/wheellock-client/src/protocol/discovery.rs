@@ -95,14 +95,14 @@ const SUSPECT: [&str; 4] = ["s_down", "o_down", "disconnected", "failover_in_pro
 #[derive(Debug, Default)]
 pub(crate) struct Discovery {
     /// Sentinels by index, in order, because the lowest index wins a tie.
-    sentinels: BTreeMap<usize, Heard>,
+    sentinels: BTreeMap<usize, LastReply>,
     choice: Option<Choice>,
     /// The address last stated as the primary's while no promotion was under way, and its epoch.
     settled: Option<(Address, u64)>,
 }
 
 #[derive(Debug, Default)]
-struct Heard {
+struct LastReply {
     answer: Option<Answer>,
     is_silent: bool,
     /// True if this reply arrived after the last reply with the epoch of the choice or a higher one.
@@ -119,16 +119,16 @@ struct Choice {
 
 impl Discovery {
     /// Records a Sentinel's reply. The reply counts until the Sentinel's next reply, or until it is silent.
-    pub(crate) fn heard(&mut self, sentinel: usize, answer: Answer) {
-        self.sentinels.insert(sentinel, Heard { answer: Some(answer), is_silent: false, is_fresh: true });
+    pub(crate) fn received(&mut self, sentinel: usize, answer: Answer) {
+        self.sentinels.insert(sentinel, LastReply { answer: Some(answer), is_silent: false, is_fresh: true });
         self.choose();
     }
 
     /// Records that a Sentinel cannot be reached. Its last reply no longer counts. If all Sentinels are silent, the
     /// choice stays.
     pub(crate) fn silent(&mut self, sentinel: usize) {
-        let heard = self.sentinels.entry(sentinel).or_default();
-        (heard.is_silent, heard.is_fresh) = (true, false);
+        let last = self.sentinels.entry(sentinel).or_default();
+        (last.is_silent, last.is_fresh) = (true, false);
         self.choose();
     }
 
@@ -151,7 +151,7 @@ impl Discovery {
 
     fn choose(&mut self) {
         if self.answers().any(|answer| answer.epoch >= self.epoch()) {
-            self.sentinels.values_mut().for_each(|heard| heard.is_fresh = false);
+            self.sentinels.values_mut().for_each(|last| last.is_fresh = false);
         }
         let Some(choice) = self.best() else { return };
         if choice.alternative.is_none() {
@@ -167,14 +167,14 @@ impl Discovery {
         // before announcing it has not happened. A lower epoch therefore needs fresh replies from more than half of
         // the Sentinels. One reachable Sentinel that was cut off does not suffice, and neither do replies from before
         // the failover.
-        let fresh = self.sentinels.values().filter(|heard| heard.is_fresh).count();
+        let fresh = self.sentinels.values().filter(|last| last.is_fresh).count();
         if epoch < self.epoch() && fresh * 2 <= self.sentinels.len() {
             return None;
         }
 
         let newest = || self.answers().filter(|answer| answer.epoch == epoch);
-        let stated = most_said(newest().map(|answer| &answer.address))?;
-        let promoted = most_said(newest().filter_map(|answer| answer.promoted.as_ref()));
+        let stated = most_stated(newest().map(|answer| &answer.address))?;
+        let promoted = most_stated(newest().filter_map(|answer| answer.promoted.as_ref()));
         let address = promoted.unwrap_or(stated);
         let is_over = newest().any(|answer| answer.address == *address)
             // The leader may be the only Sentinel that replies, and it keeps stating the former primary. But it does
@@ -194,7 +194,7 @@ impl Discovery {
 
     /// Returns the replies that count.
     fn answers(&self) -> impl Iterator<Item = &Answer> {
-        self.sentinels.values().filter(|heard| !heard.is_silent).filter_map(|heard| heard.answer.as_ref())
+        self.sentinels.values().filter(|last| !last.is_silent).filter_map(|last| last.answer.as_ref())
     }
 
     /// Returns the epoch of the choice.
@@ -204,7 +204,7 @@ impl Discovery {
 }
 
 /// Returns the address with the most votes. Of equals, the first one wins.
-fn most_said<'a>(addresses: impl Iterator<Item = &'a Address>) -> Option<&'a Address> {
+fn most_stated<'a>(addresses: impl Iterator<Item = &'a Address>) -> Option<&'a Address> {
     let mut said: Vec<(&Address, usize)> = Vec::new();
     for address in addresses {
         match said.iter_mut().find(|(known, _)| *known == address) {

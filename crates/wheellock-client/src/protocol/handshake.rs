@@ -116,7 +116,7 @@ impl<'a> Handshake<'a> {
         out: &mut BytesMut,
     ) -> Self {
         let mut hello = Command::new("HELLO").arg("3");
-        if let Some((user, password)) = credentials.to_say() {
+        if let Some((user, password)) = credentials.to_send() {
             hello = hello.arg("AUTH").arg(user).arg(password);
         }
         hello.arg("SETNAME").arg(config.client_name.as_str()).encode(out);

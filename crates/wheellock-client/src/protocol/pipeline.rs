@@ -8,10 +8,10 @@
 //! relies on this division.
 
 mod acknowledged;
-mod bundles;
-mod heard;
+mod batches;
 mod natives;
-mod together;
+mod replies;
+mod rewriting;
 mod waits;
 
 use std::collections::VecDeque;
@@ -30,8 +30,8 @@ use crate::protocol::channels::{Channels, Order};
 use crate::protocol::handshake::ServerInfo;
 use crate::protocol::request::Request;
 
-pub(crate) use bundles::MOST as MOST_BUNDLED;
-use bundles::{Bundle, Bundles, Shape};
+pub(crate) use batches::MOST as MOST_BATCHED;
+use batches::{Batch, Batches, Shape};
 use natives::Natives;
 use waits::Waits;
 
@@ -98,12 +98,12 @@ pub(crate) struct Pipeline {
     orphans: usize,
     connected: bool,
     /// True if the server was told to suppress all further replies.
-    hushed: bool,
+    replies_suppressed: bool,
     /// The current connection, or the last one.
     connection: ConnectionId,
     slots: Slab<Slot>,
     waits: Waits,
-    bundles: Bundles,
+    batches: Batches,
     natives: Natives,
     channels: Channels,
     /// True if subscriptions use SSUBSCRIBE.
@@ -114,9 +114,9 @@ pub(crate) struct Pipeline {
     /// The nonce of the oldest PING in flight.
     ping_nonce: Option<u64>,
     /// The nonce of the PING behind an UNSUBSCRIBE, once a push was accepted as that order's confirmation.
-    behind_an_end: Option<u64>,
+    after_unsubscribe: Option<u64>,
     /// Set when the server said that this connection has become unusable.
-    pub(crate) unfit: Option<&'static str>,
+    pub(crate) unusable: Option<&'static str>,
     /// The last reply that named the node which now serves a slot.
     pub(crate) moved: Option<Vec<u8>>,
     pub(crate) latency: Histogram,
@@ -131,7 +131,7 @@ struct Entry {
     start: u64,
     /// The time at which the entry was queued on this connection.
     at: Instant,
-    /// The call's shape for bundling.
+    /// The call's shape for batching.
     shape: Shape,
     /// The number of calls in the command that begins here: this entry's call and those of the entries behind it.
     /// It is zero if the call has its own command, or if the command began at an earlier entry. It is [`NATIVE`] if
@@ -160,7 +160,7 @@ enum What {
     /// A WAIT or WAITAOF for a group of callers.
     Wait(u32),
     /// `CLIENT REPLY OFF`: the server suppresses all further replies.
-    Silence,
+    ReplyOff,
 }
 
 struct Slot {
@@ -188,7 +188,7 @@ pub(crate) struct Done {
 }
 
 impl Pipeline {
-    pub(crate) fn new(bounds: Bounds, now: Instant, node: u32, bundles_calls: bool) -> Self {
+    pub(crate) fn new(bounds: Bounds, now: Instant, node: u32, batches_calls: bool) -> Self {
         Self {
             bounds,
             out: BytesMut::new(),
@@ -200,19 +200,19 @@ impl Pipeline {
             first: 0,
             orphans: 0,
             connected: false,
-            hushed: false,
+            replies_suppressed: false,
             connection: ConnectionId { node, epoch: 0 },
             slots: Slab::new(),
             waits: Waits::default(),
-            bundles: Bundles::new(bundles_calls),
+            batches: Batches::new(batches_calls),
             natives: Natives::default(),
             channels: Channels::default(),
             sharded: false,
             detached: Vec::new(),
             last_reply: now,
             ping_nonce: None,
-            behind_an_end: None,
-            unfit: None,
+            after_unsubscribe: None,
+            unusable: None,
             moved: None,
             latency: Histogram::default(),
             pushes: 0,
@@ -304,8 +304,8 @@ impl Pipeline {
         let before = self.out.len();
         request.encode(&mut self.out);
         let len = self.out.len() - before;
-        // ASKING covers exactly one command, so a call behind it must not be bundled.
-        let shape = if asking { Shape::default() } else { self.bundles.shape(request, len, now) };
+        // ASKING covers exactly one command, so a call behind it must not be batched.
+        let shape = if asking { Shape::default() } else { self.batches.shape(request, len, now) };
         self.push(what, now, shape);
         self.close_entry();
     }
@@ -398,8 +398,8 @@ impl Pipeline {
 
     /// Hands all queued bytes to a writer. At most one writer may exist at a time.
     pub(crate) fn take_output(&mut self) -> BytesMut {
-        // Only unwritten neighbours can share a command, so bundling happens as late as possible.
-        self.bundle();
+        // Only unwritten neighbours can share a command, so batching happens as late as possible.
+        self.batch();
         self.claimed = self.queued;
         self.held = self.out.len();
         std::mem::replace(&mut self.out, std::mem::take(&mut self.spare))
@@ -493,15 +493,15 @@ impl Pipeline {
         };
         self.push_command(what, &Command::new(verb).arg(&name[..]), now);
         if self.sharded && order == Order::Unsubscribe {
-            // A refusal behind a push may belong to the order or to this PING: see `is_for_what_has_ended`.
+            // A refusal behind a push may belong to the order or to this PING: see `refuses_unsubscribe`.
             self.submit_ping(now);
         }
         true
     }
 
     /// Wakes every waiter for messages and repeats refused subscriptions.
-    pub(crate) fn look_again(&mut self, now: Instant, wakers: &mut Vec<Waker>) {
-        self.channels.look_again(wakers);
+    pub(crate) fn recheck(&mut self, now: Instant, wakers: &mut Vec<Waker>) {
+        self.channels.recheck(wakers);
         self.reconcile_all(now);
     }
 
@@ -512,7 +512,7 @@ impl Pipeline {
     }
 
     /// Repeats the subscription to one refused channel.
-    pub(crate) fn ask_again(&mut self, channel: &[u8], now: Instant, wakers: &mut Vec<Waker>) {
+    pub(crate) fn resubscribe(&mut self, channel: &[u8], now: Instant, wakers: &mut Vec<Waker>) {
         if let Some(channel) = self.channels.forget_refusal(channel, wakers) {
             self.reconcile(channel, now);
         }
@@ -588,8 +588,8 @@ impl Pipeline {
                 0 => {}
                 NATIVE => drop(self.natives.end()),
                 _ => {
-                    let bundle = self.bundles.next();
-                    self.bundles.ended(bundle);
+                    let batch = self.batches.next();
+                    self.batches.ended(batch);
                 }
             }
             self.fail(entry.what, &lost, wakers);
@@ -597,18 +597,18 @@ impl Pipeline {
         self.fail_unwritten_waits(&lost, wakers);
         // A writer in the middle of a write returns no bytes to a broken connection.
         self.held = 0;
-        (self.ping_nonce, self.behind_an_end) = (None, None);
+        (self.ping_nonce, self.after_unsubscribe) = (None, None);
         self.connected = false;
         self.channels.on_disconnect(wakers);
         self.drop_unwritten(is_kept);
         // The remaining calls are single script calls again until a writer takes them.
-        self.bundles.forget_all();
+        self.batches.forget_all();
         self.natives.forget_all();
     }
 
     /// Prepares for a connection to this server.
     pub(crate) fn meet(&mut self, server: &ServerInfo) {
-        self.bundles.meet(server);
+        self.batches.meet(server);
     }
 
     /// Starts a connection. Subscriptions are queued before the calls that were queued while disconnected.
@@ -636,19 +636,19 @@ impl Pipeline {
         self.out.extend_from_slice(&calls);
         self.close_entry();
         self.last_reply = now;
-        self.unfit = None;
+        self.unusable = None;
     }
 
     /// Queues `CLIENT REPLY OFF` once. The server sends no replies to later entries.
-    pub(crate) fn hush(&mut self, now: Instant) {
-        if !std::mem::replace(&mut self.hushed, true) {
-            self.push_command(What::Silence, &Command::new("CLIENT").arg("REPLY").arg("OFF"), now);
+    pub(crate) fn suppress_replies(&mut self, now: Instant) {
+        if !std::mem::replace(&mut self.replies_suppressed, true) {
+            self.push_command(What::ReplyOff, &Command::new("CLIENT").arg("REPLY").arg("OFF"), now);
         }
     }
 
     /// Returns true if a reply is still due.
-    pub(crate) fn owes_answers(&self) -> bool {
-        self.entries.front().is_some_and(|entry| entry.what != What::Silence)
+    pub(crate) fn awaits_replies(&self) -> bool {
+        self.entries.front().is_some_and(|entry| entry.what != What::ReplyOff)
     }
 
     /// Closes the pipeline for good: every call fails.
@@ -661,7 +661,7 @@ impl Pipeline {
     pub(crate) fn fail_unwritten(&mut self, cause: &Error, wakers: &mut Vec<Waker>) {
         let failure = Failure { kind: cause.kind(), outcome: Outcome::NotSent, cause: Some(cause.clone()) };
         let entries = std::mem::take(&mut self.entries);
-        self.bundles.forget_all();
+        self.batches.forget_all();
         self.natives.forget_all();
         self.first += entries.len() as u64;
         for entry in entries {
@@ -671,7 +671,7 @@ impl Pipeline {
         self.queued = self.claimed;
     }
 
-    /// Drops the unwritten entries that `keep` does not select, with their bytes. Bundled and native calls become
+    /// Drops the unwritten entries that `keep` does not select, with their bytes. Batched and native calls become
     /// single script calls again.
     fn drop_unwritten(&mut self, keep: impl Fn(What) -> bool) {
         let old_bytes = std::mem::take(&mut self.out);
@@ -682,20 +682,20 @@ impl Pipeline {
         self.claimed = base;
         self.queued = base;
         self.orphans = 0;
-        // The current bundle, the number of its members visited so far, and the number of all its members.
-        let mut bundled = (Bundle::default(), 0, 0);
+        // The current batch, the number of its members visited so far, and the number of all its members.
+        let mut batched = (Batch::default(), 0, 0);
         for (entry, end) in old_entries.into_iter().zip(ends) {
             if entry.members > NATIVE {
-                bundled = (self.bundles.next(), 0, usize::from(entry.members));
+                batched = (self.batches.next(), 0, usize::from(entry.members));
             }
             let native: Vec<u8> =
                 if entry.members == NATIVE { self.natives.end().collect() } else { Vec::new() };
-            let (bundle, come, members) = &mut bundled;
+            let (batch, come, members) = &mut batched;
             let bytes = if entry.members == NATIVE {
                 Some(&native[..])
             } else if *come < *members {
                 *come += 1;
-                bundle.call(*come - 1)
+                batch.call(*come - 1)
             } else {
                 let within = |offset: u64| usize::try_from(offset - base).unwrap_or(usize::MAX);
                 old_bytes.get(within(entry.start)..within(end))

@@ -1,12 +1,12 @@
 //! The connections of a cluster's primaries and the slot map.
 //!
-//! This module does not query the nodes (`surveys` does), parse their replies (`nodes` does) or merge them
+//! This module does not query the nodes (`refresh` does), parse their replies (`nodes` does) or merge them
 //! (`slot_map` does).
 //!
-//! The map changes when a node redirects a call, and after each survey of the nodes. A survey runs every few seconds,
+//! The map changes when a node redirects a call, and after each refresh of the nodes. A refresh runs every few seconds,
 //! at once after a fault, and many times a second while the fault lasts.
 
-mod surveys;
+mod refresh;
 mod suspects;
 
 use std::collections::HashMap;
@@ -18,9 +18,9 @@ use std::time::Instant;
 use super::nodes::Node;
 use super::slot_map::SlotMap;
 use crate::base::address::Address;
-use crate::base::contain::wake_all;
 use crate::base::error::{CONNECT, Error, ErrorKind, Outcome};
 use crate::base::pace::Pace;
+use crate::base::panics::wake_all;
 use crate::base::patience::Patience;
 use crate::base::redirect;
 use crate::base::slots::{SLOTS, SlotSet, slot_of};
@@ -28,7 +28,7 @@ use crate::base::waiting::{Changes, OnLeave};
 use crate::config::{Change, Config, Servers, ShardedPubSub};
 use crate::connection::driver;
 use crate::connection::link::VERDICT_GRACE;
-use crate::connection::listener::{Audience, Event, Listener};
+use crate::connection::listener::{Callbacks, Event, Listener};
 use crate::connection::locator::Locator;
 use crate::connection::{ConnectionState, Phase, Shared};
 use crate::protocol::handshake::Role;
@@ -41,9 +41,9 @@ pub(crate) struct Cluster {
     me: Weak<Self>,
     seeds: Vec<Address>,
     /// A server without a connection. Subscriptions wait here while no node serves their slot.
-    nowhere: Arc<Shared>,
+    unassigned: Arc<Shared>,
     map: RwLock<Map>,
-    survey: Mutex<Survey>,
+    refresh: Mutex<Refresh>,
 }
 
 struct Map {
@@ -55,15 +55,15 @@ struct Map {
     served: Vec<Option<u32>>,
     /// The nodes that serve at least one slot.
     serving: Vec<Arc<Shared>>,
-    /// The slots whose owner was taken from a redirection since the last survey.
+    /// The slots whose owner was taken from a redirection since the last refresh.
     redirected: SlotSet,
     next_node: u32,
 }
 
-struct Survey {
+struct Refresh {
     /// A caller has requested a refresh of the map.
     wanted: bool,
-    surveyor: Option<Waker>,
+    refresher: Option<Waker>,
     /// The changes of the nodes' connections and of the map.
     changes: Changes,
     /// True if messages use sharded pub/sub. `None` until a node has reported its support.
@@ -92,9 +92,9 @@ impl Cluster {
             redirected: SlotSet::default(),
             next_node: 0,
         };
-        let survey = Survey {
+        let refresh = Refresh {
             wanted: false,
-            surveyor: None,
+            refresher: None,
             changes: Changes::default(),
             sharded: match config.sharded_pubsub {
                 ShardedPubSub::Auto => None,
@@ -105,22 +105,22 @@ impl Cluster {
             refused: false,
             failed_rounds: 0,
             closed: None,
-            pace: surveys::pace(),
+            pace: refresh::pace(),
             suspects: Suspects::default(),
             turn: 0,
         };
         let timer = config.timer.clone();
-        let nowhere = Arc::new(Shared::new(config.clone(), Role::Node, u32::MAX, Box::new(|_| {})));
+        let unassigned = Arc::new(Shared::new(config.clone(), Role::Node, u32::MAX, Box::new(|_| {})));
         let cluster = Arc::new_cyclic(|me| Self {
             config,
-            nowhere,
+            unassigned,
             handles: AtomicUsize::new(1),
             me: me.clone(),
             seeds,
             map: RwLock::new(map),
-            survey: Mutex::new(survey),
+            refresh: Mutex::new(refresh),
         });
-        tokio::spawn(surveys::keep_the_map(surveys::Surveyor(Arc::downgrade(&cluster)), timer));
+        tokio::spawn(refresh::refresh_map(refresh::Refresher(Arc::downgrade(&cluster)), timer));
         cluster
     }
 
@@ -132,8 +132,8 @@ impl Cluster {
         self.map.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn survey(&self) -> MutexGuard<'_, Survey> {
-        self.survey.lock().unwrap_or_else(PoisonError::into_inner)
+    fn refresh(&self) -> MutexGuard<'_, Refresh> {
+        self.refresh.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the node that serves `key`, or any node if there is no key.
@@ -147,7 +147,7 @@ impl Cluster {
             }
         };
         drop(map);
-        node.ok_or_else(|| self.nobody_serves(key))
+        node.ok_or_else(|| self.unserved(key))
     }
 
     /// Returns the node that the cluster names `address`, if the client is connected to it.
@@ -158,18 +158,19 @@ impl Cluster {
     }
 
     /// Returns a server that never gets a connection.
-    pub(crate) fn nowhere(&self) -> Arc<Shared> {
-        Arc::clone(&self.nowhere)
+    pub(crate) fn unassigned(&self) -> Arc<Shared> {
+        Arc::clone(&self.unassigned)
     }
 
-    fn nobody_serves(&self, key: Option<&[u8]>) -> Error {
-        let survey = self.survey();
-        if let Some(closed) = &survey.closed {
+    fn unserved(&self, key: Option<&[u8]>) -> Error {
+        let refresh = self.refresh();
+        if let Some(closed) = &refresh.closed {
             return closed.clone();
         }
-        let why = survey.last_error.as_ref().map(|error| format!("; {}", error.detail())).unwrap_or_default();
-        drop(survey);
-        self.look_around();
+        let why =
+            refresh.last_error.as_ref().map(|error| format!("; {}", error.detail())).unwrap_or_default();
+        drop(refresh);
+        self.request_refresh();
         let slot = key.map_or("no node is known".to_owned(), |key| {
             format!("no node is known to serve slot {}", slot_of(key))
         });
@@ -190,18 +191,18 @@ impl Cluster {
 
     /// Returns true if messages use sharded pub/sub.
     pub(crate) fn is_sharded(&self) -> bool {
-        self.survey().sharded == Some(true)
+        self.refresh().sharded == Some(true)
     }
 
     /// Returns the state of the connections to all needed nodes.
     pub(crate) fn state(&self) -> ConnectionState {
-        let survey = self.survey();
-        if let Some(closed) = &survey.closed {
+        let refresh = self.refresh();
+        if let Some(closed) = &refresh.closed {
             return ConnectionState::Closed(closed.clone());
         }
-        let (connections, mut last_error) = (survey.changes.count(), survey.last_error.clone());
-        let refused = last_error.clone().filter(|_| survey.refused);
-        drop(survey);
+        let (connections, mut last_error) = (refresh.changes.count(), refresh.last_error.clone());
+        let refused = last_error.clone().filter(|_| refresh.refused);
+        drop(refresh);
         let map = self.map();
         let covered = map.slots.is_covered() && map.owners.iter().all(Option::is_some);
         let nodes = map.serving.clone();
@@ -268,10 +269,10 @@ impl Cluster {
 
     /// Waits until the number of changes differs from `seen`. Returns that number.
     pub(crate) async fn changed(&self, seen: u64) -> u64 {
-        let watcher = self.survey().changes.new_waiter();
-        let _leaves = OnLeave(|| self.survey().changes.forget(watcher));
+        let watcher = self.refresh().changes.new_waiter();
+        let _leaves = OnLeave(|| self.refresh().changes.forget(watcher));
         std::future::poll_fn(|cx| {
-            let changes = &mut self.survey().changes;
+            let changes = &mut self.refresh().changes;
             if changes.count() != seen {
                 return Poll::Ready(changes.count());
             }
@@ -282,16 +283,16 @@ impl Cluster {
     }
 
     pub(crate) fn changes(&self) -> u64 {
-        self.survey().changes.count()
+        self.refresh().changes.count()
     }
 
     /// Requests a refresh of the map.
-    fn look_around(&self) {
-        let mut survey = self.survey();
-        survey.wanted = true;
-        let surveyor = survey.surveyor.take();
-        drop(survey);
-        wake_all(surveyor);
+    fn request_refresh(&self) {
+        let mut refresh = self.refresh();
+        refresh.wanted = true;
+        let refresher = refresh.refresher.take();
+        drop(refresh);
+        wake_all(refresher);
     }
 
     /// Returns the listener of a node's connection.
@@ -299,12 +300,12 @@ impl Cluster {
         let me = self.me.clone();
         Box::new(move |event| {
             if let Some(cluster) = me.upgrade() {
-                cluster.heard(node, event);
+                cluster.on_event(node, event);
             }
         })
     }
 
-    fn heard(&self, node: u32, event: Event<'_>) {
+    fn on_event(&self, node: u32, event: Event<'_>) {
         if matches!(event, Event::Down | Event::Silent | Event::Redirected { .. }) {
             self.suspect(node);
         }
@@ -313,13 +314,13 @@ impl Cluster {
                 if replaced {
                     self.node_replaced(node);
                 }
-                self.tell_watchers();
+                self.wake_watchers();
             }
             Event::Down | Event::Closed => {
-                self.tell_watchers();
-                self.look_around();
+                self.wake_watchers();
+                self.request_refresh();
             }
-            Event::Silent => self.look_around(),
+            Event::Silent => self.request_refresh(),
             Event::Redirected { reply, host } => self.redirected(reply, host),
         }
     }
@@ -331,13 +332,13 @@ impl Cluster {
         let at = map.nodes.iter().find(|(_, known)| known.node == node).map(|(at, _)| at.clone());
         drop(map);
         if let Some(address) = at {
-            self.survey().suspect(&address, self.config.timer.now());
+            self.refresh().suspect(&address, self.config.timer.now());
         }
     }
 
-    fn tell_watchers(&self) {
+    fn wake_watchers(&self) {
         let mut watchers = Vec::new();
-        self.survey().changes.advance(&mut watchers);
+        self.refresh().changes.advance(&mut watchers);
         wake_all(watchers);
     }
 
@@ -349,12 +350,12 @@ impl Cluster {
                 slots.insert(slot);
             }
         }
-        self.tell_of_change(&slots);
+        self.notify_of_change(&slots);
     }
 
-    fn tell_of_change(&self, slots: &SlotSet) {
+    fn notify_of_change(&self, slots: &SlotSet) {
         if !slots.is_empty() {
-            Audience::of(&self.config).tell(&Change::of(slots.clone()));
+            Callbacks::of(&self.config).notify(&Change::of(slots.clone()));
         }
     }
 
@@ -369,7 +370,7 @@ impl Cluster {
             }
             let mut changed = SlotSet::default();
             // Two nodes may redirect to each other while they disagree. Follow one redirection per slot at once and
-            // the next only after a survey. Otherwise callers would be sent in a circle at full speed.
+            // the next only after a refresh. Otherwise callers would be sent in a circle at full speed.
             if !map.redirected.contains(to.slot)
                 && map.slots.moved(to.slot, &address)
                 && let Some(address) = map.slots.owner(to.slot).cloned()
@@ -383,11 +384,11 @@ impl Cluster {
             }
             drop(map);
             if !changed.is_empty() {
-                self.tell_watchers();
-                self.tell_of_change(&changed);
+                self.wake_watchers();
+                self.notify_of_change(&changed);
             }
         }
-        self.look_around();
+        self.request_refresh();
     }
 
     /// Translates an address that the cluster named. Returns `None` if the translator forbids it.
@@ -436,32 +437,32 @@ impl Cluster {
 
     /// Closes the cluster, after `close` or when the last handle is dropped.
     pub(crate) fn close(&self) {
-        self.nowhere.begin_closing();
+        self.unassigned.begin_closing();
         self.end("the client was closed");
         for node in self.nodes() {
             node.begin_closing();
         }
-        self.look_around();
+        self.request_refresh();
     }
 
     /// Marks the cluster as closed. No node is connected after that.
     fn end(&self, why: &str) {
         let closed = self.error(ErrorKind::Closed, why);
-        let mut survey = self.survey();
-        if survey.closed.is_some() {
+        let mut refresh = self.refresh();
+        if refresh.closed.is_some() {
             return;
         }
-        survey.closed = Some(closed);
-        drop(survey);
+        refresh.closed = Some(closed);
+        drop(refresh);
         // This server has no task that would end it.
-        self.nowhere.end();
-        self.tell_watchers();
+        self.unassigned.end();
+        self.wake_watchers();
     }
 
     /// Returns true if no node may be connected any more. The caller must hold the map's lock. [`close`](Self::close)
     /// sets this mark first and then ends the nodes in the map.
     fn is_closed(&self) -> bool {
-        self.survey().closed.is_some()
+        self.refresh().closed.is_some()
     }
 
     pub(crate) fn handle_cloned(&self) {
@@ -513,19 +514,19 @@ impl Cluster {
             left.remove(&node.node);
             node.retire("it is no primary of the cluster any more");
         }
-        for node in left.into_values().chain([self.nowhere()]) {
+        for node in left.into_values().chain([self.unassigned()]) {
             node.reroute("another node serves the slot now");
         }
         for (node, channels) in unheard.iter().filter(|(_, channels)| !channels.is_empty()) {
-            node.ask_again(channels);
+            node.resubscribe(channels);
         }
-        self.tell_watchers();
-        self.tell_of_change(&changed);
+        self.wake_watchers();
+        self.notify_of_change(&changed);
     }
 }
 
-impl Survey {
-    /// Marks the node at `address` as suspect. If it was not suspect before, the surveys speed up as if all other
+impl Refresh {
+    /// Marks the node at `address` as suspect. If it was not suspect before, the refreshes speed up as if all other
     /// nodes were well.
     fn suspect(&mut self, address: &Address, now: Instant) {
         if self.suspects.add(address, now) {

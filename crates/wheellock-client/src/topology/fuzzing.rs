@@ -70,7 +70,7 @@ pub fn sentinels(data: &[u8]) {
         match parse_master(&reply) {
             Ok(mut answer) => {
                 answer.promoted = promoted.take();
-                discovery.heard(turn % 3, answer);
+                discovery.received(turn % 3, answer);
                 assert!(discovery.address().is_some());
             }
             Err(_) if read.is_err() => discovery.silent(turn % 3),

@@ -8,5 +8,5 @@ mod endpoints;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod nodes;
-pub(crate) mod scouts;
+pub(crate) mod sentinels;
 mod slot_map;

@@ -51,7 +51,7 @@ struct Known {
     is_unreachable: bool,
 }
 
-const NOBODY: u16 = u16::MAX;
+const NO_OWNER: u16 = u16::MAX;
 
 impl SlotMap {
     /// Merges the view of the node at `asked`. An empty host in the view means the host of `asked`.
@@ -112,7 +112,7 @@ impl SlotMap {
 
     /// Returns true if every slot has an owner.
     pub(crate) fn is_covered(&self) -> bool {
-        self.owners.iter().all(|&owner| owner != NOBODY)
+        self.owners.iter().all(|&owner| owner != NO_OWNER)
     }
 
     /// Returns every node that is not down, as targets of queries. Unreachable nodes come last.
@@ -198,7 +198,7 @@ impl SlotMap {
             self.nodes.iter().map(|(key, node)| (node.id.clone(), key)).collect();
         let mut key_of = |seen: &Seen<'_>| {
             let key = *by_id.entry(seen.node.id.clone()).or_insert_with(|| self.nodes.insert(seen.known()));
-            u16::try_from(key).ok().filter(|&key| key != NOBODY)
+            u16::try_from(key).ok().filter(|&key| key != NO_OWNER)
         };
         view.nodes.iter().map(&mut key_of).collect()
     }
@@ -223,7 +223,7 @@ impl SlotMap {
                 Some((claimant, claimed)) if claimed >= *epoch || is_deposed => {
                     (*owner, *epoch) = (claimant, claimed);
                 }
-                None if owner_now.is_some() => (*owner, *epoch) = (NOBODY, 0),
+                None if owner_now.is_some() => (*owner, *epoch) = (NO_OWNER, 0),
                 _ => {}
             }
         }
@@ -246,7 +246,7 @@ impl SlotMap {
         self.nodes.retain(|_, node| !which(node));
         for (owner, epoch) in self.owners.iter_mut().zip(&mut self.epochs) {
             if !self.nodes.contains(usize::from(*owner)) {
-                (*owner, *epoch) = (NOBODY, 0);
+                (*owner, *epoch) = (NO_OWNER, 0);
             }
         }
     }
@@ -255,7 +255,7 @@ impl SlotMap {
 impl Default for SlotMap {
     fn default() -> Self {
         let slots = usize::from(SLOTS);
-        Self { nodes: Slab::new(), owners: vec![NOBODY; slots].into(), epochs: vec![0; slots].into() }
+        Self { nodes: Slab::new(), owners: vec![NO_OWNER; slots].into(), epochs: vec![0; slots].into() }
     }
 }
 

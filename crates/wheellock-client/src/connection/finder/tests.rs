@@ -29,8 +29,8 @@ fn who_refuses_us_is_told_as_it_says() {
         (ErrorKind::Unsupported, ErrorKind::Connect, None),
     ] {
         let (finder, (timer, _clock)) = (finder(), Timer::manual(Duration::from_millis(1)));
-        finder.heard(0, failed(first));
-        finder.heard(1, failed(second));
+        finder.received(0, failed(first));
+        finder.received(1, failed(second));
         let mut address = std::pin::pin!(finder.address(&timer));
         let polled = address.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         let refusal = match polled {
@@ -63,12 +63,12 @@ fn a_primary_that_stays_away_is_asked_for_less_often() {
 fn a_sentinel_that_has_lost_the_primary_is_not_pressed_while_we_have_it() {
     let (finder, now) = (finder(), Instant::now());
     finder.connected(true);
-    finder.heard(0, says(true, None));
+    finder.received(0, says(true, None));
     assert_eq!(finder.interval(now, true), INTERVAL, "it answers us");
     assert_eq!(finder.interval(now, false), HURRIED_INTERVAL, "it is silent to us, too");
     assert_eq!(finder.interval(now + 10 * SECOND, false), TROUBLED_INTERVAL);
-    finder.heard(0, says(false, None));
+    finder.received(0, says(false, None));
     assert_eq!(finder.interval(now + 10 * SECOND, false), INTERVAL);
-    finder.heard(0, says(true, Some(at(6380))));
+    finder.received(0, says(true, Some(at(6380))));
     assert_eq!(finder.interval(now + 11 * SECOND, true), HURRIED_INTERVAL, "it is being replaced");
 }

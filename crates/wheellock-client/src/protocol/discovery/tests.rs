@@ -154,7 +154,7 @@ fn seen(discovery: &Discovery) -> (Option<&Address>, Option<&Address>, bool) {
 
 fn settled_on(port: u16, epoch: u64) -> Discovery {
     let mut discovery = Discovery::default();
-    (0..3).for_each(|sentinel| discovery.heard(sentinel, says(port, epoch)));
+    (0..3).for_each(|sentinel| discovery.received(sentinel, says(port, epoch)));
     discovery
 }
 
@@ -184,7 +184,7 @@ fn a_failover_as_it_was_seen() {
         (1, says(NEW, 1), (Some(&new), None, false)),
     ];
     for (step, (sentinel, answer, expected)) in steps.into_iter().enumerate() {
-        it.heard(sentinel, answer);
+        it.received(sentinel, answer);
         assert_eq!(seen(&it), expected, "step {step}");
     }
 }
@@ -192,9 +192,9 @@ fn a_failover_as_it_was_seen() {
 #[test]
 fn a_promotion_that_fails_leaves_the_former_primary() {
     let mut it = settled_on(OLD, 4);
-    it.heard(2, promoting(OLD, 4, NEW));
+    it.received(2, promoting(OLD, 4, NEW));
     assert_eq!(seen(&it), (Some(&at(NEW)), Some(&at(OLD)), true));
-    it.heard(2, says(OLD, 4));
+    it.received(2, says(OLD, 4));
     assert_eq!(seen(&it), (Some(&at(OLD)), None, false));
 }
 
@@ -203,66 +203,66 @@ fn a_leader_that_was_stopped_and_one_that_took_its_place() {
     // Observed on real servers: Sentinel 0 stops after it has selected a replica. Sentinel 2 starts a new failover
     // four seconds later.
     let mut it = settled_on(OLD, 0);
-    it.heard(0, promoting(OLD, 0, NEW));
+    it.received(0, promoting(OLD, 0, NEW));
     it.silent(0);
     assert_eq!(seen(&it), (Some(&at(OLD)), None, false), "the others know of no failover");
-    it.heard(2, promoting(OLD, 0, 22001));
-    it.heard(2, promoting(OLD, 2, 22001));
+    it.received(2, promoting(OLD, 0, 22001));
+    it.received(2, promoting(OLD, 2, 22001));
     assert_eq!(seen(&it), (Some(&at(22001)), None, false));
-    it.heard(0, promoting(OLD, 0, NEW));
+    it.received(0, promoting(OLD, 0, NEW));
     assert_eq!(it.address(), Some(&at(22001)), "it goes on where it was stopped");
-    it.heard(1, says(22001, 2));
-    it.heard(0, says(22001, 2));
+    it.received(1, says(22001, 2));
+    it.received(0, says(22001, 2));
     assert_eq!(seen(&it), (Some(&at(22001)), None, false));
 }
 
 #[test]
 fn two_leaders_of_one_epoch() {
     let mut it = settled_on(OLD, 0);
-    it.heard(1, promoting(OLD, 0, 22001));
-    it.heard(2, promoting(OLD, 0, 22002));
+    it.received(1, promoting(OLD, 0, 22001));
+    it.received(2, promoting(OLD, 0, 22002));
     assert_eq!(it.address(), Some(&at(22001)), "of equals the first");
-    it.heard(0, promoting(OLD, 0, 22002));
+    it.received(0, promoting(OLD, 0, 22002));
     assert_eq!(it.address(), Some(&at(22002)), "what most say");
 }
 
 #[test]
 fn who_was_cut_off_cannot_take_it_back_alone() {
     let mut it = Discovery::default();
-    it.heard(2, says(OLD, 0));
-    it.heard(0, says(NEW, 1));
-    it.heard(1, says(NEW, 1));
+    it.received(2, says(OLD, 0));
+    it.received(0, says(NEW, 1));
+    it.received(1, says(NEW, 1));
     assert_eq!(it.address(), Some(&at(NEW)));
     it.silent(0);
     it.silent(1);
-    it.heard(2, says(OLD, 0));
+    it.received(2, says(OLD, 0));
     assert_eq!(it.address(), Some(&at(NEW)), "one of three, and behind");
 }
 
 #[test]
 fn what_was_said_before_the_failover_does_not_undo_it() {
     let mut it = settled_on(OLD, 0);
-    it.heard(0, promoting(OLD, 1, NEW));
+    it.received(0, promoting(OLD, 1, NEW));
     it.silent(0);
     assert_eq!(it.address(), Some(&at(NEW)), "the leader was heard last");
-    it.heard(1, says(OLD, 0));
+    it.received(1, says(OLD, 0));
     assert_eq!(it.address(), Some(&at(NEW)), "one of three");
-    it.heard(2, says(OLD, 0));
+    it.received(2, says(OLD, 0));
     assert_eq!(it.address(), Some(&at(OLD)), "it took its failover to the grave");
 }
 
 #[test]
 fn half_of_them_are_not_most_of_them() {
     let mut it = settled_on(OLD, 0);
-    it.heard(3, promoting(OLD, 1, NEW));
+    it.received(3, promoting(OLD, 1, NEW));
     it.silent(3);
-    it.heard(1, says(OLD, 0));
-    it.heard(2, says(OLD, 0));
+    it.received(1, says(OLD, 0));
+    it.received(2, says(OLD, 0));
     assert_eq!(it.address(), Some(&at(NEW)), "two of four");
     it.silent(1);
-    it.heard(0, says(OLD, 0));
+    it.received(0, says(OLD, 0));
     assert_eq!(it.address(), Some(&at(NEW)), "two of four that can be reached");
-    it.heard(1, says(OLD, 0));
+    it.received(1, says(OLD, 0));
     assert_eq!(it.address(), Some(&at(OLD)), "three of four");
 }
 
@@ -270,7 +270,7 @@ fn half_of_them_are_not_most_of_them() {
 fn sentinels_that_were_set_up_anew() {
     let mut it = settled_on(OLD, 7);
     for (sentinel, known) in [(0, OLD), (1, OLD), (2, OLD), (0, NEW), (1, NEW)] {
-        it.heard(sentinel, says(NEW, 0));
+        it.received(sentinel, says(NEW, 0));
         assert_eq!(it.address(), Some(&at(known)), "{sentinel}");
     }
 }
@@ -278,7 +278,7 @@ fn sentinels_that_were_set_up_anew() {
 #[test]
 fn when_all_are_silent_everything_stays_as_it_was() {
     let mut it = settled_on(OLD, 1);
-    it.heard(1, says(NEW, 2));
+    it.received(1, says(NEW, 2));
     (0..3).for_each(|sentinel| it.silent(sentinel));
     assert_eq!(it.address(), Some(&at(NEW)), "nobody is left to say otherwise");
     it.silent(9);
@@ -288,19 +288,19 @@ fn when_all_are_silent_everything_stays_as_it_was() {
 #[test]
 fn a_start_in_the_middle_of_a_failover() {
     let mut it = Discovery::default();
-    it.heard(0, promoting(OLD, 1, NEW));
+    it.received(0, promoting(OLD, 1, NEW));
     assert_eq!(seen(&it), (Some(&at(NEW)), Some(&at(OLD)), true), "nothing tells whether the epoch is new");
-    it.heard(1, says(NEW, 1));
+    it.received(1, says(NEW, 1));
     assert_eq!(seen(&it), (Some(&at(NEW)), None, false), "this does");
 }
 
 #[test]
 fn most_sentinels_of_one_epoch_then_the_first() {
     let mut it = Discovery::default();
-    it.heard(0, says(1, 3));
-    it.heard(1, says(2, 3));
+    it.received(0, says(1, 3));
+    it.received(1, says(2, 3));
     assert_eq!(it.address(), Some(&at(1)));
-    it.heard(2, says(2, 3));
+    it.received(2, says(2, 3));
     assert_eq!(it.address(), Some(&at(2)));
 }
 
@@ -335,9 +335,9 @@ proptest! {
                 Step::Heard(sentinel, answer) => {
                     said.push(answer.address.clone());
                     said.extend(answer.promoted.clone());
-                    it.heard(sentinel, answer.clone());
+                    it.received(sentinel, answer.clone());
                     let once = it.choice.clone();
-                    it.heard(sentinel, answer);
+                    it.received(sentinel, answer);
                     prop_assert_eq!(&it.choice, &once, "twice is once");
                 }
                 Step::Silent(sentinel) => {
@@ -364,7 +364,7 @@ proptest! {
         for (sentinel, index) in hearings {
             knows[sentinel] = index.index(addresses.len()).max(knows[sentinel]);
             newest = newest.max(knows[sentinel]);
-            it.heard(sentinel, says(addresses[knows[sentinel]], knows[sentinel] as u64));
+            it.received(sentinel, says(addresses[knows[sentinel]], knows[sentinel] as u64));
             prop_assert_eq!(it.address(), Some(&at(addresses[newest])));
         }
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use wheellock_resp::{Arg, Frame, Push};
 
-use super::bundles::MOST;
+use super::batches::MOST;
 use crate::base::script::{Native, NativeReply, Script, Word};
 use crate::protocol::acks::Acks;
 use crate::protocol::request::Eval;
@@ -19,10 +19,10 @@ use crate::protocol::request::Eval;
 enum Step {
     Call,
     Detached,
-    /// A call of a script that can be bundled, by the index of its part.
+    /// A call of a script that can be batched, by the index of its part.
     Part(usize),
     DetachedPart(usize),
-    /// The server refuses the next bundle, for lack of the script or of a permission.
+    /// The server refuses the next batch, for lack of the script or of a permission.
     Refuse(bool),
     /// The next native command does nothing, or the server refuses it.
     RefuseNative(usize),
@@ -97,7 +97,7 @@ struct World {
     moved: HashSet<String>,
     /// The calls that were reported as never sent. The server must not execute them later, either.
     not_sent: Vec<String>,
-    /// The reply to the next bundle.
+    /// The reply to the next batch.
     refusal: Option<&'static str>,
     /// The reply to the next native command. An empty text stands for null.
     native_refusal: Option<&'static str>,
@@ -494,13 +494,13 @@ fn server(is_native: bool) -> ServerInfo {
     ServerInfo { name: name.to_owned(), version: "9.1.0".to_owned(), ..ServerInfo::default() }
 }
 
-/// Returns a script that can be bundled, and the parameters of a call of it.
+/// Returns a script that can be batched, and the parameters of a call of it.
 fn part(which: usize, nonce: &str) -> (&'static Script, Vec<Arg<'_>>) {
     let params = [nonce.into(), nonce.into(), "second".into()];
     (&PARTS[which], params.into_iter().take(2 + which % 2).collect())
 }
 
-/// Returns the nonces of a command. For a bundle these are its keys, and each part's arguments must match its key.
+/// Returns the nonces of a command. For a batch these are its keys, and each part's arguments must match its key.
 fn nonces(words: &[String]) -> &[String] {
     match words {
         [verb, sha, keys, rest @ ..] if verb == "EVALSHA" => {
@@ -946,7 +946,7 @@ fn a_server_that_became_a_replica_ends_the_connection_and_every_wait_on_it() {
         pipeline.on_frame(refusal, Instant::now(), &mut Vec::new()).unwrap();
         let failure = pipeline.take(slot, Waker::noop()).unwrap().result.unwrap_err();
         assert_eq!(failure.kind, ErrorKind::ConnectionLost);
-        assert!(pipeline.unfit.is_some());
+        assert!(pipeline.unusable.is_some());
     }
     let (mut pipeline, connection) = connected(100);
     let slot = wait(&mut pipeline, connection, Duration::from_secs(60)).unwrap();
@@ -954,7 +954,7 @@ fn a_server_that_became_a_replica_ends_the_connection_and_every_wait_on_it() {
     let refusal = Frame::Reply(Value::Error(b"NOPERM no WAIT".to_vec().into()));
     pipeline.on_frame(refusal, Instant::now(), &mut Vec::new()).unwrap();
     assert!(
-        pipeline.take(slot, Waker::noop()).unwrap().result.unwrap().is_error() && pipeline.unfit.is_none()
+        pipeline.take(slot, Waker::noop()).unwrap().result.unwrap().is_error() && pipeline.unusable.is_none()
     );
 }
 
@@ -974,7 +974,7 @@ fn what_a_script_says_is_no_reason_to_end_the_connection() {
         let _claimed = pipeline.take_output();
         let refusal = Frame::Reply(Value::Error(error.as_bytes().to_vec().into()));
         pipeline.on_frame(refusal, Instant::now(), &mut Vec::new()).unwrap();
-        assert_eq!(pipeline.unfit.is_some(), is_unfit, "{error}");
+        assert_eq!(pipeline.unusable.is_some(), is_unfit, "{error}");
     }
 }
 
@@ -992,7 +992,7 @@ const WAIT: (Acks, u64) = (Acks::Replicas(1), 100);
 
 /// Queues calls of these parts, the n-th call with the key `n`, and takes the output. Returns the slots and the
 /// written text.
-fn bundle(pipeline: &mut Pipeline, parts: &[usize]) -> (Vec<u32>, String) {
+fn batch(pipeline: &mut Pipeline, parts: &[usize]) -> (Vec<u32>, String) {
     let now = Instant::now();
     let slots = parts.iter().enumerate().map(|(number, which)| {
         let nonce = number.to_string();
@@ -1020,7 +1020,7 @@ fn text_of(pipeline: &mut Pipeline, slot: u32) -> Option<String> {
 #[test]
 fn calls_that_leave_together_are_one_command_and_each_has_its_own_answer() {
     let (mut pipeline, _) = connected(100);
-    let (slots, text) = bundle(&mut pipeline, &[0, 1, 0]);
+    let (slots, text) = batch(&mut pipeline, &[0, 1, 0]);
     let sha = WHOLE.sha();
     let words = ["EVALSHA", sha, "3", "0", "1", "2", "1", "0", "2", "1", "second", "1", "2"];
     let mut expected = BytesMut::new();
@@ -1037,14 +1037,14 @@ fn calls_that_leave_together_are_one_command_and_each_has_its_own_answer() {
 #[test]
 fn one_call_alone_is_the_command_that_it_is() {
     let (mut pipeline, _) = connected(100);
-    let (_, text) = bundle(&mut pipeline, &[0]);
+    let (_, text) = batch(&mut pipeline, &[0]);
     assert!(text.contains(PARTS[0].sha()) && !text.contains(WHOLE.sha()), "{text}");
 }
 
 #[test]
 fn no_bundle_has_more_calls_than_the_server_is_kept_busy_with() {
     let (mut pipeline, _) = connected(1000);
-    let (_, text) = bundle(&mut pipeline, &[1; 2 * MOST + 1]);
+    let (_, text) = batch(&mut pipeline, &[1; 2 * MOST + 1]);
     assert_eq!((text.matches(WHOLE.sha()).count(), text.matches(PARTS[1].sha()).count()), (2, 1));
 }
 
@@ -1052,7 +1052,7 @@ fn no_bundle_has_more_calls_than_the_server_is_kept_busy_with() {
 fn a_bundle_that_is_refused_is_sent_call_by_call() {
     for (refusal, loads) in [("NOSCRIPT No matching script", true), ("NOPERM one of the keys", false)] {
         let (mut pipeline, _) = connected(100);
-        let (slots, _) = bundle(&mut pipeline, &[0, 1, 0]);
+        let (slots, _) = batch(&mut pipeline, &[0, 1, 0]);
         drop(pipeline.leave(slots[2]));
         answer(&mut pipeline, Value::Error(refusal.as_bytes().to_vec().into())).unwrap();
         assert!(
@@ -1070,7 +1070,7 @@ fn a_bundle_that_is_refused_is_sent_call_by_call() {
             assert_eq!(text_of(&mut pipeline, *slot).unwrap(), "alone");
         }
         assert!(pipeline.is_empty() && pipeline.slots.is_empty());
-        let (_, text) = bundle(&mut pipeline, &[0, 0]);
+        let (_, text) = batch(&mut pipeline, &[0, 0]);
         assert_eq!(text.contains(WHOLE.sha()), loads, "one that may be refused again is not made at once");
     }
 }
@@ -1103,11 +1103,11 @@ fn a_bundle_that_was_not_written_goes_call_by_call_to_the_next_connection() {
 fn another_number_of_answers_than_of_calls_is_a_desync() {
     for answers in [Value::Array(vec![Value::Null]), Value::Array(vec![Value::Null; 3]), Value::Integer(2)] {
         let (mut pipeline, _) = connected(100);
-        let (slots, _) = bundle(&mut pipeline, &[0, 1]);
+        let (slots, _) = batch(&mut pipeline, &[0, 1]);
         assert!(answer(&mut pipeline, answers).is_err());
         break_and_expect_all_lost(&mut pipeline, &slots);
         pipeline.reconnect(Instant::now());
-        let (slots, _) = bundle(&mut pipeline, &[1, 0]);
+        let (slots, _) = batch(&mut pipeline, &[1, 0]);
         answer(&mut pipeline, Value::Error(b"NOPERM one of the keys".to_vec().into())).unwrap();
         let text = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
         let alone = [
@@ -1124,15 +1124,15 @@ fn who_may_not_bundle_does_not() {
     let now = Instant::now();
     let mut pipeline = Pipeline::new(Bounds { in_flight: 100, queued_bytes: 1 << 20 }, now, NODE, false);
     pipeline.reconnect(now);
-    let (_, text) = bundle(&mut pipeline, &[0, 1]);
+    let (_, text) = batch(&mut pipeline, &[0, 1]);
     assert!(!text.contains(WHOLE.sha()));
 }
 
 /// Returns a pipeline whose server knows native commands.
-fn native(bundles_calls: bool) -> Pipeline {
+fn native(batches_calls: bool) -> Pipeline {
     let now = Instant::now();
     let bounds = Bounds { in_flight: 100, queued_bytes: 1 << 20 };
-    let mut pipeline = Pipeline::new(bounds, now, NODE, bundles_calls);
+    let mut pipeline = Pipeline::new(bounds, now, NODE, batches_calls);
     pipeline.meet(&server(true));
     pipeline.reconnect(now);
     pipeline
@@ -1148,11 +1148,11 @@ fn words(commands: &[&[&str]]) -> String {
 
 #[test]
 fn what_the_server_knows_by_itself_is_no_script() {
-    for bundles_calls in [true, false] {
-        let mut pipeline = native(bundles_calls);
-        let (taken, text) = bundle(&mut pipeline, &[2]);
+    for batches_calls in [true, false] {
+        let mut pipeline = native(batches_calls);
+        let (taken, text) = batch(&mut pipeline, &[2]);
         assert_eq!(text, words(&[&["TAKE", "0"]]));
-        let (given, text) = bundle(&mut pipeline, &[3]);
+        let (given, text) = batch(&mut pipeline, &[3]);
         assert_eq!(text, words(&[&["GIVE", "0", "second"], &["TELL", "0"]]));
         let bulk = || Value::BulkString(b"0".to_vec().into());
         answer(&mut pipeline, bulk()).unwrap();
@@ -1162,7 +1162,7 @@ fn what_the_server_knows_by_itself_is_no_script() {
         answer(&mut pipeline, bulk()).unwrap();
         assert_eq!(text_of(&mut pipeline, given[0]).unwrap(), "0");
         assert!(pipeline.is_empty() && pipeline.slots.is_empty());
-        let (_, text) = bundle(&mut pipeline, &[1]);
+        let (_, text) = batch(&mut pipeline, &[1]);
         assert!(text.contains(PARTS[1].sha()), "this one has no other form");
     }
 }
@@ -1180,7 +1180,7 @@ fn what_did_nothing_or_was_refused_is_asked_of_the_script() {
     ];
     for (refusal, goes_on) in refusals {
         let mut pipeline = native(true);
-        let (slots, _) = bundle(&mut pipeline, &[3]);
+        let (slots, _) = batch(&mut pipeline, &[3]);
         answer(&mut pipeline, refusal).unwrap();
         answer(&mut pipeline, Value::BulkString(b"0".to_vec().into())).unwrap();
         assert!(pipeline.take(slots[0], Waker::noop()).is_none(), "nobody was told");
@@ -1188,13 +1188,13 @@ fn what_did_nothing_or_was_refused_is_asked_of_the_script() {
         assert_eq!(text, words(&[&["EVALSHA", PARTS[3].sha(), "1", "0", "0", "second"]]));
         answer(&mut pipeline, Value::BulkString(b"said".to_vec().into())).unwrap();
         assert_eq!(text_of(&mut pipeline, slots[0]).unwrap(), "said");
-        let (_, text) = bundle(&mut pipeline, &[3]);
+        let (_, text) = batch(&mut pipeline, &[3]);
         assert_eq!(text.contains("GIVE"), goes_on, "what this user may not do is not tried again");
         let cause = Error::new(ErrorKind::ConnectionLost, Outcome::MaybeExecuted, "t", "s", String::new());
         pipeline.disconnect(&cause, &mut Vec::new());
         pipeline.meet(&server(true));
         pipeline.reconnect(Instant::now());
-        let (_, text) = bundle(&mut pipeline, &[3]);
+        let (_, text) = batch(&mut pipeline, &[3]);
         assert!(text.contains("GIVE"), "the next connection may");
     }
 }
@@ -1202,7 +1202,7 @@ fn what_did_nothing_or_was_refused_is_asked_of_the_script() {
 #[test]
 fn nobody_asks_the_script_for_who_has_left() {
     let mut pipeline = native(true);
-    let (slots, _) = bundle(&mut pipeline, &[2]);
+    let (slots, _) = batch(&mut pipeline, &[2]);
     drop(pipeline.leave(slots[0]));
     answer(&mut pipeline, Value::Null).unwrap();
     assert!(pipeline.is_empty() && !pipeline.has_output() && pipeline.slots.is_empty());
@@ -1211,8 +1211,8 @@ fn nobody_asks_the_script_for_who_has_left() {
 #[test]
 fn a_native_call_that_was_not_written_is_a_script_for_the_next_server() {
     let mut pipeline = native(true);
-    let (slots, _) = bundle(&mut pipeline, &[2]);
-    let (unwritten, text) = bundle(&mut pipeline, &[3]);
+    let (slots, _) = batch(&mut pipeline, &[2]);
+    let (unwritten, text) = batch(&mut pipeline, &[3]);
     pipeline.give_back(text.as_bytes().into());
     answer(&mut pipeline, Value::BulkString(b"0".to_vec().into())).unwrap();
     assert_eq!(text_of(&mut pipeline, slots[0]).unwrap(), "0");
@@ -1230,7 +1230,7 @@ fn a_native_call_that_was_not_written_is_a_script_for_the_next_server() {
 #[test]
 fn half_an_answer_is_none() {
     let mut pipeline = native(true);
-    let (slots, _) = bundle(&mut pipeline, &[3]);
+    let (slots, _) = batch(&mut pipeline, &[3]);
     answer(&mut pipeline, Value::BulkString(b"0".to_vec().into())).unwrap();
     let cause = Error::new(ErrorKind::ConnectionLost, Outcome::MaybeExecuted, "t", "s", String::new());
     pipeline.disconnect(&cause, &mut Vec::new());
@@ -1238,7 +1238,7 @@ fn half_an_answer_is_none() {
     assert_eq!(failure.outcome, Outcome::MaybeExecuted);
     pipeline.meet(&server(true));
     pipeline.reconnect(Instant::now());
-    let (slots, _) = bundle(&mut pipeline, &[2]);
+    let (slots, _) = batch(&mut pipeline, &[2]);
     answer(&mut pipeline, Value::BulkString(b"new".to_vec().into())).unwrap();
     assert_eq!(text_of(&mut pipeline, slots[0]).unwrap(), "new", "nothing is left of it");
 }
@@ -1279,8 +1279,8 @@ fn who_asks_out_of_turn_asks_one_command() {
 #[test]
 fn what_is_not_answered_is_not_tried() {
     let mut pipeline = native(true);
-    pipeline.hush(Instant::now());
-    let (_, text) = bundle(&mut pipeline, &[3]);
+    pipeline.suppress_replies(Instant::now());
+    let (_, text) = batch(&mut pipeline, &[3]);
     assert!(text.contains("EVALSHA"), "{text}");
 }
 
@@ -1289,7 +1289,7 @@ fn what_no_native_command_returns_is_a_desync() {
     let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec().into());
     for (which, replies) in [(2, vec![Value::Integer(5)]), (3, vec![bulk("0"), bulk("another")])] {
         let mut pipeline = native(true);
-        let slots = [bundle(&mut pipeline, &[which]).0[0], bundle(&mut pipeline, &[which]).0[0]];
+        let slots = [batch(&mut pipeline, &[which]).0[0], batch(&mut pipeline, &[which]).0[0]];
         let (last, before) = replies.split_last().unwrap();
         for reply in before {
             answer(&mut pipeline, reply.clone()).unwrap();
@@ -1298,7 +1298,7 @@ fn what_no_native_command_returns_is_a_desync() {
         break_and_expect_all_lost(&mut pipeline, &slots);
         pipeline.meet(&server(true));
         pipeline.reconnect(Instant::now());
-        let (slots, _) = bundle(&mut pipeline, &[5 - which]);
+        let (slots, _) = batch(&mut pipeline, &[5 - which]);
         answer(&mut pipeline, Value::Null).unwrap();
         if which == 2 {
             answer(&mut pipeline, bulk("0")).unwrap();

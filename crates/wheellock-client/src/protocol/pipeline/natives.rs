@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use bytes::BytesMut;
 use wheellock_resp::{Command, Value};
 
-use super::bundles::PartId;
+use super::batches::PartId;
 use crate::base::script::{Native, Word};
 
 /// Native calls in flight.

@@ -1,13 +1,13 @@
-//! Bundled and native calls: writing them and splitting their replies.
+//! Batched and native calls: writing them and splitting their replies.
 //!
-//! `bundles` and `natives` decide which calls qualify and keep their bytes. This module does no I/O.
+//! `batches` and `natives` decide which calls qualify and keep their bytes. This module does no I/O.
 
 use std::task::Waker;
 use std::time::Instant;
 
 use wheellock_resp::{Command, Value};
 
-use super::bundles::Shape;
+use super::batches::Shape;
 use super::natives::Replied;
 use super::{Desync, NATIVE, Pipeline, What};
 use crate::base::script::NativeReply;
@@ -16,16 +16,16 @@ impl Pipeline {
     /// Rewrites the entries that no writer has taken. Neighbours become one command where that is possible and costs
     /// less. Other calls become native commands where the server has some. The rewritten bytes are shorter and end at
     /// the same offset.
-    pub(super) fn bundle(&mut self) {
+    pub(super) fn batch(&mut self) {
         let base = self.queued - self.out.len() as u64;
         let first = self.entries.partition_point(|entry| entry.start < base);
         let mut parts = self.entries.range(first..).map(|entry| entry.shape.part);
         let is_alone = parts.len() == 1;
         // Most writes contain no call to rewrite, and then no byte is copied.
-        if parts.all(|part| part.is_of_none() || is_alone && self.bundles.native(part).is_none()) {
+        if parts.all(|part| part.is_none() || is_alone && self.batches.native(part).is_none()) {
             return;
         }
-        let (old, mut new) = (std::mem::take(&mut self.out), std::mem::take(&mut self.bundles.room));
+        let (old, mut new) = (std::mem::take(&mut self.out), std::mem::take(&mut self.batches.room));
         new.reserve(old.len());
         let within = |offset: u64| usize::try_from(offset - base).unwrap_or(usize::MAX).min(old.len());
         // Until `new` is complete, the starts of entries are relative to the beginning of `new`.
@@ -33,10 +33,10 @@ impl Pipeline {
         while let Some(entry) = self.entries.get(place) {
             let (part, begin) = (entry.shape.part, within(entry.start));
             let shapes = self.entries.range(place..).map(|entry| entry.shape);
-            let calls = self.bundles.go_together(shapes.clone());
+            let calls = self.batches.batch_len(shapes.clone());
             // While replies are suppressed, a refusal would not arrive, and the call could not be sent again as a
             // script.
-            let native = self.bundles.native(part).filter(|_| calls == 1 && !self.hushed);
+            let native = self.batches.native(part).filter(|_| calls == 1 && !self.replies_suppressed);
             if calls > 1 || native.is_some() {
                 new.extend_from_slice(old.get(copied..begin).unwrap_or_default());
                 copied = begin;
@@ -48,7 +48,7 @@ impl Pipeline {
                 Some((form, head)) => {
                     self.natives.write(form, part, (bytes, head), &mut new).then_some(NATIVE)
                 }
-                None if calls > 1 && self.bundles.write(shapes.take(calls), bytes, &mut new) => {
+                None if calls > 1 && self.batches.write(shapes.take(calls), bytes, &mut new) => {
                     Some(u8::try_from(calls).unwrap_or(u8::MAX))
                 }
                 None => None,
@@ -77,12 +77,12 @@ impl Pipeline {
             entry.start += base;
         }
         self.out = out;
-        self.bundles.give_room(room);
+        self.batches.give_room(room);
     }
 
-    /// Splits the reply of a bundle among its calls. If the server refused the bundle, it had no effect, and each
+    /// Splits the reply of a batch among its calls. If the server refused the batch, it had no effect, and each
     /// call is sent again by itself.
-    pub(super) fn on_bundle(
+    pub(super) fn on_batch(
         &mut self,
         members: usize,
         value: Value,
@@ -95,16 +95,16 @@ impl Pipeline {
         if !value.is_error() && value.as_array().is_none_or(|answers| answers.len() != members) {
             return Err(SHIFTED);
         }
-        let bundle = self.bundles.next();
+        let batch = self.batches.next();
         if let Some(text) = value.as_error() {
-            self.heard_error(text);
-            match bundle.whole.as_ref().filter(|_| crate::base::error::error_code(text) == "NOSCRIPT") {
+            self.note_error(text);
+            match batch.whole.as_ref().filter(|_| crate::base::error::error_code(text) == "NOSCRIPT") {
                 Some(whole) => {
-                    // Load the script for later bundles. An orphan discards the reply.
+                    // Load the script for later batches. An orphan discards the reply.
                     let load = Command::new("SCRIPT").arg("LOAD").arg(whole.text());
                     self.push_command(What::Orphan, &load, now);
                 }
-                None => self.bundles.rest(now),
+                None => self.batches.rest(now),
             }
         }
         let mut answers = match value {
@@ -114,11 +114,11 @@ impl Pipeline {
         for place in 0..members {
             let entry = self.pop_written().ok_or(SHIFTED)?;
             match answers.next() {
-                Some(answer) => self.answered(&entry, answer, now, wakers)?,
-                None => self.send_alone(entry.what, bundle.call(place).unwrap_or_default(), now),
+                Some(answer) => self.deliver(&entry, answer, now, wakers)?,
+                None => self.resend(entry.what, batch.call(place).unwrap_or_default(), now),
             }
         }
-        self.bundles.ended(bundle);
+        self.batches.ended(batch);
         Ok(())
     }
 
@@ -133,9 +133,9 @@ impl Pipeline {
         let Some(Replied { form, part, first, second }) = self.natives.replied(value) else { return Ok(()) };
         let done = match first.as_error() {
             Some(text) => {
-                self.heard_error(text);
+                self.note_error(text);
                 if is_of_the_command(text) {
-                    self.bundles.disable_native(part);
+                    self.batches.disable_native(part);
                 }
                 None
             }
@@ -149,9 +149,9 @@ impl Pipeline {
         let Some(entry) = self.pop_written() else { return Ok(()) };
         if let Some(value) = done {
             drop(self.natives.end());
-            return self.answered(&entry, value, now, wakers);
+            return self.deliver(&entry, value, now, wakers);
         }
-        let is_wanted = self.stands_behind(entry.what, now);
+        let is_wanted = self.requeue(entry.what, now);
         let call = self.natives.end();
         if is_wanted {
             self.out.extend(call);
@@ -161,15 +161,15 @@ impl Pipeline {
     }
 
     /// Queues a call once more, if its caller still waits.
-    fn send_alone(&mut self, what: What, call: &[u8], now: Instant) {
-        if self.stands_behind(what, now) {
+    fn resend(&mut self, what: What, call: &[u8], now: Instant) {
+        if self.requeue(what, now) {
             self.out.extend_from_slice(call);
             self.close_entry();
         }
     }
 
     /// Prepares a written call for being queued once more. Returns true if the call's result is still wanted.
-    fn stands_behind(&mut self, what: What, now: Instant) -> bool {
+    fn requeue(&mut self, what: What, now: Instant) -> bool {
         let sequence = self.first + self.entries.len() as u64;
         match what {
             What::Call(slot) => match self.slots.get_mut(slot as usize) {

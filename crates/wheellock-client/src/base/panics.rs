@@ -11,7 +11,7 @@ use std::task::{Poll, Waker};
 
 /// Runs a function and catches its panic. Returns `None` after a panic. The payload may panic again when it is
 /// dropped, so that panic is caught, too.
-pub(crate) fn contained<T>(run: impl FnOnce() -> T) -> Option<T> {
+pub(crate) fn catch_panic<T>(run: impl FnOnce() -> T) -> Option<T> {
     let drop_thrown = |thrown: Box<dyn Any + Send>| {
         if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(thrown))) {
             // Dropping the second payload could panic again, so it leaks.
@@ -25,13 +25,13 @@ pub(crate) fn contained<T>(run: impl FnOnce() -> T) -> Option<T> {
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     let mut wakers = wakers.into_iter();
     // The iterator continues behind the waker that panicked.
-    while contained(|| wakers.by_ref().for_each(Waker::wake)).is_none() {}
+    while catch_panic(|| wakers.by_ref().for_each(Waker::wake)).is_none() {}
 }
 
 /// Creates a future and waits for it. Returns `None` if the creation or the future panicked.
-pub(crate) async fn finished<F: Future>(make: impl FnOnce() -> F) -> Option<F::Output> {
-    let mut future = pin!(contained(make)?);
-    std::future::poll_fn(|cx| match contained(|| future.as_mut().poll(cx)) {
+pub(crate) async fn catch_panic_of<F: Future>(make: impl FnOnce() -> F) -> Option<F::Output> {
+    let mut future = pin!(catch_panic(make)?);
+    std::future::poll_fn(|cx| match catch_panic(|| future.as_mut().poll(cx)) {
         Some(poll) => poll.map(Some),
         None => Poll::Ready(None),
     })

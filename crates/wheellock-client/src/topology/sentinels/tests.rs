@@ -1,4 +1,4 @@
-//! Tests of `scouts`.
+//! Tests of `sentinels`.
 
 use super::*;
 

@@ -2,7 +2,7 @@
 //!
 //! This module starts the connection to the primary. It does not keep the replies; `finder` does.
 //!
-//! Each scout queries its Sentinel about once a second, and at once after an announcement. While the primary is in
+//! Each task queries its Sentinel about once a second, and at once after an announcement. While the primary is in
 //! doubt, it queries several times as often for a while. No call waits for this module.
 
 use std::future::Future;
@@ -19,35 +19,35 @@ use crate::config::{Config, Sentinels, Servers};
 use crate::connection::Shared;
 use crate::connection::finder::{Finder, HURRIED_INTERVAL};
 use crate::connection::link::Link;
-use crate::connection::listener::{Audience, Event, Listener};
+use crate::connection::listener::{Callbacks, Event, Listener};
 use crate::connection::listening::Listening;
 use crate::connection::locator::Locator;
 use crate::protocol::discovery::{Answer, parse_master, parse_promoted};
 use crate::protocol::handshake::Role;
 
-/// Starts to connect to the primary that the Sentinels name, and starts one scout per Sentinel. Must be called within
+/// Starts to connect to the primary that the Sentinels name, and starts one task per Sentinel. Must be called within
 /// a runtime.
 pub(crate) fn start(config: Config, sentinels: &Sentinels) -> Link {
     let finder = Arc::new(Finder::new(sentinels));
     let of_sentinels: Vec<Config> =
         sentinels.addresses.iter().map(|address| of_sentinel(sentinels, &config, address)).collect();
-    let listener = tells(&finder, &config);
+    let listener = listener(&finder, &config);
     let link =
         Link::start(Shared::new(config, Role::Primary, 0, listener), Locator::Named(Arc::clone(&finder)));
     for ((number, address), config) in sentinels.addresses.iter().enumerate().zip(of_sentinels) {
         let sentinel = Shared::new(config, Role::Sentinel, 0, Box::new(|_| {}));
         let sentinel = Link::start(sentinel, Locator::At(address.clone()));
         let (finder, shared) = (Arc::downgrade(&finder), Arc::downgrade(&link));
-        tokio::spawn(Scout { finder, shared, number, sentinel }.run());
+        tokio::spawn(SentinelTask { finder, shared, number, sentinel }.run());
     }
     link
 }
 
 /// Returns the listener of the connection to the primary. It notifies the finder and the user.
-fn tells(finder: &Arc<Finder>, config: &Config) -> Listener {
-    let (finder, audience) = (Arc::clone(finder), Audience::of(config));
+fn listener(finder: &Arc<Finder>, config: &Config) -> Listener {
+    let (finder, callbacks) = (Arc::clone(finder), Callbacks::of(config));
     Box::new(move |event| {
-        audience.tell_of_replacement(&event);
+        callbacks.notify_of_replacement(&event);
         match event {
             Event::Up { .. } => finder.connected(true),
             Event::Down => finder.connected(false),
@@ -55,7 +55,7 @@ fn tells(finder: &Arc<Finder>, config: &Config) -> Listener {
                 finder.connected(false);
                 finder.close();
             }
-            Event::Silent => finder.hurry(),
+            Event::Silent => finder.query_now(),
             // Only the nodes of a cluster redirect.
             Event::Redirected { .. } => {}
         }
@@ -82,7 +82,7 @@ fn of_sentinel(sentinels: &Sentinels, of_servers: &Config, address: &Address) ->
 }
 
 /// The task that queries one Sentinel until the finder is no longer needed.
-struct Scout {
+struct SentinelTask {
     finder: Weak<Finder>,
     /// The connection to the primary.
     shared: Weak<Shared>,
@@ -90,31 +90,32 @@ struct Scout {
     sentinel: Link,
 }
 
-impl Scout {
+impl SentinelTask {
     async fn run(self) {
         let mut news: Vec<Listening> =
             NEWS.iter().map(|channel| Listening::new(&self.sentinel, channel.as_bytes())).collect();
         loop {
             let Some(finder) = self.finder.upgrade() else { return };
-            let hurries = finder.hurries();
-            let answer = self.ask(&finder).await;
-            finder.heard(self.number, answer);
+            let query_requests = finder.query_requests();
+            let answer = self.query(&finder).await;
+            finder.received(self.number, answer);
             let shared = self.shared.upgrade();
             if let Some(shared) = shared.as_ref().filter(|shared| !finder.allows(|at| shared.is_at(at))) {
                 shared.poison(ErrorKind::ConnectionLost, "the Sentinels name another primary now");
             }
-            let is_lively = shared.is_some_and(|shared| shared.is_lively());
+            let is_responsive = shared.is_some_and(|shared| shared.is_responsive());
             let Config { timer, random, .. } = &self.sentinel.config;
-            let interval = finder.interval(timer.now(), is_lively);
+            let interval = finder.interval(timer.now(), is_responsive);
             let hurried = interval == HURRIED_INTERVAL;
             let mut sleep = timer.sleep(spread(interval, random()));
             let closed = std::future::poll_fn(|cx| {
-                let Some(hurries_now) = finder.wait(cx).filter(|_| Arc::strong_count(&finder) > 1) else {
+                let Some(query_requests_now) = finder.wait(cx).filter(|_| Arc::strong_count(&finder) > 1)
+                else {
                     return Poll::Ready(true);
                 };
-                let hurried = hurries_now != hurries && !hurried;
-                let told = news.iter_mut().any(|news| news.poll_changes(cx).is_ready());
-                if hurried || told || Pin::new(&mut sleep).poll(cx).is_ready() {
+                let hurried = query_requests_now != query_requests && !hurried;
+                let announced = news.iter_mut().any(|news| news.poll_changes(cx).is_ready());
+                if hurried || announced || Pin::new(&mut sleep).poll(cx).is_ready() {
                     return Poll::Ready(false);
                 }
                 Poll::Pending
@@ -125,7 +126,7 @@ impl Scout {
         }
     }
 
-    async fn ask(&self, finder: &Finder) -> Result<Answer, Error> {
+    async fn query(&self, finder: &Finder) -> Result<Answer, Error> {
         let deadline = self.sentinel.config.timer.now() + self.sentinel.config.response_timeout;
         let ask = async |subcommand: &str| {
             let question = Command::new("SENTINEL").arg(subcommand).arg(finder.service());

@@ -15,12 +15,12 @@ use crate::base::error::Error;
 
 /// A type without values, because its feature is disabled.
 #[derive(Clone, Debug)]
-pub enum Absent {}
+pub enum Disabled {}
 
-pub(crate) type TlsConfig = Absent;
-pub(crate) type Encrypted = Absent;
-pub(crate) type Connector = Absent;
-pub(crate) type Pipe = Absent;
+pub(crate) type TlsConfig = Disabled;
+pub(crate) type Encrypted = Disabled;
+pub(crate) type Connector = Disabled;
+pub(crate) type Pipe = Disabled;
 
 /// Opens nothing, because a connector cannot exist.
 pub(crate) fn open(connector: &Connector) -> io::Result<(Pipe, Pipe)> {
@@ -32,7 +32,7 @@ pub(crate) fn certificate_trouble(_error: &io::Error) -> Option<String> {
     None
 }
 
-impl Absent {
+impl Disabled {
     pub(crate) fn read_later(_ca_file: Option<PathBuf>) -> Result<Self, String> {
         Err("it asks for TLS, which was not built in: switch on the feature `tls` of `wheellock`, or of `wheellock-client` where that \
              is used alone"

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use wheellock_resp::{Command, Value};
 use wheellock_wheel::Timer;
 
-use super::{Cluster, Survey};
+use super::{Cluster, Refresh};
 use crate::base::address::Address;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::pace::Pace;
@@ -25,39 +25,39 @@ use crate::topology::nodes::{self, Node};
 
 impl Cluster {
     /// Queries nodes until one replies, and merges its view.
-    async fn ask_around(&self) {
-        let whom = self.whom_to_ask();
+    async fn query_nodes(&self) {
+        let targets = self.nodes_to_query();
         let mut failures = Failures::default();
         // Known nodes connect by themselves. Without a known node, a query has to wait for the first connection.
         let is_alone = self.map().nodes.is_empty();
         let answer = if is_alone {
-            self.ask_at_once(&whom, &mut failures).await
+            self.query_all(&targets, &mut failures).await
         } else {
-            self.poll_until_granted(&whom, &mut failures).await
+            self.query_in_turn(&targets, &mut failures).await
         };
         if let Some((address, view)) = answer {
-            let mut survey = self.survey();
-            (survey.last_error, survey.refused, survey.failed_rounds) = (None, false, 0);
-            drop(survey);
+            let mut refresh = self.refresh();
+            (refresh.last_error, refresh.refused, refresh.failed_rounds) = (None, false, 0);
+            drop(refresh);
             self.learn(&view, address);
         } else if let Some(error) = failures.worst.filter(|_| !self.is_closed()) {
-            let mut survey = self.survey();
-            (survey.last_error, survey.refused) = (Some(error), failures.are_refusals);
-            survey.failed_rounds = survey.failed_rounds.saturating_add(1);
-            drop(survey);
-            self.tell_watchers();
+            let mut refresh = self.refresh();
+            (refresh.last_error, refresh.refused) = (Some(error), failures.are_refusals);
+            refresh.failed_rounds = refresh.failed_rounds.saturating_add(1);
+            drop(refresh);
+            self.wake_watchers();
         }
     }
 
     /// Queries one node after the other.
-    async fn poll_until_granted<'a>(
+    async fn query_in_turn<'a>(
         &self,
-        whom: &'a [Address],
+        targets: &'a [Address],
         failures: &mut Failures,
     ) -> Option<(&'a Address, Vec<Node>)> {
-        for address in whom {
-            // Any node will do, so one slow node must not delay the survey.
-            match self.ask(address, self.config.connect_timeout.min(PATIENCE)).await {
+        for address in targets {
+            // Any node will do, so one slow node must not delay the refresh.
+            match self.query(address, self.config.connect_timeout.min(PATIENCE)).await {
                 Ok(view) => return Some((address, view)),
                 Err(error) => failures.add(error),
             }
@@ -70,23 +70,23 @@ impl Cluster {
 
     /// Queries all nodes at once, each with the full connect timeout. After one node has failed, silent nodes must
     /// not delay its retry. The round then ends after a patience that doubles with every failed round.
-    async fn ask_at_once<'a>(
+    async fn query_all<'a>(
         &self,
-        whom: &'a [Address],
+        targets: &'a [Address],
         failures: &mut Failures,
     ) -> Option<(&'a Address, Vec<Node>)> {
-        let doublings = self.survey().failed_rounds.min(DOUBLINGS);
+        let doublings = self.refresh().failed_rounds.min(DOUBLINGS);
         let timer = &self.config.timer;
         let mut patience = timer.sleep_until(timer.now() + PATIENCE * (1 << doublings));
-        let ask = |address| (address, Box::pin(self.ask(address, self.config.connect_timeout)));
-        let mut under_way: Vec<_> = whom.iter().map(ask).collect();
+        let query = |address| (address, Box::pin(self.query(address, self.config.connect_timeout)));
+        let mut under_way: Vec<_> = targets.iter().map(query).collect();
         std::future::poll_fn(|cx| {
-            if self.leave_surveyor(cx.waker()).is_none() {
+            if self.store_refresher(cx.waker()).is_none() {
                 return Poll::Ready(None);
             }
             let mut place = 0;
-            while let Some((address, ask)) = under_way.get_mut(place) {
-                match ask.as_mut().poll(cx) {
+            while let Some((address, query)) = under_way.get_mut(place) {
+                match query.as_mut().poll(cx) {
                     Poll::Ready(Ok(view)) => return Poll::Ready(Some((*address, view))),
                     Poll::Ready(Err(error)) => {
                         failures.add(error);
@@ -107,25 +107,25 @@ impl Cluster {
         .await
     }
 
-    /// Stores the surveyor's waker and returns the survey. Returns `None` after the cluster is closed.
-    fn leave_surveyor(&self, waker: &Waker) -> Option<MutexGuard<'_, Survey>> {
-        let mut survey = self.survey();
-        if survey.closed.is_some() {
+    /// Stores the refresher's waker and returns the state of the refreshes. Returns `None` after the cluster is closed.
+    fn store_refresher(&self, waker: &Waker) -> Option<MutexGuard<'_, Refresh>> {
+        let mut refresh = self.refresh();
+        if refresh.closed.is_some() {
             return None;
         }
-        survey.surveyor = Some(waker.clone());
-        Some(survey)
+        refresh.refresher = Some(waker.clone());
+        Some(refresh)
     }
 
     /// Returns the nodes to query. Responsive nodes come first, and each round begins with the next of them. All
     /// other known nodes follow.
-    fn whom_to_ask(&self) -> Vec<Address> {
+    fn nodes_to_query(&self) -> Vec<Address> {
         let map = self.map();
-        let mut lively = Vec::new();
+        let mut responsive = Vec::new();
         let mut others = Vec::new();
         for (address, node) in &map.nodes {
-            if node.is_lively() {
-                lively.push((node.node, address.clone()));
+            if node.is_responsive() {
+                responsive.push((node.node, address.clone()));
             } else {
                 others.push(address.clone());
             }
@@ -133,25 +133,25 @@ impl Cluster {
         others.extend(map.slots.replicas_too().cloned());
         others.extend(self.seeds.iter().cloned());
         drop(map);
-        lively.sort_unstable_by_key(|(node, _)| *node);
+        responsive.sort_unstable_by_key(|(node, _)| *node);
         let turn = {
-            let mut survey = self.survey();
-            survey.turn = survey.turn.wrapping_add(1);
-            survey.turn
+            let mut refresh = self.refresh();
+            refresh.turn = refresh.turn.wrapping_add(1);
+            refresh.turn
         };
-        let first = turn.checked_rem(lively.len()).unwrap_or(0);
-        lively.rotate_left(first);
-        let mut asked: Vec<Address> = lively.into_iter().map(|(_, address)| address).collect();
+        let first = turn.checked_rem(responsive.len()).unwrap_or(0);
+        responsive.rotate_left(first);
+        let mut targets: Vec<Address> = responsive.into_iter().map(|(_, address)| address).collect();
         for address in others {
-            if !asked.contains(&address) {
-                asked.push(address);
+            if !targets.contains(&address) {
+                targets.push(address);
             }
         }
-        asked
+        targets
     }
 
-    async fn ask(&self, address: &Address, connect_timeout: Duration) -> Result<Vec<Node>, Error> {
-        let connected = self.map().nodes.get(address).filter(|node| node.is_lively()).cloned();
+    async fn query(&self, address: &Address, connect_timeout: Duration) -> Result<Vec<Node>, Error> {
+        let connected = self.map().nodes.get(address).filter(|node| node.is_responsive()).cloned();
         let link = match connected {
             Some(node) => Link::to(&node),
             None => {
@@ -174,9 +174,9 @@ impl Cluster {
             useless(address, &format!("CLUSTER NODES was answered with nonsense: {}", malformed.0))
         })?;
         endpoints(&link, deadline).await?.apply(&mut view, by_name);
-        if self.survey().sharded.is_none() {
+        if self.refresh().sharded.is_none() {
             let sharded = knows_sharded_pubsub(&link, deadline).await?;
-            self.survey().sharded.get_or_insert(sharded);
+            self.refresh().sharded.get_or_insert(sharded);
         }
         let named = view.iter().map(|node| node.address.to_string()).collect::<Vec<_>>().join(", ");
         let view = self.reachable(view);
@@ -194,22 +194,22 @@ impl Cluster {
         }
     }
 
-    /// Returns the pause before the next survey.
+    /// Returns the pause before the next refresh.
     fn pause(&self) -> Duration {
         let map = self.map();
         let covered = map.owners.iter().all(Option::is_some);
-        let lively = map.serving.iter().all(|node| node.is_lively());
+        let responsive = map.serving.iter().all(|node| node.is_responsive());
         let missing: Vec<_> =
-            map.nodes.iter().filter(|(_, node)| !node.is_lively()).map(|(at, _)| at.clone()).collect();
+            map.nodes.iter().filter(|(_, node)| !node.is_responsive()).map(|(at, _)| at.clone()).collect();
         drop(map);
         let now = self.config.timer.now();
-        let mut survey = self.survey();
+        let mut refresh = self.refresh();
         for address in &missing {
-            survey.suspect(address, now);
+            refresh.suspect(address, now);
         }
-        survey.suspects.forget_old(now);
-        let is_well = covered && lively && survey.last_error.is_none();
-        survey.pace.pause(is_well, now)
+        refresh.suspects.forget_old(now);
+        let is_well = covered && responsive && refresh.last_error.is_none();
+        refresh.pace.pause(is_well, now)
     }
 }
 
@@ -269,9 +269,9 @@ async fn knows_sharded_pubsub(link: &Link, deadline: Instant) -> Result<bool, Er
 
 /// The task that refreshes the map. When it is dropped, refreshes end. The nodes end by themselves with the same
 /// runtime.
-pub(super) struct Surveyor(pub(super) Weak<Cluster>);
+pub(super) struct Refresher(pub(super) Weak<Cluster>);
 
-impl Drop for Surveyor {
+impl Drop for Refresher {
     fn drop(&mut self) {
         if let Some(cluster) = self.0.upgrade() {
             cluster.end("the client's runtime was shut down");
@@ -280,25 +280,25 @@ impl Drop for Surveyor {
 }
 
 /// Refreshes the map until the cluster's last handle is dropped.
-pub(super) async fn keep_the_map(surveyor: Surveyor, timer: Timer) {
-    let cluster = &surveyor.0;
+pub(super) async fn refresh_map(refresher: Refresher, timer: Timer) {
+    let cluster = &refresher.0;
     loop {
         let Some(strong) = cluster.upgrade() else { return };
-        strong.ask_around().await;
+        strong.query_nodes().await;
         let pause = strong.pause();
         let asked_at = timer.now();
         drop(strong);
         let mut sleep = timer.sleep_until(asked_at + pause);
         let closed = std::future::poll_fn(|cx| {
             let Some(cluster) = cluster.upgrade() else { return Poll::Ready(true) };
-            let Some(mut survey) = cluster.leave_surveyor(cx.waker()) else { return Poll::Ready(true) };
+            let Some(mut refresh) = cluster.store_refresher(cx.waker()) else { return Poll::Ready(true) };
             // Many requests cause one refresh, and refreshes are at least `HURRIED_INTERVAL` apart. While a fault
             // lasts, waiting callers request refreshes all the time, so requests must not shorten a slowed pause. A
             // fault of another node resets the pace, and then a request shortens the pause.
-            if std::mem::take(&mut survey.wanted) && survey.pace.is_hurried(timer.now()) {
+            if std::mem::take(&mut refresh.wanted) && refresh.pace.is_hurried(timer.now()) {
                 sleep.reset(asked_at + HURRIED_INTERVAL);
             }
-            drop(survey);
+            drop(refresh);
             Pin::new(&mut sleep).poll(cx).map(|()| false)
         });
         if closed.await {
@@ -307,16 +307,16 @@ pub(super) async fn keep_the_map(surveyor: Surveyor, timer: Timer) {
     }
 }
 
-/// Returns the pace of surveys. Surveys are hurried for ten seconds after the last new fault.
+/// Returns the pace of refreshes. Refreshes are hurried for ten seconds after the last new fault.
 pub(super) fn pace() -> Pace {
     Pace::new(INTERVAL, HURRIED_INTERVAL, TROUBLED_INTERVAL)
 }
 
-/// Interval of surveys while all is well, as in Redisson (`scanInterval`).
+/// Interval of refreshes while all is well, as in Redisson (`scanInterval`).
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Interval of surveys after a fault. It is half of the time within which a new primary is to be used.
+/// Interval of refreshes after a fault. It is half of the time within which a new primary is to be used.
 const HURRIED_INTERVAL: Duration = Duration::from_millis(50);
-/// Interval of surveys while a fault has lasted for long and no new fault follows.
+/// Interval of refreshes while a fault has lasted for long and no new fault follows.
 const TROUBLED_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a node may take to connect or to reply before the next node is queried.
 const PATIENCE: Duration = Duration::from_millis(500);

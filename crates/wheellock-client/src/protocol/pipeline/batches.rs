@@ -2,7 +2,7 @@
 //!
 //! The server pays for each run of a script, and one run can serve several locks. Neighbours in wire order that are
 //! parts of the same script become one run of that script. This happens when a writer takes them. This module decides
-//! which calls can be bundled and how their bytes form one command. It keeps those bytes until the server has
+//! which calls can be batched and how their bytes form one command. It keeps those bytes until the server has
 //! replied. If the server refuses the whole command, the pipeline sends each call again by itself. This module does
 //! no I/O.
 
@@ -17,20 +17,20 @@ use crate::base::script::{Native, Part, Script};
 use crate::protocol::handshake::ServerInfo;
 use crate::protocol::request::Request;
 
-/// The known parts, and the bundles in flight.
+/// The known parts, and the batches in flight.
 #[derive(Default)]
-pub(super) struct Bundles {
+pub(super) struct Batches {
     known: Vec<Known>,
-    /// The bundles in wire order.
-    sent: VecDeque<Bundle>,
-    /// Empty bundles with room for later calls.
-    spare: Vec<Bundle>,
-    /// A buffer in which the next bundles are encoded.
+    /// The batches in wire order.
+    sent: VecDeque<Batch>,
+    /// Empty batches with room for later calls.
+    spare: Vec<Batch>,
+    /// A buffer in which the next batches are encoded.
     pub(super) room: BytesMut,
-    /// The end of the pause after a refused bundle. Before it no bundle is built.
+    /// The end of the pause after a refused batch. Before it no batch is built.
     rests_until: Option<Instant>,
-    /// True if calls may be bundled. Calls to a cluster must not: their keys may belong to different slots.
-    may_bundle: bool,
+    /// True if calls may be batched. Calls to a cluster must not: their keys may belong to different slots.
+    may_batch: bool,
     /// The server's description of itself.
     server: ServerInfo,
 }
@@ -51,14 +51,14 @@ struct Known {
 
 /// The calls of one command, in the form in which each would be sent alone.
 #[derive(Default)]
-pub(super) struct Bundle {
-    /// The script that this bundle runs.
+pub(super) struct Batch {
+    /// The script that this batch runs.
     pub(super) whole: Option<Arc<Script>>,
     bytes: BytesMut,
     calls: Vec<Kept>,
 }
 
-/// A call among the bytes of a bundle. The call's bytes end with its key and, behind the key, its arguments.
+/// A call among the bytes of a batch. The call's bytes end with its key and, behind the key, its arguments.
 struct Kept {
     end: usize,
     key: u16,
@@ -67,7 +67,7 @@ struct Kept {
     number: u8,
 }
 
-/// The layout of a call, as far as bundling needs it.
+/// The layout of a call, as far as batching needs it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Shape {
     pub(super) part: PartId,
@@ -87,17 +87,17 @@ pub(super) struct PartId {
 
 impl PartId {
     /// Returns true if the call is not a known part of a script.
-    pub(super) fn is_of_none(self) -> bool {
+    pub(super) fn is_none(self) -> bool {
         self.part == 0
     }
 }
 
-impl Bundles {
-    pub(super) fn new(may_bundle: bool) -> Self {
-        Self { may_bundle, ..Self::default() }
+impl Batches {
+    pub(super) fn new(may_batch: bool) -> Self {
+        Self { may_batch, ..Self::default() }
     }
 
-    /// Returns the shape of a request that takes `len` bytes. If the request must not be bundled now, the shape's
+    /// Returns the shape of a request that takes `len` bytes. If the request must not be batched now, the shape's
     /// `whole` is zero.
     pub(super) fn shape(&mut self, request: &Request<'_>, len: usize, now: Instant) -> Shape {
         let Request::EvalSha(eval) = request else { return Shape::default() };
@@ -108,7 +108,7 @@ impl Bundles {
             return Shape::default();
         };
         let key = eval.params.first().map_or(0, |key| key.encoded_len());
-        let rests = !self.may_bundle || self.rests_until.is_some_and(|until| now < until);
+        let rests = !self.may_batch || self.rests_until.is_some_and(|until| now < until);
         match (u16::try_from(key), u16::try_from(len.saturating_sub(head + key))) {
             (Ok(key), Ok(args)) if !rests => Shape { part: id, key, args },
             _ => Shape { part: PartId { whole: 0, ..id }, key: 0, args: 0 },
@@ -117,7 +117,7 @@ impl Bundles {
 
     /// Returns how many of these calls, beginning with the first, can form one command that costs less than the
     /// single calls.
-    pub(super) fn go_together(&self, mut calls: impl Iterator<Item = Shape>) -> usize {
+    pub(super) fn batch_len(&self, mut calls: impl Iterator<Item = Shape>) -> usize {
         let Some(Shape { part: first, .. }) = calls.next() else { return 0 };
         // The server knows native commands for every part of the script. Bundling such parts saves nothing.
         let mut parts = self.known.iter().filter(|known| known.id.whole == first.whole);
@@ -171,41 +171,41 @@ impl Bundles {
         bytes: &[u8],
         out: &mut BytesMut,
     ) -> bool {
-        let mut bundle = self.spare.pop().unwrap_or_default();
+        let mut batch = self.spare.pop().unwrap_or_default();
         let (mut whole, mut end, mut words) = (None, 0, 0);
         for Shape { part, key, args } in calls {
             let Some(known) = self.known(part) else { return false };
             end += known.head + usize::from(key) + usize::from(args);
             words += 2 + known.args;
             whole = Some(known);
-            bundle.calls.push(Kept { end, key, args, number: known.number });
+            batch.calls.push(Kept { end, key, args, number: known.number });
         }
         let Some(Known { whole, .. }) = whole.filter(|_| end == bytes.len()) else { return false };
-        bundle.whole = Some(Arc::clone(whole));
-        bundle.bytes.extend_from_slice(bytes);
-        whole.begin_evalsha(bundle.calls.len(), words, out);
-        for call in &bundle.calls {
+        batch.whole = Some(Arc::clone(whole));
+        batch.bytes.extend_from_slice(bytes);
+        whole.begin_evalsha(batch.calls.len(), words, out);
+        for call in &batch.calls {
             out.extend_from_slice(call.key(bytes));
         }
-        for call in &bundle.calls {
+        for call in &batch.calls {
             out.extend_from_slice(&[b'$', b'1', b'\r', b'\n', b'0'.wrapping_add(call.number), b'\r', b'\n']);
             out.extend_from_slice(call.args(bytes));
         }
-        self.sent.push_back(bundle);
+        self.sent.push_back(batch);
         true
     }
 
-    /// Returns the oldest bundle that has not ended.
-    pub(super) fn next(&mut self) -> Bundle {
+    /// Returns the oldest batch that has not ended.
+    pub(super) fn next(&mut self) -> Batch {
         self.sent.pop_front().unwrap_or_default()
     }
 
-    /// Recycles the buffers of an ended bundle.
-    pub(super) fn ended(&mut self, mut bundle: Bundle) {
-        bundle.bytes.clear();
-        bundle.calls.clear();
-        if self.spare.len() < SPARE && bundle.bytes.capacity() <= ROOM {
-            self.spare.push(bundle);
+    /// Recycles the buffers of an ended batch.
+    pub(super) fn ended(&mut self, mut batch: Batch) {
+        batch.bytes.clear();
+        batch.calls.clear();
+        if self.spare.len() < SPARE && batch.bytes.capacity() <= ROOM {
+            self.spare.push(batch);
         }
     }
 
@@ -213,7 +213,7 @@ impl Bundles {
         self.sent.clear();
     }
 
-    /// Pauses bundling after a refused bundle, because the next bundle may be refused, too.
+    /// Pauses batching after a refused batch, because the next batch may be refused, too.
     pub(super) fn rest(&mut self, now: Instant) {
         self.rests_until = Some(now + REST);
     }
@@ -227,7 +227,7 @@ impl Bundles {
         }
     }
 
-    /// Keeps the buffer in which the next bundles are encoded.
+    /// Keeps the buffer in which the next batches are encoded.
     pub(super) fn give_room(&mut self, mut room: BytesMut) {
         room.clear();
         // Without this limit, one flood would keep megabytes for the connection's lifetime.
@@ -249,8 +249,8 @@ impl Kept {
     }
 }
 
-impl Bundle {
-    /// Returns one of the bundle's calls, in the form in which it would be sent alone.
+impl Batch {
+    /// Returns one of the batch's calls, in the form in which it would be sent alone.
     pub(super) fn call(&self, place: usize) -> Option<&[u8]> {
         let start = match place.checked_sub(1) {
             Some(before) => self.calls.get(before)?.end,
@@ -267,8 +267,8 @@ fn known_by(natives: &'static [Native], server: &ServerInfo) -> Option<&'static 
 
 /// The largest number of calls in one command. The server does nothing else while it runs the command.
 pub(crate) const MOST: usize = 32;
-/// The pause of bundling after a refused bundle.
+/// The pause of batching after a refused batch.
 const REST: Duration = Duration::from_secs(1);
-/// The number of recycled bundles, and the number of bytes that each may keep.
+/// The number of recycled batches, and the number of bytes that each may keep.
 const SPARE: usize = 8;
 const ROOM: usize = 64 << 10;

@@ -38,17 +38,17 @@ impl Pipeline {
         let members = self.entries.front().filter(|_| !self.is_idle()).ok_or(UNASKED)?.members;
         self.last_reply = now;
         match members {
-            0 if self.is_for_what_has_ended(&value)? => {
-                self.behind_an_end = None;
-                self.heard_error(value.as_error().unwrap_or_default());
+            0 if self.refuses_unsubscribe(&value)? => {
+                self.after_unsubscribe = None;
+                self.note_error(value.as_error().unwrap_or_default());
                 Ok(())
             }
             0 => {
                 let entry = self.pop_written().ok_or(UNASKED)?;
-                self.answered(&entry, value, now, wakers)
+                self.deliver(&entry, value, now, wakers)
             }
             NATIVE => self.on_native(value, now, wakers),
-            members => self.on_bundle(usize::from(members), value, now, wakers),
+            members => self.on_batch(usize::from(members), value, now, wakers),
         }
     }
 
@@ -59,8 +59,8 @@ impl Pipeline {
     /// PING concerns no slot, and the user had the permission for it when the connection was made. If the permission
     /// is gone, the refusal names PING. A server whose disk fails refuses PING but no subscription order
     /// (`processCommand` in server.c of Redis 7.0). An error that every command can receive may belong to either.
-    fn is_for_what_has_ended(&self, value: &Value) -> Result<bool, Desync> {
-        let Some(text) = value.as_error().filter(|_| self.is_behind_an_end()) else { return Ok(false) };
+    fn refuses_unsubscribe(&self, value: &Value) -> Result<bool, Desync> {
+        let Some(text) = value.as_error().filter(|_| self.is_after_unsubscribe()) else { return Ok(false) };
         let names_ping = || text.to_ascii_lowercase().windows(6).any(|word| word == b"'ping'");
         match crate::base::error::error_code(text) {
             "MOVED" | "ASK" | "CLUSTERDOWN" => Ok(true),
@@ -70,12 +70,12 @@ impl Pipeline {
         }
     }
 
-    fn is_behind_an_end(&self) -> bool {
-        self.behind_an_end.is_some_and(|nonce| self.front_is(What::Ping(nonce)))
+    fn is_after_unsubscribe(&self) -> bool {
+        self.after_unsubscribe.is_some_and(|nonce| self.front_is(What::Ping(nonce)))
     }
 
     /// Delivers a reply to its entry.
-    pub(super) fn answered(
+    pub(super) fn deliver(
         &mut self,
         entry: &Entry,
         value: Value,
@@ -83,8 +83,8 @@ impl Pipeline {
         wakers: &mut Vec<Waker>,
     ) -> Result<(), Desync> {
         match value.as_error() {
-            Some(text) => self.heard_error(text),
-            None if self.channels.any_put_off() => self.order_what_was_put_off(now, wakers),
+            Some(text) => self.note_error(text),
+            None if self.channels.any_postponed() => self.send_postponed_orders(now, wakers),
             None => {}
         }
         match entry.what {
@@ -97,14 +97,14 @@ impl Pipeline {
                 self.finish_detached(token, Ok(value));
             }
             // A replica refuses WAIT. Its connection ends, and every wait on it fails.
-            What::Wait(group) if self.unfit.is_some() => {
+            What::Wait(group) if self.unusable.is_some() => {
                 let (kind, outcome) = (ErrorKind::ConnectionLost, Outcome::Rejected);
                 self.end_wait(group, &Err(Failure { kind, outcome, cause: None }), wakers);
             }
             What::Wait(group) => self.end_wait(group, &Ok(value), wakers),
             // If the server refuses ASKING, it also refuses the call behind it, so the reply to ASKING needs no
             // handling.
-            What::Orphan | What::Asking | What::Silence => {}
+            What::Orphan | What::Asking | What::ReplyOff => {}
             What::Ping(nonce) => {
                 // An error counts as a reply, because a busy server refuses PING.
                 if !is_number(&value, nonce) && !value.is_error() {
@@ -118,10 +118,10 @@ impl Pipeline {
             What::Role => {
                 let is_replica =
                     value.get("role").and_then(Value::as_str).is_some_and(|role| role != "master");
-                self.unfit = self.unfit.or(is_replica.then_some(DEMOTED));
+                self.unusable = self.unusable.or(is_replica.then_some(DEMOTED));
             }
             What::Subscribe(channel) | What::Unsubscribe(channel) if is_busy(&value) => {
-                self.channels.on_put_off(channel);
+                self.channels.on_postponed(channel);
             }
             // In RESP3 the server confirms with a push. Only a refusal is a reply.
             What::Subscribe(channel) => match value.as_error() {
@@ -140,15 +140,15 @@ impl Pipeline {
 
     /// Queues the postponed subscription orders, now that the server is no longer busy.
     #[cold]
-    fn order_what_was_put_off(&mut self, now: Instant, wakers: &mut Vec<Waker>) {
-        for channel in self.channels.free_again(wakers) {
+    fn send_postponed_orders(&mut self, now: Instant, wakers: &mut Vec<Waker>) {
+        for channel in self.channels.on_server_free(wakers) {
             self.reconcile(channel, now);
         }
     }
 
     /// Examines an error that says more about the connection than about the request.
-    pub(super) fn heard_error(&mut self, text: &[u8]) {
-        self.unfit = self.unfit.or_else(|| unfit(text));
+    pub(super) fn note_error(&mut self, text: &[u8]) {
+        self.unusable = self.unusable.or_else(|| unusable(text));
         if text.starts_with(b"MOVED ") {
             self.moved = Some(text.to_vec());
         }
@@ -179,7 +179,7 @@ impl Pipeline {
                     if self.front_is(What::Unsubscribe(index)) {
                         self.pop_written();
                         self.last_reply = now;
-                        self.behind_an_end = match self.entries.front() {
+                        self.after_unsubscribe = match self.entries.front() {
                             Some(Entry { what: What::Ping(nonce), .. }) if self.sharded => Some(*nonce),
                             _ => None,
                         };
@@ -212,7 +212,7 @@ fn is_busy(value: &Value) -> bool {
 /// its sockets open (observed on Redis 7.0). Without this check such a connection would never end.
 ///
 /// Only the server's own wording counts, because a script may use such a code with another meaning.
-fn unfit(text: &[u8]) -> Option<&'static str> {
+fn unusable(text: &[u8]) -> Option<&'static str> {
     match crate::base::error::error_code(text) {
         "READONLY" | "MASTERDOWN" | "NOAUTH" if !crate::base::error::is_the_servers_refusal(text) => None,
         "READONLY" => Some(DEMOTED),

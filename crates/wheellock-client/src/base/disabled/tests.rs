@@ -1,4 +1,4 @@
-//! Tests of `absent`.
+//! Tests of `disabled`.
 
 use crate::config::Config;
 

@@ -19,6 +19,7 @@ use wheellock_resp::{Arg, Command, Value};
 
 use crate::base::error::Error;
 use crate::base::script::Script;
+use crate::base::slots::slot_of;
 use crate::client::call::call;
 use crate::client::route::Route;
 use crate::client::subscription::Subscription;
@@ -233,18 +234,19 @@ impl Client {
     /// client for replies of megabytes. Messages may have payloads of any length, because the client drops payloads
     /// as they arrive.
     pub fn subscribe(&self, channel: &[u8]) -> Subscription {
-        self.route.subscribe(channel)
+        Subscription::new(&self.route, channel)
     }
 
     /// Returns the command that publishes to subscribers of [`subscribe`](Self::subscribe): `PUBLISH` or `SPUBLISH`.
     pub fn publish_verb(&self) -> &'static str {
-        if self.route.is_sharded() { "SPUBLISH" } else { "PUBLISH" }
+        let is_sharded = matches!(&self.route, Route::Cluster(cluster) if cluster.is_sharded());
+        if is_sharded { "SPUBLISH" } else { "PUBLISH" }
     }
 
     /// Returns a number that is equal for keys that may be parameters of one command. In a cluster it is their hash
     /// slot, otherwise always 0.
     pub fn slot_of(&self, key: &[u8]) -> u16 {
-        self.route.slot_of(key)
+        if self.route.is_cluster() { slot_of(key) } else { 0 }
     }
 
     /// Returns a client for each server in use: for each primary of a cluster, otherwise only this one.
@@ -276,7 +278,7 @@ impl Client {
 
     /// Returns true if a connection is up and has passed its handshake. In a cluster, one such connection suffices.
     pub fn is_ready(&self) -> bool {
-        self.route.is_ready()
+        self.route.servers().iter().any(|server| server.is_ready())
     }
 
     /// Returns the state of the connection. A cluster is ready if every slot has a ready node.

@@ -10,8 +10,6 @@ use wheellock_resp::Arg;
 use crate::base::connection_id::ConnectionId;
 use crate::base::error::{Error, ErrorKind, Outcome};
 use crate::base::retry::Retry;
-use crate::base::slots::slot_of;
-use crate::client::subscription::Subscription;
 use crate::config::{Config, Servers};
 use crate::connection::link::Link;
 use crate::connection::listener::{Callbacks, Event};
@@ -20,15 +18,16 @@ use crate::connection::server::Server;
 use crate::connection::{ConnectionState, Shared};
 use crate::protocol::handshake::Role;
 use crate::protocol::request::Request;
-use crate::topology::cluster::Cluster;
+use crate::topology::cluster::{self, Cluster};
 use crate::topology::sentinels;
 
 /// The target of a client's calls.
+#[derive(Clone)]
 pub(crate) enum Route {
     /// One server for every call. It may be found anew at every connect.
     One(Link),
     /// A cluster. Each call goes to the node that serves its key.
-    Cluster(Arc<Cluster>),
+    Cluster(cluster::Handle),
 }
 
 impl Route {
@@ -121,35 +120,8 @@ impl Route {
         }
     }
 
-    pub(crate) fn subscribe(&self, channel: &[u8]) -> Subscription {
-        match self {
-            Self::One(link) => Subscription::new(link, channel),
-            Self::Cluster(cluster) => {
-                // Without a node for the slot, wait at `unassigned`. The subscription moves when a node serves the slot.
-                let node = cluster.node_for(Some(channel)).unwrap_or_else(|_| cluster.unassigned());
-                Subscription::in_cluster(cluster, &node, channel)
-            }
-        }
-    }
-
-    /// Returns true if messages use sharded pub/sub.
-    pub(crate) fn is_sharded(&self) -> bool {
-        match self {
-            Self::One(_) => false,
-            Self::Cluster(cluster) => cluster.is_sharded(),
-        }
-    }
-
     pub(crate) fn is_cluster(&self) -> bool {
         matches!(self, Self::Cluster(_))
-    }
-
-    /// Returns the hash slot of a key. Returns 0 if keys of different slots may be parameters of one command.
-    pub(crate) fn slot_of(&self, key: &[u8]) -> u16 {
-        match self {
-            Self::One(_) => 0,
-            Self::Cluster(_) => slot_of(key),
-        }
     }
 
     /// Returns the number of the node that serves `key` now. Returns 0 if there is only one server.
@@ -181,14 +153,6 @@ impl Route {
         }
     }
 
-    /// Returns true if at least one connection is up.
-    pub(crate) fn is_ready(&self) -> bool {
-        match self {
-            Self::One(link) => link.is_ready(),
-            Self::Cluster(cluster) => cluster.any_ready(),
-        }
-    }
-
     pub(crate) fn state(&self) -> ConnectionState {
         match self {
             Self::One(link) => link.lock().connection_state(),
@@ -201,26 +165,6 @@ impl Route {
         match self {
             Self::One(link) => link.begin_closing(),
             Self::Cluster(cluster) => cluster.close(),
-        }
-    }
-}
-
-impl Clone for Route {
-    fn clone(&self) -> Self {
-        match self {
-            Self::One(link) => Self::One(link.clone()),
-            Self::Cluster(cluster) => {
-                cluster.handle_cloned();
-                Self::Cluster(Arc::clone(cluster))
-            }
-        }
-    }
-}
-
-impl Drop for Route {
-    fn drop(&mut self) {
-        if let Self::Cluster(cluster) = self {
-            cluster.handle_dropped();
         }
     }
 }

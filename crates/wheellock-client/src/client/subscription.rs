@@ -6,9 +6,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use crate::client::route::Route;
 use crate::connection::Shared;
 use crate::connection::listening::Listening;
-use crate::topology::cluster::Cluster;
+use crate::topology::cluster;
 
 /// Interest in a channel. The interest ends when the subscription is dropped.
 ///
@@ -40,21 +41,23 @@ pub struct Subscription {
 
 /// The cluster to which a subscription belongs.
 struct Home {
-    cluster: Arc<Cluster>,
+    cluster: cluster::Handle,
     channel: Box<[u8]>,
 }
 
 impl Subscription {
-    pub(crate) fn new(shared: &Arc<Shared>, channel: &[u8]) -> Self {
-        Self { at: Listening::new(shared, channel), home: None }
-    }
-
-    /// Subscribes to `channel` at `shared`, which serves the channel's slot now. In a cluster, the subscription
-    /// follows the slot.
-    pub(crate) fn in_cluster(cluster: &Arc<Cluster>, shared: &Arc<Shared>, channel: &[u8]) -> Self {
-        cluster.handle_cloned();
-        let home = Home { cluster: Arc::clone(cluster), channel: channel.into() };
-        Self { at: Listening::new(shared, channel), home: Some(Box::new(home)) }
+    /// Subscribes to `channel` at the server that serves the channel's slot now. In a cluster, the subscription follows
+    /// the slot.
+    pub(crate) fn new(route: &Route, channel: &[u8]) -> Self {
+        match route {
+            Route::One(link) => Self { at: Listening::new(link, channel), home: None },
+            Route::Cluster(cluster) => {
+                // Without a node for the slot, wait at `unassigned`. The subscription moves when a node serves the slot.
+                let node = cluster.node_for(Some(channel)).unwrap_or_else(|_| cluster.unassigned());
+                let home = Home { cluster: cluster.clone(), channel: channel.into() };
+                Self { at: Listening::new(&node, channel), home: Some(Box::new(home)) }
+            }
+        }
     }
 
     /// Follows the channel's slot to another node. This counts as a reason to check, because a message may have been
@@ -152,12 +155,6 @@ impl Subscription {
     /// The client subscribes again on the next connection. Until then, this subscription does not receive messages.
     pub fn refusal(&self) -> Option<String> {
         self.at.refusal()
-    }
-}
-
-impl Drop for Home {
-    fn drop(&mut self) {
-        self.cluster.handle_dropped();
     }
 }
 

@@ -240,10 +240,6 @@ impl<'a> Running<'a> {
         })
     }
 
-    fn wake_all(&mut self) {
-        wake_all(self.wakers.drain(..));
-    }
-
     /// Does the work that is due. Returns true if more work may be left, so that the driver only yields to other tasks.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Result<bool, Error> {
         let mut again = false;
@@ -342,7 +338,7 @@ impl<'a> Running<'a> {
                 self.shared.notify(Event::Redirected { reply: &moved, host: self.shared.host() });
             }
             self.shared.report(&mut self.detached);
-            self.wake_all();
+            wake_all(self.wakers.drain(..));
             taken.map_err(|desync| self.error(ErrorKind::Protocol, desync.0))?;
             if let Some(unusable) = unusable {
                 return Err(self.lost(unusable));
@@ -460,7 +456,7 @@ impl<'a> Running<'a> {
             Verdict::CheckAt(at) => Some(at),
             Verdict::Lost => {
                 drop(state);
-                self.wake_all();
+                wake_all(self.wakers.drain(..));
                 return Err(self.lost(&format!("no reply for {timeout:?}")));
             }
         };
@@ -490,7 +486,7 @@ impl<'a> Running<'a> {
         if is_silent && !stood_still(late, timeout) {
             self.shared.notify(Event::Silent);
         }
-        self.wake_all();
+        wake_all(self.wakers.drain(..));
         self.timer.reset(armed);
         Ok(woken)
     }

@@ -10,6 +10,7 @@ mod refresh;
 mod suspects;
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::task::{Poll, Waker};
@@ -36,7 +37,7 @@ use suspects::Suspects;
 
 pub(crate) struct Cluster {
     pub(crate) config: Config,
-    /// Number of handles. The connections end when the last handle is dropped.
+    /// Number of [`Handle`]s.
     handles: AtomicUsize,
     me: Weak<Self>,
     seeds: Vec<Address>,
@@ -80,9 +81,35 @@ struct Refresh {
     turn: usize,
 }
 
+/// A counted handle to a cluster. The connections end when the last handle is dropped.
+pub(crate) struct Handle(Arc<Cluster>);
+
+impl Deref for Handle {
+    type Target = Arc<Cluster>;
+
+    fn deref(&self) -> &Arc<Cluster> {
+        &self.0
+    }
+}
+
+impl Clone for Handle {
+    fn clone(&self) -> Self {
+        self.handles.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.close();
+        }
+    }
+}
+
 impl Cluster {
     /// Starts to connect. Must be called within a runtime.
-    pub(crate) fn start(config: Config, seeds: Vec<Address>) -> Arc<Self> {
+    pub(crate) fn start(config: Config, seeds: Vec<Address>) -> Handle {
         let map = Map {
             slots: SlotMap::default(),
             nodes: HashMap::new(),
@@ -121,7 +148,7 @@ impl Cluster {
             refresh: Mutex::new(refresh),
         });
         tokio::spawn(refresh::refresh_map(refresh::Refresher(Arc::downgrade(&cluster)), timer));
-        cluster
+        Handle(cluster)
     }
 
     fn map(&self) -> RwLockReadGuard<'_, Map> {
@@ -463,16 +490,6 @@ impl Cluster {
     /// sets this mark first and then ends the nodes in the map.
     fn is_closed(&self) -> bool {
         self.refresh().closed.is_some()
-    }
-
-    pub(crate) fn handle_cloned(&self) {
-        self.handles.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn handle_dropped(&self) {
-        if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.close();
-        }
     }
 
     /// Merges a node's view of the cluster.

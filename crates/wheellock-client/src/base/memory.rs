@@ -67,6 +67,7 @@ impl WeakPipe {
     }
 }
 
+#[derive(Default)]
 struct Inner {
     /// The bytes that the client has written and the test has not taken.
     to_server: BytesMut,
@@ -97,16 +98,7 @@ impl Pipe {
     /// Creates a connection that accepts all bytes.
     #[expect(clippy::new_without_default, reason = "a connection is not a value with a default")]
     pub fn new() -> Self {
-        let inner = Inner {
-            to_server: BytesMut::new(),
-            acceptable: usize::MAX,
-            to_client: VecDeque::new(),
-            end: None,
-            reader: None,
-            writer: None,
-            server: None,
-        };
-        Self(Arc::new(Mutex::new(inner)))
+        Self(Arc::new(Mutex::new(Inner { acceptable: usize::MAX, ..Inner::default() })))
     }
 
     /// Lets the client write `bytes` further bytes. After them the client has to wait.

@@ -26,6 +26,7 @@ struct Inner {
     state: Mutex<State>,
 }
 
+#[derive(Default)]
 struct State {
     /// The process that started the threads. After `fork`, the child process has no such threads.
     process: u32,
@@ -172,13 +173,7 @@ impl Inner {
 
 impl State {
     fn new() -> Self {
-        Self {
-            process: std::process::id(),
-            threads: 0,
-            lookups: HashMap::new(),
-            queue: VecDeque::new(),
-            next_caller: 0,
-        }
+        Self { process: std::process::id(), ..Self::default() }
     }
 
     /// Removes a caller. With the last caller, also removes a lookup that no thread has taken. The queue is therefore

@@ -47,6 +47,7 @@ pub(crate) struct Cluster {
     refresh: Mutex<Refresh>,
 }
 
+#[derive(Default)]
 struct Map {
     slots: SlotMap,
     nodes: HashMap<Address, Arc<Shared>>,
@@ -110,15 +111,8 @@ impl Drop for Handle {
 impl Cluster {
     /// Starts to connect. Must be called within a runtime.
     pub(crate) fn start(config: Config, seeds: Vec<Address>) -> Handle {
-        let map = Map {
-            slots: SlotMap::default(),
-            nodes: HashMap::new(),
-            owners: vec![None; usize::from(SLOTS)],
-            served: vec![None; usize::from(SLOTS)],
-            serving: Vec::new(),
-            redirected: SlotSet::default(),
-            next_node: 0,
-        };
+        let slots = usize::from(SLOTS);
+        let map = Map { owners: vec![None; slots], served: vec![None; slots], ..Map::default() };
         let refresh = Refresh {
             wanted: false,
             refresher: None,

@@ -87,7 +87,7 @@ pub(crate) struct State {
 }
 
 pub(crate) enum Phase {
-    /// Not connected. Calls queue until their deadlines. The error is the latest failure to connect, or ended the last
+    /// Not connected. Calls queue until their deadlines. The error made the last attempt fail, or ended the last
     /// connection.
     Connecting(Option<Error>),
     /// Connected. Idle callers may write to this socket.

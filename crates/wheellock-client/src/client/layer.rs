@@ -151,7 +151,7 @@ impl Client {
     ) -> Started<'_> {
         match self.route.server_of(connection) {
             Some(server) => Started::wait(server, connection, (acks, whole_millis(timeout)), deadline, waker),
-            None => Started::refused(self.route.error(
+            None => Started::refused(self.error(
                 ErrorKind::ConnectionLost,
                 acks.verb(),
                 "the server on which it was written is not used any more",

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use wheellock_resp::{Arg, Command, Value};
 
-use crate::base::error::Error;
+use crate::base::error::{Error, ErrorKind};
 use crate::base::script::Script;
 use crate::base::slots::slot_of;
 use crate::client::call::call;
@@ -90,6 +90,10 @@ impl Client {
     /// If called outside a tokio runtime.
     pub fn lazy(config: Config) -> Self {
         Self { route: Route::open(config) }
+    }
+
+    pub(crate) fn error(&self, kind: ErrorKind, operation: &str, detail: &str) -> Error {
+        self.route.error(kind, operation, detail)
     }
 
     /// Sends `command` and returns the server's reply. An error reply is an `Err`.

@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wheellock_client::{Arg, Command, Script, Servers, Value};
 
@@ -13,7 +13,7 @@ use crate::base::error::Error;
 use crate::base::lease::Lease;
 use crate::base::owner::{Owner, OwnerText};
 use crate::kind::Wake;
-use crate::request::acquire::{Request, Wait, acquire};
+use crate::request::acquire::{Request, Wait, acquire, first_answer_by};
 use crate::request::context::Context;
 use crate::request::guard::Guard;
 use crate::request::label;
@@ -559,6 +559,16 @@ impl Lock {
         let same_kind = std::ptr::eq(self.name.kind(), other.name.kind());
         let together = same_kind && self.name.kind().acquire_all.is_some();
         Arc::ptr_eq(&self.context, &other.context) && together && !is_cluster
+    }
+
+    /// Returns the deadline for the first reply to a caller that waits this long.
+    pub(crate) fn first_answer_by(&self, wait: Wait) -> Option<Instant> {
+        first_answer_by(&self.context.client, self.name.key(), Duration::ZERO, wait)
+    }
+
+    /// Returns true if the lock's server is connected.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.context.client.is_ready_for(self.name.key().as_bytes())
     }
 
     pub(crate) fn has_owner(&self) -> bool {

@@ -70,6 +70,12 @@ impl<'a, T> JoinAll<'a, T> {
     }
 }
 
+/// Sends all requests at once, and waits for all replies. Returns them in the order of the requests.
+pub(crate) async fn join_all<F: Future + Send>(requests: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let requests = requests.into_iter().map(|request| -> Request<'_, _> { Box::pin(request) });
+    JoinAll::new(requests.enumerate()).all().await
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;

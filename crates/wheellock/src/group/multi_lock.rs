@@ -27,26 +27,24 @@
 //! a random time more. Then it releases all of them and waits without any, as the first time. The other task in the
 //! circle can then continue. Redisson does the same after 1.5 s per member (`RedissonMultiLock.lock`).
 
+use std::collections::BTreeMap;
 use std::convert::identity;
 use std::fmt;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use wheellock_client::Timer;
 
 use crate::base::backoff::Backoff;
 use crate::base::clock::BootInstant;
-use crate::base::error::Error;
-use crate::base::error::LostReason;
-use crate::base::join_all::{JoinAll, Request};
+use crate::base::error::{Error, LostReason};
+use crate::base::join_all::{JoinAll, Request, join_all};
 use crate::base::owner::Owner;
 use crate::base::quorum::Quorum;
 use crate::base::work::unless_lost;
+use crate::group::{jitter, sleep_within};
 use crate::lock::Lock;
-use crate::request::acquire::{
-    Limit, SILENT_PART, Wait, acquire, ask_together, first_answer_by, is_only_late,
-};
+use crate::request::acquire::{Limit, SILENT_PART, Wait, acquire, ask_together, is_only_late};
 use crate::request::guard::{Guard, Released};
 use crate::wait::spans::{Held, Subject, acquiring};
 use crate::wire::Refusal;
@@ -277,8 +275,7 @@ impl MultiLock {
     ///
     /// As [`Lock::is_locked`], for the first member without a reply.
     pub async fn is_locked(&self) -> Result<bool, Error> {
-        let locked = self.ask_all(|lock| Box::pin(lock.is_locked())).await?;
-        Ok(locked.contains(&true))
+        Ok(self.on_all(Lock::is_locked).await?.contains(&true))
     }
 
     /// Returns true if `owner` holds every member. It does if each was given [`with_owner`](Lock::with_owner). An owner
@@ -297,9 +294,9 @@ impl MultiLock {
 
     /// Returns true if every member is held by the owner that `owner` names for it.
     pub(crate) async fn is_each_held_by(&self, owner: impl Fn(&Lock) -> Owner) -> Result<bool, Error> {
-        let held = self.ask_all(|lock| {
+        let held = self.on_all(|lock| {
             let owner = owner(lock);
-            Box::pin(async move { lock.is_held_by(&owner).await })
+            async move { lock.is_held_by(&owner).await }
         });
         Ok(!held.await?.contains(&false))
     }
@@ -314,11 +311,8 @@ impl MultiLock {
     ///
     /// As [`Lock::hold_count`], for the first member without a reply.
     pub async fn hold_count(&self, owner: &Owner) -> Result<u64, Error> {
-        let counts = self.ask_all(|lock| {
-            let owner = owner.clone();
-            Box::pin(async move { lock.hold_count(&owner).await })
-        });
-        Ok(counts.await?.into_iter().min().unwrap_or_default())
+        let counts = self.on_all(|lock| lock.hold_count(owner)).await?;
+        Ok(counts.into_iter().min().unwrap_or_default())
     }
 
     /// Returns the shortest remaining lease of the members. All members stay held for this time without a renewal.
@@ -332,7 +326,7 @@ impl MultiLock {
     ///
     /// As [`Lock::remaining_lease`], for the first member without a reply.
     pub async fn remaining_lease(&self) -> Result<Option<Duration>, Error> {
-        let leases = self.ask_all(|lock| Box::pin(lock.remaining_lease())).await?;
+        let leases = self.on_all(Lock::remaining_lease).await?;
         // `None`, a free member, sorts before every lease.
         Ok(leases.into_iter().min().flatten())
     }
@@ -348,17 +342,15 @@ impl MultiLock {
     ///
     /// As [`Lock::force_release`], for the first member that could not be freed. Other members may have been freed.
     pub async fn force_release(&self) -> Result<bool, Error> {
-        let held = self.ask_all(|lock| Box::pin(lock.force_release())).await?;
-        Ok(held.contains(&true))
+        Ok(self.on_all(Lock::force_release).await?.contains(&true))
     }
 
     /// Sends a request to every member at once. Returns the replies, or the error of the first member that failed.
-    async fn ask_all<'a, T>(
+    async fn on_all<'a, T, F: Future<Output = Result<T, Error>> + Send>(
         &'a self,
-        ask: impl Fn(&'a Lock) -> Request<'a, Result<T, Error>>,
+        request: impl Fn(&'a Lock) -> F,
     ) -> Result<Vec<T>, Error> {
-        let requests = self.members.iter().map(ask);
-        JoinAll::new(requests.enumerate()).all().await.into_iter().collect()
+        join_all(self.members.iter().map(request)).await.into_iter().collect()
     }
 
     async fn take_within(&self, wait: Wait) -> Result<Option<MultiGuard>, Error> {
@@ -375,7 +367,7 @@ impl MultiLock {
 
     async fn take_all<L: Copy + Into<Limit>>(&self, wait: Wait<L>) -> Result<Result<MultiGuard, L>, Error> {
         self.members.iter().try_for_each(Lock::check)?;
-        let mut taken = Taken(self.members.iter().map(|_| None).collect());
+        let mut taken = Taken::new();
         // The first wait keeps no members: see the module's documentation.
         let (mut keep, mut known_held) = (false, false);
         // If leases end before all members are held and no wait was in between, the servers are too slow for them. A
@@ -384,10 +376,11 @@ impl MultiLock {
         // Failed tries that a wait may cure, for the pauses between them.
         let mut failures = 0;
         loop {
-            taken.forget_lost();
-            let waited_with = taken.places();
+            // A member may have been lost during a wait for another member.
+            taken.retain(|_, guard| guard.is_valid());
+            let waited_with: Vec<_> = taken.keys().copied().collect();
             let (until, asked_at) = (self.answer_by(wait, known_held), self.now());
-            let refused = match self.try_rest(&mut taken, until).await {
+            let refused = match self.try_missing(&mut taken, until).await {
                 Ok(refused) => refused,
                 Err(error) => match self.cut_short_by(wait, asked_at, &error).filter(|_| known_held) {
                     Some(limit) => return Ok(Err(limit)),
@@ -399,7 +392,7 @@ impl MultiLock {
             };
             let Some((refused, refusal)) = refused else {
                 match self.renew_fixed(&waited_with, &taken).await {
-                    Ok(true) => return Ok(Ok(taken.into_guard())),
+                    Ok(true) => return Ok(Ok(MultiGuard { members: taken.into_values().collect() })),
                     Ok(false) => {}
                     Err(error) => {
                         self.try_again_later(wait, error, &mut failures, &mut taken).await?;
@@ -407,7 +400,10 @@ impl MultiLock {
                     }
                 }
                 // A member that another client freed is taken again.
-                let is_too_late = !taken.was_taken_away();
+                let is_too_late = taken.values().all(|guard| match guard.check() {
+                    Ok(()) | Err(Error::Lost { reason: LostReason::Expired, .. }) => true,
+                    Err(_) => false,
+                });
                 if is_too_late && (waited_with.is_empty() || was_too_late) {
                     let error = self.granted_too_late(&taken);
                     self.try_again_later(wait, error, &mut failures, &mut taken).await?;
@@ -425,12 +421,12 @@ impl MultiLock {
                 return Ok(Err(limit));
             }
             let keep_now = std::mem::replace(&mut keep, true);
-            taken.keep(|place| keep_now && self.comes_before(place, refused));
+            taken.retain(|place, _| keep_now && self.comes_before(*place, refused));
             let lock = self.members.get(refused).unwrap_or(&self.lead);
             match self.wait_for(lock, refusal, &mut taken, wait).await? {
-                Ok(guard) => taken.put(refused, guard),
+                Ok(guard) => taken.insert(refused, guard),
                 Err(limit) => return Ok(Err(limit)),
-            }
+            };
         }
     }
 
@@ -446,20 +442,19 @@ impl MultiLock {
         if !wait.outlasts(&error, self.timer()) {
             return Err(error);
         }
-        taken.keep(|_| false);
+        taken.clear();
         let pause = Backoff::default().pause(*failures, self.lead.context.client.config().random);
         *failures = failures.saturating_add(1);
-        let until = self.now() + pause;
-        self.timer().sleep_until(wait.deadline().map_or(until, |deadline| deadline.min(until))).await;
+        sleep_within(wait, pause, self.timer()).await;
         Ok(())
     }
 
-    /// Tries all members that are not taken. Returns the first one in order that others hold.
+    /// Tries all members that are not taken. Returns the first member in order that others hold, and its refusal.
     ///
     /// Members on one server go in one request. With several servers, the server of the first member in order gets its
     /// request alone. If it grants, all others get theirs at once. If several callers want the same locks at the same
     /// moment, one gets the first member. The other callers then do not disturb it at the other servers.
-    async fn try_rest(
+    async fn try_missing(
         &self,
         taken: &mut Taken,
         until: Option<Instant>,
@@ -472,14 +467,12 @@ impl MultiLock {
             vec![groups.into_iter().chain(later).collect()]
         };
         for groups in phases {
-            let requests = groups.into_iter().map(|places| {
-                let locks: Vec<Lock> =
-                    places.iter().filter_map(|place| self.members.get(*place).cloned()).collect();
-                let request: Request<'_, _> = Box::pin(async move {
-                    let requests = locks.iter().map(Lock::request).collect();
+            let requests = groups.into_iter().map(|places| -> Request<'_, _> {
+                Box::pin(async move {
+                    let locks = places.iter().filter_map(|place| self.members.get(*place));
+                    let requests = locks.map(Lock::request).collect();
                     (places, ask_together(requests, until).await)
-                });
-                request
+                })
             });
             let mut flight = JoinAll::new(requests.enumerate());
             let mut refused: Option<(usize, Refusal)> = None;
@@ -487,9 +480,7 @@ impl MultiLock {
                 for (_, (places, answer)) in flight.ready().await {
                     // An error drops the requests under way, which releases their grants.
                     match answer? {
-                        Ok(guards) => {
-                            places.into_iter().zip(guards).for_each(|(place, guard)| taken.put(place, guard));
-                        }
+                        Ok(guards) => taken.extend(places.into_iter().zip(guards)),
                         Err((at, refusal)) => {
                             let place = places.get(at).copied().unwrap_or_default();
                             if refused.is_none_or(|(first, _)| self.comes_before(place, first)) {
@@ -509,7 +500,7 @@ impl MultiLock {
     /// Returns the places of the members that are not taken, in order. Each group of them fits in one request.
     fn groups(&self, taken: &Taken) -> Vec<Vec<usize>> {
         let mut groups: Vec<(&Lock, Vec<usize>)> = Vec::new();
-        for place in self.order.iter().copied().filter(|place| taken.get(*place).is_none()) {
+        for place in self.order.iter().copied().filter(|place| !taken.contains_key(place)) {
             let Some(lock) = self.members.get(place) else { continue };
             let together = |(first, _): &&mut (&Lock, Vec<usize>)| lock.can_be_asked_for_with(first);
             match groups.iter_mut().find(together) {
@@ -540,7 +531,7 @@ impl MultiLock {
                 Err(error) if self.now() < until => return Err(error),
                 Err(_) => {}
             }
-            taken.keep(|_| false);
+            taken.clear();
         }
         acquire(lock.request(), wait, Some(refusal), identity).await
     }
@@ -548,21 +539,16 @@ impl MultiLock {
     /// Renews members with a fixed lease that were held during a wait, so that all leases begin now. Returns true if
     /// all are still held.
     async fn renew_fixed(&self, waited_with: &[usize], taken: &Taken) -> Result<bool, Error> {
-        let fixed =
-            waited_with.iter().filter(|place| self.members.get(**place).is_some_and(|lock| !lock.renews()));
-        let renewals = JoinAll::new(fixed.filter_map(|place| {
-            let guard = taken.get(*place)?;
-            let request: Request<'_, _> = Box::pin(guard.renew());
-            Some((*place, request))
-        }));
-        for renewed in renewals.all().await {
+        let is_fixed = |place: &&usize| self.members.get(**place).is_some_and(|lock| !lock.renews());
+        let fixed = waited_with.iter().filter(is_fixed).filter_map(|place| taken.get(place));
+        for renewed in join_all(fixed.map(Guard::renew)).await {
             match renewed {
                 Ok(()) => {}
                 Err(Error::Lost { .. }) => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
-        Ok(taken.all_valid())
+        Ok(taken.values().all(Guard::is_valid))
     }
 
     fn has_several_managers(&self) -> bool {
@@ -571,7 +557,7 @@ impl MultiLock {
 
     /// Returns the error for the first member whose lease was too short to take the others.
     fn granted_too_late(&self, taken: &Taken) -> Error {
-        let is_over = |place: &&usize| taken.get(**place).is_none_or(|guard| !guard.is_valid());
+        let is_over = |place: &&usize| taken.get(*place).is_none_or(|guard| !guard.is_valid());
         let place = self.order.iter().find(is_over).copied().unwrap_or_default();
         let lock = self.members.get(place).unwrap_or(&self.lead);
         match lock.lease() {
@@ -585,11 +571,8 @@ impl MultiLock {
         if known_held {
             return wait.deadline();
         }
-        let first = |lock: &Lock| {
-            first_answer_by(&lock.context.client, lock.name.key(), Duration::ZERO, wait.of_any())
-        };
-        let firsts: Option<Vec<_>> = self.members.iter().map(first).collect();
-        firsts?.into_iter().max()
+        let firsts = self.members.iter().map(|lock| lock.first_answer_by(wait.of_any()));
+        firsts.collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 
     /// Returns the limit that ended the wait, if a reply is missing only because of it. A dead server is not a busy
@@ -601,9 +584,9 @@ impl MultiLock {
         error: &Error,
     ) -> Option<L> {
         let patience = self.lead.context.client.config().response_timeout / SILENT_PART;
-        let ready = |lock: &Lock| lock.context.client.is_ready_for(lock.name.key().as_bytes());
         let soon = self.now().saturating_duration_since(asked_at) < patience;
-        wait.over(self.timer()).filter(|_| is_only_late(error) && soon && self.members.iter().all(ready))
+        wait.over(self.timer())
+            .filter(|_| is_only_late(error) && soon && self.members.iter().all(Lock::is_ready))
     }
 
     fn comes_before(&self, place: usize, other: usize) -> bool {
@@ -627,53 +610,7 @@ impl fmt::Debug for MultiLock {
 }
 
 /// The members taken so far, by place. Dropping this releases them all.
-struct Taken(Vec<Option<Guard>>);
-
-impl Taken {
-    fn places(&self) -> Vec<usize> {
-        self.0.iter().enumerate().filter(|(_, guard)| guard.is_some()).map(|(place, _)| place).collect()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.iter().all(Option::is_none)
-    }
-
-    fn get(&self, place: usize) -> Option<&Guard> {
-        self.0.get(place)?.as_ref()
-    }
-
-    fn put(&mut self, place: usize, guard: Guard) {
-        if let Some(taken) = self.0.get_mut(place) {
-            *taken = Some(guard);
-        }
-    }
-
-    /// Releases the members for which `which` is false.
-    fn keep(&mut self, which: impl Fn(usize) -> bool) {
-        let others = self.0.iter_mut().enumerate().filter(|(place, _)| !which(*place));
-        others.for_each(|(_, guard)| *guard = None);
-    }
-
-    /// Removes members that were lost during a wait for another member.
-    fn forget_lost(&mut self) {
-        self.0.iter_mut().for_each(|guard| *guard = guard.take().filter(Guard::is_valid));
-    }
-
-    /// Returns true if a member was lost before its lease ended.
-    fn was_taken_away(&self) -> bool {
-        let reason = |guard: &Guard| guard.check().err();
-        let mut lost = self.0.iter().flatten().filter_map(reason);
-        lost.any(|error| !matches!(error, Error::Lost { reason: LostReason::Expired, .. }))
-    }
-
-    fn all_valid(&self) -> bool {
-        self.0.iter().all(|guard| guard.as_ref().is_some_and(Guard::is_valid))
-    }
-
-    fn into_guard(self) -> MultiGuard {
-        MultiGuard { members: self.0.into_iter().flatten().collect() }
-    }
-}
+type Taken = BTreeMap<usize, Guard>;
 
 /// One hold of every member of a [`MultiLock`]. Dropping the guard releases all members in the background.
 /// [`release`](Self::release) does so with confirmation.
@@ -745,8 +682,15 @@ impl MultiGuard {
     ///
     /// Safe: the call only waits.
     pub async fn lost(&self) -> LostMember {
-        let mut watch = Watch { members: &self.members, watchers: vec![None; self.members.len()] };
-        std::future::poll_fn(|cx| watch.poll(cx.waker())).await
+        let losses = self.members.iter().enumerate().map(|(place, guard)| -> (usize, Request<'_, _>) {
+            let lock = guard.name().to_owned();
+            (place, Box::pin(async move { LostMember { place, lock, reason: guard.lost().await } }))
+        });
+        match JoinAll::new(losses).ready().await.into_iter().next() {
+            Some((_, lost)) => lost,
+            // A guard has at least one member, so this branch never runs.
+            None => std::future::pending().await,
+        }
     }
 
     /// Runs `work` while all members are held. If a member is lost first, `work` is dropped at its current await point.
@@ -761,7 +705,7 @@ impl MultiGuard {
     /// As [`Guard::run`], with the name of the first member that was lost.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Error> {
         let output = self.run_unconfirmed(work).await?;
-        self.all(async |guard| guard.confirm().await.map(drop)).await?;
+        join_all(self.members.iter().map(Guard::confirm)).await.into_iter().collect::<Result<Vec<_>, _>>()?;
         Ok(output)
     }
 
@@ -787,11 +731,7 @@ impl MultiGuard {
     }
 
     pub(crate) async fn release_after_work(self) -> Result<(), Error> {
-        let members = self.members.into_iter().enumerate();
-        let releases = members.map(|(place, guard)| -> (usize, Request<'_, _>) {
-            (place, Box::pin(guard.release_after_work()))
-        });
-        JoinAll::new(releases).all().await.into_iter().collect()
+        join_all(self.members.into_iter().map(Guard::release_after_work)).await.into_iter().collect()
     }
 
     /// Extends the leases of all members at once: see [`Guard::renew`].
@@ -804,16 +744,7 @@ impl MultiGuard {
     ///
     /// The error of the first member whose renewal failed. All members were tried.
     pub async fn renew(&self) -> Result<(), Error> {
-        self.all(Guard::renew).await
-    }
-
-    /// Sends a request for every member at once. Returns the first error in order.
-    async fn all<'a, F: Future<Output = Result<(), Error>> + Send + 'a>(
-        &'a self,
-        ask: impl Fn(&'a Guard) -> F,
-    ) -> Result<(), Error> {
-        let requests = self.members.iter().map(|guard| -> Request<'a, _> { Box::pin(ask(guard)) });
-        JoinAll::new(requests.enumerate()).all().await.into_iter().collect()
+        join_all(self.members.iter().map(Guard::renew)).await.into_iter().collect()
     }
 
     /// Releases all members at once, and waits for every server's confirmation.
@@ -829,17 +760,10 @@ impl MultiGuard {
     /// As [`Guard::release`], for the first member that could not be released in time. All members were tried. Failed
     /// releases are retried in the background until the leases have ended.
     pub async fn release(self) -> Result<Released, Error> {
-        let releases = self.members.into_iter().map(|guard| -> Request<'_, _> { Box::pin(guard.release()) });
-        let mut all = Released::Released;
-        let mut failed = None;
-        for released in JoinAll::new(releases.enumerate()).all().await {
-            match released {
-                Ok(Released::Released) => {}
-                Ok(Released::AlreadyLost) => all = Released::AlreadyLost,
-                Err(error) => failed = failed.or(Some(error)),
-            }
-        }
-        failed.map_or(Ok(all), Err)
+        let released = join_all(self.members.into_iter().map(Guard::release)).await;
+        let released: Vec<_> = released.into_iter().collect::<Result<_, _>>()?;
+        let is_lost = released.contains(&Released::AlreadyLost);
+        Ok(if is_lost { Released::AlreadyLost } else { Released::Released })
     }
 
     /// Fails if a member is lost.
@@ -852,39 +776,6 @@ impl fmt::Debug for MultiGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MultiGuard").field("members", &self.members).finish_non_exhaustive()
     }
-}
-
-/// Watches several guards for a loss.
-struct Watch<'a> {
-    members: &'a [Guard],
-    watchers: Vec<Option<u64>>,
-}
-
-impl Watch<'_> {
-    fn poll(&mut self, waker: &Waker) -> Poll<LostMember> {
-        for (place, (guard, watcher)) in self.members.iter().zip(&mut self.watchers).enumerate() {
-            if let Poll::Ready(reason) = guard.poll_lost(watcher, waker) {
-                return Poll::Ready(LostMember { place, lock: guard.name().to_owned(), reason });
-            }
-        }
-        Poll::Pending
-    }
-}
-
-impl Drop for Watch<'_> {
-    fn drop(&mut self) {
-        for (guard, watcher) in self.members.iter().zip(&self.watchers) {
-            if let Some(watcher) = watcher {
-                guard.unwatch(*watcher);
-            }
-        }
-    }
-}
-
-/// Returns a random time below `bound`.
-pub(crate) fn jitter(random: fn() -> u64, bound: Duration) -> Duration {
-    let nanos = u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX);
-    Duration::from_nanos(random() % nanos.max(1))
 }
 
 /// Time for which members are held during a wait for another member. A random time is added. Locks are usually held for

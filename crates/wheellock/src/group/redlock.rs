@@ -1,7 +1,8 @@
 //! Locks on a majority of independent servers (Redlock).
 //!
 //! This module owns the rounds of requests. Every request is the one of an ordinary lock. `queue` orders the waiters of
-//! this process, `servers` identifies the servers, `members` is the guard, and `roster` keeps the guard's members.
+//! this process, `releases` waits for releases, `servers` identifies the servers, `locks` has the lock of each server,
+//! `members` is the guard, and `roster` keeps the guard's members.
 //!
 //! # Differences from the usual implementation
 //!
@@ -19,34 +20,34 @@
 //!   when enough members were released for a quorum to be possible.
 //! - Too few reachable servers give [`Error::NoQuorum`], never a busy lock.
 
+mod locks;
 mod members;
 mod queue;
+mod releases;
 mod roster;
 mod servers;
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{self, Poll};
 use std::time::{Duration, Instant};
-
-use wheellock_client::{Subscription, Timer};
 
 use crate::base::backoff::Backoff;
 use crate::base::error::{Error, MemberFailure};
-use crate::base::join_all::{JoinAll, Request};
-use crate::base::quorum::{Quorum, Verdict};
-use crate::group::multi_lock::jitter;
+use crate::base::join_all::{JoinAll, join_all};
+use crate::base::quorum::Verdict;
+use crate::group::{jitter, sleep_within};
 use crate::lock::Lock;
 use crate::manager::health::{Health, health_of_quorum};
 use crate::manager::shutdown::Leftover;
 use crate::manager::{LockManager, LockManagerBuilder};
-use crate::request::acquire::{Answer, Limit, Wait, first_answer_by, is_only_late};
+use crate::request::acquire::{Limit, Wait, is_only_late};
 use crate::request::diagnostics::Finding;
 use crate::wait::spans::{Subject, acquiring};
+use locks::MemberLocks;
 pub use members::{MemberState, RedLockGuard, RedLockMember};
-use queue::{Place, Queue, Turn};
-use roster::{Asker, Member};
+use queue::{Queue, QuorumWaiter};
+use releases::{Busy, Subscriptions};
+use roster::Member;
 use servers::Servers;
 
 /// Independent servers whose majority decides which client holds a lock: the Redlock algorithm.
@@ -142,7 +143,8 @@ impl RedLockManager {
     fn of(&self, name: &str, member: fn(&LockManager, &str) -> Lock) -> RedLock {
         let locks: Arc<[Lock]> = self.servers.managers().map(|manager| member(manager, name)).collect();
         let kind = locks.first().map_or(0, |lock| lock.name.kind().address());
-        RedLock { locks, queue: self.servers.queue(name, kind), servers: Arc::clone(&self.servers) }
+        let queue = self.servers.queue(name, kind);
+        RedLock { members: MemberLocks { servers: Arc::clone(&self.servers), locks }, queue }
     }
 
     /// Returns the servers' managers, in the order in which they were given.
@@ -158,11 +160,7 @@ impl RedLockManager {
     /// As [`LockManager::shutdown`].
     pub async fn shutdown(&self, within: Duration) -> Leftover {
         self.servers.shut_down();
-        let shut_down = |(place, manager)| -> (usize, Request<'_, _>) {
-            (place, Box::pin(LockManager::shutdown(manager, within)))
-        };
-        let all = JoinAll::new(self.managers().enumerate().map(shut_down)).all().await;
-        Leftover::together(all)
+        Leftover::together(join_all(self.managers().map(|manager| manager.shutdown(within))).await)
     }
 
     /// Returns the number of servers that have to grant.
@@ -212,15 +210,14 @@ impl fmt::Debug for RedLockManager {
 /// ```
 #[derive(Clone)]
 pub struct RedLock {
-    servers: Arc<Servers>,
-    locks: Arc<[Lock]>,
+    members: MemberLocks,
     queue: Arc<Queue>,
 }
 
 impl RedLock {
     /// Returns the lock's name, which is also its key on every server.
     pub fn name(&self) -> &str {
-        self.locks.first().map_or("", Lock::name)
+        self.members.name()
     }
 
     /// Returns the same lock with a fixed lease. The watchdog does not renew this lease; the lock expires after `lease`
@@ -231,7 +228,8 @@ impl RedLock {
     }
 
     pub(crate) fn map(&self, change: impl Fn(&Lock) -> Lock) -> Self {
-        Self { locks: self.locks.iter().map(change).collect(), ..self.clone() }
+        let locks = self.members.locks.iter().map(change).collect();
+        Self { members: MemberLocks { locks, ..self.members.clone() }, queue: Arc::clone(&self.queue) }
     }
 
     /// Waits until a majority of the servers has granted the lock. Without [`with_lease`](Self::with_lease) the
@@ -282,7 +280,7 @@ impl RedLock {
         &self,
         wait: Duration,
     ) -> impl Future<Output = Result<Option<RedLockGuard>, Error>> + Send {
-        self.take_within(Wait::up_to(wait, self.servers.timer()))
+        self.take_within(Wait::up_to(wait, self.members.timer()))
     }
 
     /// Acquires, runs `work` with the guard, and releases with confirmation. If the quorum is lost meanwhile, `work` is
@@ -356,33 +354,25 @@ impl RedLock {
         wait: Wait<L>,
     ) -> impl Future<Output = Result<Result<RedLockGuard, L>, Error>> + Send {
         let subject = Subject { lock: self.name(), kind: "redlock" };
-        let take = move || self.servers.unless_shut_down(self.name(), self.take_in_time(wait));
+        let take = move || self.members.servers.unless_shut_down(self.name(), self.take_in_time(wait));
         acquiring(Some(subject), true, take)
     }
 
-    /// Waits for its place in the queue, unless the caller tries once or its owner has the lock. Returns the limit if
-    /// the wait ended while the lock was known to be held.
+    /// Waits for the caller's turn, unless the caller tries once or its owner has the lock. Returns the limit if the wait
+    /// ended while the lock was known to be held.
     async fn queue_up<L: Copy + Into<Limit>>(
         &self,
         wait: Wait<L>,
-    ) -> Result<Result<Option<Place<'_>>, L>, Error> {
-        if wait.one_try().is_some() || self.is_ours() {
+    ) -> Result<Result<Option<QuorumWaiter<'_>>, L>, Error> {
+        if wait.one_try().is_some() || self.is_held_by_owners() {
             return Ok(Ok(None));
         }
-        match self.queue.turn(self.servers.timer(), wait).await {
-            Turn::Come(come) => Ok(Ok(Some(come))),
-            Turn::Failed(error) => Err(error),
-            Turn::TooLate(limit) if self.queue.knows_held() => Ok(Err(limit)),
+        match self.queue.turn(self.members.timer(), wait).await? {
+            Ok(waiter) => Ok(Ok(Some(waiter))),
+            Err(limit) if self.queue.knows_held() => Ok(Err(limit)),
             // A lock that was never polled is not known to be held.
-            Turn::TooLate(_) => Ok(Ok(None)),
+            Err(_) => Ok(Ok(None)),
         }
-    }
-
-    /// Pauses between two rounds, at most until the wait ends.
-    async fn pause<L: Copy + Into<Limit>>(&self, pause: Duration, wait: Wait<L>) {
-        let timer = self.servers.timer();
-        let until = timer.now() + pause;
-        timer.sleep_until(wait.deadline().map_or(until, |deadline| deadline.min(until))).await;
     }
 
     /// Fails the other waiters of this process as well, if the caller `waits` and the failure concerns all of them.
@@ -403,34 +393,34 @@ impl RedLock {
         &self,
         wait: Wait<L>,
     ) -> Result<Result<RedLockGuard, L>, Error> {
-        self.locks.iter().try_for_each(Lock::check)?;
-        let timer = self.servers.timer();
-        let (mut place, mut own_news) = match self.queue_up(wait).await? {
-            Ok(place) => (place, None),
-            Err(limit) => return self.in_vain(limit, true, Vec::new()),
+        self.members.locks.iter().try_for_each(Lock::check)?;
+        let (timer, random) = (self.members.timer(), self.members.servers.random());
+        let (mut waiter, mut own) = match self.queue_up(wait).await? {
+            Ok(waiter) => (waiter, None),
+            Err(limit) => return self.timed_out(limit, true, Vec::new()),
         };
-        let news = place.as_mut().map_or(&mut own_news, |place| &mut place.news);
-        // `questions` counts failed rounds, for the pauses between them.
-        let (mut splits, mut given_up, mut known_held, mut questions) = (0, 0, false, 0_u32);
+        let subscriptions = waiter.as_mut().map_or(&mut own, |waiter| &mut waiter.subscriptions);
+        // `polls` counts failed rounds, for the pauses between them.
+        let (mut splits, mut given_up, mut known_held, mut polls) = (0, 0, false, 0_u32);
         loop {
-            if let Some(news) = news {
-                news.forget();
+            if let Some(subscriptions) = subscriptions {
+                subscriptions.discard();
             }
             let busy = match self.round(self.answer_by(wait, known_held), given_up).await {
-                Ok(Round::Reached(guard)) => {
+                Ok(Ok(guard)) => {
                     // The caller holds the lock now, so waiters behind it that time out know that the lock is held.
                     self.queue.on_held();
                     return Ok(Ok(guard));
                 }
-                Ok(Round::Busy(busy)) => busy,
+                Ok(Err(busy)) => busy,
                 Err(error) if wait.outlasts(&error, timer) => {
-                    self.pause(Backoff::default().pause(questions, self.random()), wait).await;
-                    questions = questions.saturating_add(1);
+                    sleep_within(wait, Backoff::default().pause(polls, random), timer).await;
+                    polls = polls.saturating_add(1);
                     continue;
                 }
                 Err(error) => match (error, wait.over(timer)) {
                     (Error::NoQuorum { failures, .. }, Some(limit)) => {
-                        return self.in_vain(limit, known_held, failures);
+                        return self.timed_out(limit, known_held, failures);
                     }
                     (error, _) => return Err(self.failed(error, wait.one_try().is_none())),
                 },
@@ -442,30 +432,30 @@ impl RedLock {
                 return Ok(Err(limit));
             }
             if let Some(limit) = wait.over(timer) {
-                return self.in_vain(limit, true, Vec::new());
+                return self.timed_out(limit, true, Vec::new());
             }
-            let Some(news) = news else {
+            let Some(subscriptions) = subscriptions else {
                 // Poll once more after subscribing: a release before the subscription gives no message.
-                *news = Some(News::listen(&self.locks));
+                *subscriptions = Some(Subscriptions::to_releases(&self.members.locks));
                 continue;
             };
             // Contenders that split the members and retry at once would split them for ever.
             splits = if busy.granted > 0 { splits + 1 } else { 0 };
             let began = timer.now();
-            let unheard = busy.is_silent.then(|| Backoff::default().pause(questions, self.random()));
-            questions = questions.saturating_add(1);
-            let heard = news.wait(timer, &busy, unheard, wait.deadline(), self.random()).await;
+            let silent = busy.is_silent.then(|| Backoff::default().pause(polls, random));
+            polls = polls.saturating_add(1);
+            let notified = subscriptions.wait(timer, &busy, silent, wait.deadline(), random).await;
             // A message about a release shows that contenders split the members, not that slow servers were missing.
-            given_up = if busy.given_up.is_some() && !heard { given_up + 1 } else { 0 };
+            given_up = if busy.given_up.is_some() && !notified { given_up + 1 } else { 0 };
             if timer.now() - began > LONG {
                 splits = 0;
             }
             if splits > 0 {
                 let most = SPLIT_PAUSE * (1 << splits.min(MOST_DOUBLINGS));
-                self.pause(jitter(self.random(), most), wait).await;
+                sleep_within(wait, jitter(random, most), timer).await;
             }
             if let Some(limit) = wait.over(timer) {
-                return self.in_vain(limit, true, Vec::new());
+                return self.timed_out(limit, true, Vec::new());
             }
         }
     }
@@ -475,56 +465,56 @@ impl RedLock {
     /// The round also ends if only slow servers could still decide it. Contenders may have split the fast servers
     /// between them. While each waits for the slow servers, it keeps the fast ones from all others. After `given_up`
     /// such rounds in a row the slow servers get more time, because the quorum may really need one of them.
-    async fn round(&self, deadline: Option<Instant>, given_up: u32) -> Result<Round, Error> {
-        let timer = self.servers.timer();
+    async fn round(
+        &self,
+        deadline: Option<Instant>,
+        given_up: u32,
+    ) -> Result<Result<RedLockGuard, Busy>, Error> {
+        let (timer, count) = (self.members.timer(), self.members.locks.len());
         let began = timer.now();
         let mut give_up: Option<(Instant, Duration)> = None;
-        let asker = Asker { servers: Arc::clone(&self.servers), locks: Arc::clone(&self.locks) };
-        let mut flight = JoinAll::new((0..self.locks.len()).map(|place| (place, asker.ask(place, deadline))));
-        let mut members: Vec<_> = self.locks.iter().map(|_| Member::Asked).collect();
-        let mut tally = self.servers.quorum();
+        let requests = (0..count).map(|place| (place, self.members.request(place, deadline)));
+        let mut flight = JoinAll::new(requests);
+        let mut members = vec![Member::Pending; count];
+        let mut tally = self.members.quorum();
         loop {
             let ready = match give_up {
                 None => flight.ready().await,
                 Some((at, patience)) => match timer.timeout_at(at, flight.ready()).await {
                     Ok(ready) => ready,
-                    Err(_) => {
-                        let busy = Busy::of(&members, tally);
-                        return Ok(Round::Busy(Busy { given_up: Some(patience), ..busy }));
-                    }
+                    Err(_) => return Ok(Err(Busy::of(&members, tally, Some(patience)))),
                 },
             };
             for (place, answer) in ready {
-                let (member, count) = match answer {
-                    Ok(Answer::Granted(guard, _)) => (Member::Held(Arc::new(guard)), &mut tally.granted),
-                    Ok(Answer::Held(refusal)) => (Member::Refused(refusal), &mut tally.refused),
-                    Err(error) => (Member::Failed(error), &mut tally.failed),
-                };
-                *count += 1;
-                if let Some(place) = members.get_mut(place) {
-                    *place = member;
+                let answer = Member::of(answer);
+                *match &answer {
+                    Member::Held(_) => &mut tally.granted,
+                    Member::Refused(_) => &mut tally.refused,
+                    _ => &mut tally.failed,
+                } += 1;
+                if let Some(member) = members.get_mut(place) {
+                    *member = answer;
                 }
             }
             match tally.verdict() {
                 Some(Verdict::Reached) => {
-                    let guard = RedLockGuard::new(&asker, members, flight, self.servers.runtime());
+                    let guard = RedLockGuard::new(&self.members, members, flight);
                     // Slow replies may have used up the leases of the first grants.
                     if guard.is_valid() {
-                        return Ok(Round::Reached(guard));
+                        return Ok(Ok(guard));
                     }
-                    let lease = self.locks.first().map_or(Ok(Duration::ZERO), |lock| {
+                    let lease = self.members.locks.first().map_or(Ok(Duration::ZERO), |lock| {
                         lock.lease().map(crate::base::lease::Lease::duration)
                     });
                     return Err(Error::GrantedTooLate { lock: self.name().to_owned(), lease: lease? });
                 }
-                Some(Verdict::Busy) => return Ok(Round::Busy(Busy::of(&members, tally))),
+                Some(Verdict::Busy) => return Ok(Err(Busy::of(&members, tally, None))),
                 Some(Verdict::Dead) => {
-                    let failures =
-                        members.into_iter().enumerate().filter_map(|(place, member)| match member {
-                            Member::Failed(error) => Some(self.servers.failure(place, error)),
-                            _ => None,
-                        });
-                    return Err(self.no_quorum(tally.granted, failures.collect()));
+                    let failed = members.into_iter().enumerate().filter_map(|(place, member)| match member {
+                        Member::Failed(error) => Some(self.members.servers.failure(place, error)),
+                        _ => None,
+                    });
+                    return Err(self.members.no_quorum(tally.granted, failed.collect()));
                 }
                 None => {}
             }
@@ -537,50 +527,35 @@ impl RedLock {
             if tally.is_out_of_reach() {
                 // These grants cannot make a quorum any more. The other replies still tell a busy lock from dead
                 // servers.
-                for member in &mut members {
-                    member.give_back();
-                }
+                let held = members.iter_mut().filter(|member| matches!(member, Member::Held(_)));
+                held.for_each(|member| *member = Member::Released);
             }
         }
     }
 
     /// Returns the result of a wait that `limit` ended: the limit, if another holder is known to have the lock.
-    fn in_vain<L>(
+    fn timed_out<L>(
         &self,
         limit: L,
         known_held: bool,
         failures: Vec<MemberFailure>,
     ) -> Result<Result<RedLockGuard, L>, Error> {
-        let ready = |lock: &&Lock| lock.context.client.is_ready_for(lock.name.key().as_bytes());
-        let enough = self.locks.iter().filter(ready).count() >= self.servers.quorum().wanted();
+        let ready = self.members.locks.iter().filter(|lock| lock.is_ready()).count();
+        let enough = ready >= self.members.quorum().wanted();
         // Replies that the end of the wait cut short say nothing about their servers. Other failures do.
         let late = |failure: &MemberFailure| is_only_late(&failure.error);
         if known_held && enough && failures.iter().all(late) {
             return Ok(Err(limit));
         }
-        let failures = if failures.is_empty() { self.no_answers() } else { failures };
-        Err(self.no_quorum(0, failures))
-    }
-
-    fn no_answers(&self) -> Vec<MemberFailure> {
-        let late = |(place, lock): (usize, &Lock)| {
-            let source = lock.context.client.timed_out(lock.name.key().as_bytes(), "EVALSHA");
-            let operation = format!("acquire lock {:?}", lock.name);
-            self.servers.failure(place, Error::Server { operation, source })
-        };
-        self.locks.iter().enumerate().map(late).collect()
-    }
-
-    fn no_quorum(&self, granted: usize, failures: Vec<MemberFailure>) -> Error {
-        let wanted = self.servers.quorum().wanted();
-        Error::NoQuorum { lock: self.name().to_owned(), granted, wanted, failures }
+        let failures = if failures.is_empty() { self.members.timeouts() } else { failures };
+        Err(self.members.no_quorum(0, failures))
     }
 
     /// Returns true if the presented owners hold the lock already. They must not queue behind waiters that wait for
     /// them.
-    fn is_ours(&self) -> bool {
-        let held = self.locks.iter().filter(|lock| lock.is_held_by_owner()).count();
-        held >= self.servers.quorum().wanted()
+    fn is_held_by_owners(&self) -> bool {
+        let held = self.members.locks.iter().filter(|lock| lock.is_held_by_owner()).count();
+        held >= self.members.quorum().wanted()
     }
 
     /// Returns the deadline for a round's replies. The first round gets the time for a reply, however short the wait.
@@ -588,142 +563,18 @@ impl RedLock {
         if known_held {
             return wait.deadline();
         }
-        let first = |lock: &Lock| {
-            first_answer_by(&lock.context.client, lock.name.key(), Duration::ZERO, wait.of_any())
-        };
-        let firsts: Vec<_> = self.locks.iter().filter_map(first).collect();
+        let firsts = self.members.locks.iter().filter_map(|lock| lock.first_answer_by(wait.of_any()));
+        let firsts: Vec<_> = firsts.collect();
         // A majority that was never connected decides by its response timeout.
-        firsts.iter().copied().max().filter(|_| firsts.len() >= self.servers.quorum().wanted())
-    }
-
-    fn random(&self) -> fn() -> u64 {
-        self.servers.random()
+        firsts.iter().copied().max().filter(|_| firsts.len() >= self.members.quorum().wanted())
     }
 }
 
 impl fmt::Debug for RedLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedLock").field("members", &self.locks).finish_non_exhaustive()
+        f.debug_struct("RedLock").field("members", &self.members.locks).finish_non_exhaustive()
     }
 }
-
-enum Round {
-    Reached(RedLockGuard),
-    Busy(Busy),
-}
-
-/// A refused round, with the holders that it found.
-struct Busy {
-    /// Members that others hold, or that failed. Only these can still be released.
-    elsewhere: Vec<usize>,
-    /// Another holder does not publish its release.
-    is_silent: bool,
-    /// Number of members that were free.
-    granted: usize,
-    /// Number of members that are missing for a quorum.
-    needed: usize,
-    /// Time after which the leases of `needed` members will have ended.
-    free_after: Option<Duration>,
-    /// Time for which the round waited in vain for slow servers that could have granted.
-    given_up: Option<Duration>,
-}
-
-impl Busy {
-    fn of(members: &[Member], tally: Quorum) -> Self {
-        let needed = tally.wanted().saturating_sub(tally.granted).max(1);
-        let elsewhere = members.iter().enumerate().filter(|(_, member)| member.is_elsewhere());
-        let mut ends: Vec<_> = members.iter().filter_map(Member::lease_left).collect();
-        ends.sort_unstable();
-        Self {
-            elsewhere: elsewhere.map(|(place, _)| place).collect(),
-            is_silent: members.iter().any(Member::is_silent),
-            granted: tally.granted,
-            needed,
-            free_after: ends.get(needed - 1).copied(),
-            given_up: None,
-        }
-    }
-}
-
-/// Subscriptions to the releases, one per server.
-struct News {
-    subscriptions: Vec<Subscription>,
-}
-
-impl News {
-    fn listen(locks: &[Lock]) -> Self {
-        let listen = |lock: &Lock| lock.context.client.subscribe(lock.name.channel().as_bytes());
-        Self { subscriptions: locks.iter().map(listen).collect() }
-    }
-
-    /// Discards messages from before the next round, because that round's replies are newer.
-    fn forget(&mut self) {
-        for subscription in &mut self.subscriptions {
-            subscription.take_changed();
-        }
-    }
-
-    /// Waits until another round has a chance.
-    ///
-    /// That is when enough members were released for a quorum. If fewer were, the other releases get `FOLLOW` to
-    /// arrive. The wait also ends when enough leases may have ended, or after the repoll interval. That interval is
-    /// `unheard` if a holder does not publish its release. Returns true if any message arrived.
-    async fn wait(
-        &mut self,
-        timer: &Timer,
-        busy: &Busy,
-        unheard: Option<Duration>,
-        deadline: Option<Instant>,
-        random: fn() -> u64,
-    ) -> bool {
-        let now = timer.now();
-        let deaf = self.subscriptions.iter().any(|news| news.refusal().is_some());
-        let repoll = unheard.unwrap_or(if deaf { REPOLL_WHEN_DEAF } else { REPOLL });
-        // Servers round the remaining lease down, so wait one millisecond more.
-        let free_after = busy.free_after.map(|left| left + Duration::from_millis(1));
-        let poll_at = match busy.given_up {
-            // Contenders release within the same time. If no release comes, the quorum needs the slow servers.
-            Some(patience) => now + patience.min(repoll) + jitter(random, patience.min(repoll)),
-            None => now + free_after.map_or(repoll, |left| left.min(repoll)) + jitter(random, LEASE_JITTER),
-        };
-        let poll_at = deadline.map_or(poll_at, |deadline| deadline.min(poll_at));
-        let mut sleep = timer.sleep_until(poll_at);
-        let mut heard = vec![false; self.subscriptions.len()];
-        let mut first = None;
-        std::future::poll_fn(|cx: &mut task::Context<'_>| {
-            for place in &busy.elsewhere {
-                if let (Some(news), Some(heard)) = (self.subscriptions.get_mut(*place), heard.get_mut(*place))
-                {
-                    *heard |= !*heard && news.poll_changed(cx).is_ready();
-                }
-            }
-            let count = heard.iter().filter(|heard| **heard).count();
-            if count >= busy.needed {
-                return Poll::Ready(());
-            }
-            if count > 0 && first.is_none() {
-                let until = timer.now() + FOLLOW;
-                first = Some(until);
-                sleep.reset(poll_at.min(until));
-            }
-            Pin::new(&mut sleep).poll(cx)
-        })
-        .await;
-        heard.contains(&true)
-    }
-}
-
-/// Longest time between two rounds of a waiting process, as for plain locks.
-const REPOLL: Duration = Duration::from_secs(5);
-
-/// The same if a server refuses the subscription.
-const REPOLL_WHEN_DEAF: Duration = Duration::from_millis(100);
-
-/// Time between a holder's first and last message. Its release reaches the servers at different times.
-const FOLLOW: Duration = Duration::from_millis(20);
-
-/// Spread of the polls at the end of a lease, so that waiting processes do not all poll in the same moment.
-const LEASE_JITTER: Duration = Duration::from_millis(20);
 
 /// Upper bound of the first random pause after a split round, doubled each time. It spans a few round trips, in which
 /// one contender finds all members free.

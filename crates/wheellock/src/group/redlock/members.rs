@@ -2,20 +2,17 @@
 //!
 //! This module owns the guard's methods. `roster` decides which member counts.
 
+use std::collections::HashSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, Weak};
-use std::task::{Poll, Waker};
+use std::sync::{Arc, Mutex};
 
-use tokio::runtime::Handle;
-
-use super::roster::{self, Asker, Member, Pending, Roster, Standing, lock};
+use super::locks::MemberLocks;
+use super::roster::{self, Member, Pending, Roster, lock};
 use crate::base::clock::BootInstant;
-use crate::base::error::LostReason;
-use crate::base::error::{Error, MemberFailure};
+use crate::base::error::{Error, LostReason, MemberFailure};
 use crate::base::join_all::{JoinAll, Request};
 use crate::base::quorum::{Quorum, Verdict};
 use crate::base::work::unless_lost;
-use crate::lock::Lock;
 use crate::request::guard::{Guard, Released};
 use crate::wait::spans::{End, Held, HoldSpan, Subject};
 
@@ -42,7 +39,7 @@ use crate::wait::spans::{End, Held, HoldSpan, Subject};
 /// ```
 #[must_use = "the lock is given back at once if its guard is not kept"]
 pub struct RedLockGuard {
-    locks: Arc<[Lock]>,
+    locks: MemberLocks,
     roster: Arc<Mutex<Roster>>,
     span: HoldSpan,
 }
@@ -97,10 +94,9 @@ pub enum MemberState {
     Lost(LostReason),
 }
 
-/// Outcome of a request to all members.
-struct Asked {
-    verdict: Verdict,
-    granted: usize,
+/// Replies to a request to all members, up to a verdict.
+struct Replies {
+    tally: Quorum,
     /// Too many members were lost before. The guard held fewer than a majority.
     is_lost: bool,
     failures: Vec<MemberFailure>,
@@ -108,29 +104,28 @@ struct Asked {
 
 impl RedLockGuard {
     /// Creates a guard of `members`, of which a majority is held. The requests in `pending` have no reply yet.
-    pub(super) fn new(asker: &Asker, members: Vec<Member>, pending: Pending, runtime: &Handle) -> Self {
-        let locks = Arc::clone(&asker.locks);
-        let roster = roster::keep(asker.clone(), members, pending, runtime);
-        Self { locks, roster, span: HoldSpan::none() }
+    pub(super) fn new(locks: &MemberLocks, members: Vec<Member>, pending: Pending) -> Self {
+        let roster = roster::keep(locks.clone(), members, pending);
+        Self { locks: locks.clone(), roster, span: HoldSpan::none() }
     }
 
     /// Returns the lock's name.
     pub fn name(&self) -> &str {
-        self.locks.first().map_or("", Lock::name)
+        self.locks.name()
     }
 
     /// Returns the state of the lock on each server, in the order in which the servers were given. If fewer than all
     /// are `Held`, the guard survives fewer further failures.
     pub fn members(&self) -> Vec<RedLockMember> {
         let roster = lock(&self.roster);
-        let told = self.locks.iter().zip(&roster.members).map(|(lock, member)| {
+        let told = self.locks.locks.iter().zip(&roster.members).map(|(lock, member)| {
             let state = match member {
-                Member::Asked => MemberState::Pending,
+                Member::Pending => MemberState::Pending,
                 Member::Held(guard) => match guard.reason() {
                     None => MemberState::Held { valid_until: guard.valid_until() },
                     Some(reason) => MemberState::Lost(reason),
                 },
-                Member::Refused(_) | Member::GivenBack => MemberState::Refused,
+                Member::Refused(_) | Member::Released => MemberState::Refused,
                 Member::Failed(error) => MemberState::Failed(error.clone()),
             };
             RedLockMember { server: lock.context.client.server_address(), state }
@@ -140,7 +135,7 @@ impl RedLockGuard {
 
     /// Returns the time until which a majority is known to be held. Renewals move it.
     pub fn valid_until(&self) -> BootInstant {
-        let now = || self.locks.first().map_or_else(BootInstant::now, |lock| lock.context.clock.now());
+        let now = || self.locks.locks.first().map_or_else(BootInstant::now, |lock| lock.context.clock.now());
         lock(&self.roster).valid_until().unwrap_or_else(now)
     }
 
@@ -156,8 +151,26 @@ impl RedLockGuard {
     ///
     /// Safe: the call only waits.
     pub async fn lost(&self) -> LostReason {
-        let mut watch = Watch { roster: &self.roster, watched: vec![Watched::default(); self.locks.len()] };
-        std::future::poll_fn(|cx| watch.poll(cx.waker())).await
+        let (mut losses, mut last) = (JoinAll::default(), None);
+        while self.watch(&mut losses) {
+            last = losses.ready().await.into_iter().map(|(_, reason)| reason).last().or(last);
+        }
+        last.unwrap_or_else(|| self.reason())
+    }
+
+    /// Watches the held members that are not watched yet. Returns false if the quorum is lost.
+    ///
+    /// A member that joins later is watched from the next loss on. That is early enough. The watched members are a
+    /// majority, so the quorum is lost only together with one of them.
+    fn watch(&self, losses: &mut JoinAll<'static, LostReason>) -> bool {
+        let roster = lock(&self.roster);
+        for (place, guard) in roster.held().filter(|(_, guard)| guard.is_valid()) {
+            if !losses.is_under_way(place) {
+                let guard = Arc::clone(guard);
+                losses.add(place, Box::pin(async move { guard.lost().await }));
+            }
+        }
+        roster.is_valid()
     }
 
     /// Runs `work` while a majority is held. If the majority is lost first, `work` is dropped at its current await
@@ -192,19 +205,14 @@ impl RedLockGuard {
     /// Polls the servers whether the lock is still held, until a majority has confirmed it or no reply is missing.
     /// Members that join meanwhile are polled, too. Fails only if the quorum is lost.
     async fn confirm(&self) -> Result<(), Error> {
-        let wanted = Quorum::majority(self.locks.len()).wanted();
-        let mut asked = vec![false; self.locks.len()];
-        let (mut flight, mut confirmed) = (JoinAll::new([]), 0);
+        let mut polled = HashSet::new();
+        let (mut flight, mut confirmed) = (JoinAll::default(), 0);
         loop {
-            for (place, (member, asked)) in lock(&self.roster).members.iter().zip(&mut asked).enumerate() {
-                if let Member::Held(guard) = member
-                    && !std::mem::replace(asked, true)
-                {
-                    let guard = Arc::clone(guard);
-                    flight.add(place, Box::pin(async move { guard.confirm().await }));
-                }
+            for (place, guard) in lock(&self.roster).held().filter(|(place, _)| polled.insert(*place)) {
+                let guard = Arc::clone(guard);
+                flight.add(place, Box::pin(async move { guard.confirm().await }));
             }
-            if confirmed >= wanted || flight.is_over() {
+            if confirmed >= self.locks.quorum().wanted() || flight.is_over() {
                 return self.check();
             }
             let answers = flight.ready().await;
@@ -219,12 +227,12 @@ impl RedLockGuard {
 
     /// Releases all members after work that ended under a valid quorum: see [`Guard::release_after_work`].
     pub(crate) async fn release_after_work(self) -> Result<(), Error> {
-        let locks = Arc::clone(&self.locks);
+        let locks = self.locks.clone();
         match self.release().await {
             Ok(Released::AlreadyLost) => {
-                let is_shut = locks.iter().any(|lock| lock.context.holds().is_shut());
+                let is_shut = locks.locks.iter().any(|lock| lock.context.holds().is_shut());
                 let reason = if is_shut { LostReason::ShutDown } else { LostReason::NotOwner };
-                Err(Error::Lost { lock: locks.first().map_or("", Lock::name).to_owned(), reason })
+                Err(Error::Lost { lock: locks.name().to_owned(), reason })
             }
             Ok(Released::Released) | Err(_) => Ok(()),
         }
@@ -242,19 +250,14 @@ impl RedLockGuard {
     /// [`Error::Lost`] if a majority is lost, or is found lost; [`Error::NoQuorum`] if too few servers replied. After
     /// `NoQuorum` the lock stays valid until [`valid_until`](Self::valid_until), as before.
     pub async fn renew(&self) -> Result<(), Error> {
-        roster::ask_missing(&self.roster);
-        let members: Vec<_> = lock(&self.roster).members.iter().map(Member::standing).collect();
+        roster::request_missing(&self.roster);
+        let members = lock(&self.roster).members.clone();
         let renew = |guard: Arc<Guard>| -> Request<'static, _> {
             Box::pin(async move { guard.renew().await.map(|()| Released::Released) })
         };
-        let asked = self.ask_all(members, renew).await;
-        match asked.verdict {
-            Verdict::Reached => self.check(),
-            Verdict::Busy | Verdict::Dead => {
-                self.check()?;
-                Err(self.no_quorum(asked.granted, asked.failures))
-            }
-        }
+        let Replies { tally, failures, .. } = self.request_all(members, renew).await;
+        self.check()?;
+        if tally.is_reached() { Ok(()) } else { Err(self.locks.no_quorum(tally.granted, failures)) }
     }
 
     /// Releases all members at once, and returns when a majority has confirmed it. The other releases continue in the
@@ -273,7 +276,7 @@ impl RedLockGuard {
     pub async fn release(mut self) -> Result<Released, Error> {
         let believed = self.is_valid();
         // `close` takes back unanswered requests, and no member joins from here on.
-        let members: Vec<_> = roster::close(&self.roster).into_iter().map(Member::into_standing).collect();
+        let members = roster::close(&self.roster);
         let release = |guard: Arc<Guard>| -> Request<'static, _> {
             Box::pin(async move {
                 match Arc::into_inner(guard) {
@@ -283,54 +286,45 @@ impl RedLockGuard {
                 }
             })
         };
-        let asked = self.ask_all(members, release).await;
-        let is_lost = !believed || asked.is_lost;
-        self.span.end(|| match asked.verdict {
-            Verdict::Dead => End::Dropped,
-            Verdict::Reached | Verdict::Busy => {
-                if is_lost {
-                    End::Lost
-                } else {
-                    End::Released
-                }
-            }
+        let Replies { tally, is_lost, failures } = self.request_all(members, release).await;
+        let released = match tally.verdict() {
+            Some(Verdict::Dead) => Err(self.locks.no_quorum(tally.granted, failures)),
+            _ if !believed || is_lost => Ok(Released::AlreadyLost),
+            _ => Ok(Released::Released),
+        };
+        self.span.end(|| match &released {
+            Ok(Released::Released) => End::Released,
+            Ok(Released::AlreadyLost) => End::Lost,
+            Err(_) => End::Dropped,
         });
-        match asked.verdict {
-            Verdict::Dead => Err(self.no_quorum(asked.granted, asked.failures)),
-            Verdict::Reached | Verdict::Busy if !is_lost => Ok(Released::Released),
-            Verdict::Reached | Verdict::Busy => Ok(Released::AlreadyLost),
-        }
+        released
     }
 
     /// Sends a request to every held member, until the majority's outcome is certain.
-    async fn ask_all(
+    async fn request_all(
         &self,
-        members: Vec<Standing>,
-        ask: impl Fn(Arc<Guard>) -> Request<'static, Result<Released, Error>>,
-    ) -> Asked {
-        let mut tally = Quorum::majority(members.len());
+        members: Vec<Member>,
+        request: impl Fn(Arc<Guard>) -> Request<'static, Result<Released, Error>>,
+    ) -> Replies {
+        let mut tally = self.locks.quorum();
         let (mut held, mut lost, mut failures) = (0, 0, Vec::new());
-        let mut requests = Vec::new();
+        let mut flight = JoinAll::default();
+        let failure = |place, error| self.locks.servers.failure(place, error);
         for (place, member) in members.into_iter().enumerate() {
             match member {
-                Standing::Held(guard) => {
+                Member::Held(guard) => {
                     held += 1;
-                    requests.push((place, ask(guard)));
+                    flight.add(place, request(guard));
                 }
-                Standing::NotHeld => tally.refused += 1,
-                Standing::Failed(error) => {
+                Member::Failed(error) => {
                     tally.failed += 1;
-                    failures.push(self.failure(place, error));
+                    failures.push(failure(place, error));
                 }
+                Member::Pending | Member::Refused(_) | Member::Released => tally.refused += 1,
             }
         }
-        let mut flight = JoinAll::new(requests);
-        loop {
-            // Once every member has answered, there is a verdict, so this loop ends.
-            if let Some(verdict) = tally.verdict() {
-                let is_lost = lost + tally.wanted() > held;
-                return Asked { verdict, granted: tally.granted, is_lost, failures };
-            }
+        // Once every member has answered, there is a verdict, so this loop ends.
+        while tally.verdict().is_none() {
             for (place, answer) in flight.ready().await {
                 match answer {
                     Ok(Released::Released) => tally.granted += 1,
@@ -340,16 +334,12 @@ impl RedLockGuard {
                     }
                     Err(error) => {
                         tally.failed += 1;
-                        failures.push(self.failure(place, error));
+                        failures.push(failure(place, error));
                     }
                 }
             }
         }
-    }
-
-    fn failure(&self, place: usize, error: Error) -> MemberFailure {
-        let server = self.locks.get(place).map(|lock| lock.context.client.server_address());
-        MemberFailure { server: server.unwrap_or_default(), error }
+        Replies { tally, is_lost: lost + tally.wanted() > held, failures }
     }
 
     /// Fails if the quorum is lost.
@@ -364,11 +354,6 @@ impl RedLockGuard {
 
     fn lost_error(&self, reason: LostReason) -> Error {
         Error::Lost { lock: self.name().to_owned(), reason }
-    }
-
-    fn no_quorum(&self, granted: usize, failures: Vec<MemberFailure>) -> Error {
-        let wanted = Quorum::majority(self.locks.len()).wanted();
-        Error::NoQuorum { lock: self.name().to_owned(), granted, wanted, failures }
     }
 }
 
@@ -393,52 +378,5 @@ impl fmt::Debug for RedLockGuard {
             .field("valid", &self.is_valid())
             .field("members", &self.members())
             .finish()
-    }
-}
-
-/// Watches for the loss of a quorum.
-///
-/// A member that joins while this waits is watched from the next poll on. That is early enough. The watched members are
-/// a majority, so the quorum is lost only together with one of them. The loss of that member polls this watch.
-struct Watch<'a> {
-    roster: &'a Mutex<Roster>,
-    watched: Vec<Watched>,
-}
-
-/// The watched guard at one place, and the number of its watcher. A member that joins again has a new guard.
-#[derive(Clone, Default)]
-struct Watched {
-    guard: Weak<Guard>,
-    number: Option<u64>,
-}
-
-impl Watch<'_> {
-    fn poll(&mut self, waker: &Waker) -> Poll<LostReason> {
-        let roster = lock(self.roster);
-        let (mut held, mut lost) = (0, None);
-        for (member, watched) in roster.members.iter().zip(&mut self.watched) {
-            let Member::Held(guard) = member else { continue };
-            if !std::ptr::eq(watched.guard.as_ptr(), Arc::as_ptr(guard)) {
-                *watched = Watched { guard: Arc::downgrade(guard), number: None };
-            }
-            match guard.poll_lost(&mut watched.number, waker) {
-                Poll::Pending => held += 1,
-                Poll::Ready(reason) => lost = Some(reason),
-            }
-        }
-        if held >= roster.quorum.wanted() && !roster.broken {
-            return Poll::Pending;
-        }
-        Poll::Ready(lost.unwrap_or(LostReason::Expired))
-    }
-}
-
-impl Drop for Watch<'_> {
-    fn drop(&mut self) {
-        for Watched { guard, number } in &self.watched {
-            if let (Some(guard), Some(number)) = (guard.upgrade(), number) {
-                guard.unwatch(*number);
-            }
-        }
     }
 }

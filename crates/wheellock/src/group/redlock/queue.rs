@@ -8,7 +8,7 @@ use std::task::{Poll, Waker};
 
 use wheellock_client::Timer;
 
-use super::News;
+use super::releases::Subscriptions;
 use crate::base::error::Error;
 use crate::request::acquire::{Limit, Wait};
 use crate::wait::queue::{Entry, Queue as Waiters};
@@ -23,39 +23,33 @@ struct Shared {
     waiters: Waiters<()>,
     /// Subscriptions of a head that left, kept for the next head. Otherwise each head subscribes and polls once more
     /// for it.
-    news: Option<News>,
+    subscriptions: Option<Subscriptions>,
     /// The lock was held at the last reply while a waiter was queued, by this process or by another.
     held: bool,
 }
 
-pub(super) enum Turn<'a, L> {
-    Come(Place<'a>),
-    /// A waiter before this one could not poll the servers. The cause stops all waiters.
-    Failed(Error),
-    /// This limit ended the wait first.
-    TooLate(L),
-}
-
 impl Queue {
-    /// Waits until all earlier waiters have left.
-    pub(super) async fn turn<L: Copy + Into<Limit>>(&self, timer: &Timer, wait: Wait<L>) -> Turn<'_, L> {
-        let mut place = self.join();
-        let come = std::future::poll_fn(|cx| place.poll_come(cx.waker()));
-        let come = match (wait.limit(), wait.deadline()) {
-            (Some(limit), Some(deadline)) => match timer.timeout_at(deadline, come).await {
-                Ok(come) => come,
-                Err(_) => return Turn::TooLate(limit),
+    /// Waits until all earlier waiters have left. Returns the limit if the wait ended first. Fails with the error of a
+    /// head that could not poll the servers.
+    pub(super) async fn turn<L: Copy + Into<Limit>>(
+        &self,
+        timer: &Timer,
+        wait: Wait<L>,
+    ) -> Result<Result<QuorumWaiter<'_>, L>, Error> {
+        let mut waiter = self.join();
+        let turn = std::future::poll_fn(|cx| waiter.poll_turn(cx.waker()));
+        match (wait.limit(), wait.deadline()) {
+            (Some(limit), Some(deadline)) => match timer.timeout_at(deadline, turn).await {
+                Ok(turn) => turn?,
+                Err(_) => return Ok(Err(limit)),
             },
-            _ => come.await,
-        };
-        match come {
-            Ok(()) => Turn::Come(place),
-            Err(error) => Turn::Failed(error),
+            _ => turn.await?,
         }
+        Ok(Ok(waiter))
     }
 
-    fn join(&self) -> Place<'_> {
-        Place { ticket: self.shared().waiters.join(()), queue: self, news: None }
+    fn join(&self) -> QuorumWaiter<'_> {
+        QuorumWaiter { ticket: self.shared().waiters.join(()), queue: self, subscriptions: None }
     }
 
     pub(super) fn on_held(&self) {
@@ -81,16 +75,16 @@ impl Queue {
     }
 }
 
-/// A place in the queue, left on drop. The head polls for all waiters.
-pub(super) struct Place<'a> {
+/// A queued waiter, which leaves the queue on drop. The head polls for all waiters.
+pub(super) struct QuorumWaiter<'a> {
     queue: &'a Queue,
     ticket: u64,
     /// The subscriptions, which the head takes over when its turn begins.
-    pub(super) news: Option<News>,
+    pub(super) subscriptions: Option<Subscriptions>,
 }
 
-impl Place<'_> {
-    fn poll_come(&mut self, waker: &Waker) -> Poll<Result<(), Error>> {
+impl QuorumWaiter<'_> {
+    fn poll_turn(&mut self, waker: &Waker) -> Poll<Result<(), Error>> {
         let mut shared = self.queue.shared();
         let is_head = shared.waiters.is_head(self.ticket);
         if let Some(Entry { waker: to_wake, failed, .. }) = shared.waiters.entry(self.ticket) {
@@ -102,23 +96,23 @@ impl Place<'_> {
                 return Poll::Pending;
             }
         }
-        self.news = shared.news.take();
+        self.subscriptions = shared.subscriptions.take();
         Poll::Ready(Ok(()))
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QuorumWaiter<'_> {
     fn drop(&mut self) {
         let mut shared = self.queue.shared();
         shared.waiters.leave(self.ticket);
         // Dropping subscriptions may write to a socket, so drop them only after unlocking.
         let (mut next, mut over) = (None, None);
         if shared.waiters.is_empty() {
-            over = shared.news.take();
+            over = shared.subscriptions.take();
             // The last reply will soon be out of date, and the next waiter polls anyway.
             shared.held = false;
         } else {
-            shared.news = self.news.take().or(shared.news.take());
+            shared.subscriptions = self.subscriptions.take().or(shared.subscriptions.take());
             next = shared.waiters.head_to_wake();
         }
         drop(shared);

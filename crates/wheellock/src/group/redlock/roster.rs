@@ -15,102 +15,55 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use tokio::runtime::Handle;
 use wheellock_client::Timer;
 use wheellock_wheel::Sleep;
 
-use super::servers::Servers;
+use super::locks::MemberLocks;
 use crate::base::clock::BootInstant;
 use crate::base::error::{Error, LostReason};
-use crate::base::join_all::{JoinAll, Request};
+use crate::base::join_all::JoinAll;
 use crate::base::quorum::Quorum;
 use crate::lock::Lock;
-use crate::request::acquire::{Answer, ask};
+use crate::request::acquire::Answer;
 use crate::request::guard::Guard;
 use crate::wire::Refusal;
 
-/// One member of an attempt.
+/// One member of an attempt, and of its guard.
+#[derive(Clone)]
 pub(super) enum Member {
-    Asked,
+    /// The server has not replied yet.
+    Pending,
     Held(Arc<Guard>),
     Refused(Refusal),
     Failed(Error),
     /// The server granted it, and the attempt did not need it.
-    GivenBack,
-}
-
-/// State in which a request to all members finds one of them.
-pub(super) enum Standing {
-    Held(Arc<Guard>),
-    NotHeld,
-    Failed(Error),
+    Released,
 }
 
 /// Requests to members that have not answered yet.
 pub(super) type Pending = JoinAll<'static, Result<Answer, Error>>;
 
 impl Member {
-    /// Returns true if another holder has the lock there, or if the holder is not known.
-    pub(super) fn is_elsewhere(&self) -> bool {
-        matches!(self, Self::Refused(_) | Self::Failed(_))
+    pub(super) fn of(answer: Result<Answer, Error>) -> Self {
+        match answer {
+            Ok(Answer::Granted(guard, _)) => Self::Held(Arc::new(guard)),
+            Ok(Answer::Held(refusal)) => Self::Refused(refusal),
+            Err(error) => Self::Failed(error),
+        }
     }
 
-    /// Returns true if another holder has the lock there and will not publish its release.
-    pub(super) fn is_silent(&self) -> bool {
-        matches!(self, Self::Refused(refusal) if refusal.is_silent)
-    }
-
-    /// Returns how long the holder's lease runs unless it is renewed.
-    pub(super) fn lease_left(&self) -> Option<Duration> {
+    pub(super) fn guard(&self) -> Option<&Arc<Guard>> {
         match self {
-            Self::Refused(refusal) => refusal.lease_left,
+            Self::Held(guard) => Some(guard),
             _ => None,
         }
     }
 
-    pub(super) fn standing(&self) -> Standing {
+    pub(super) fn refusal(&self) -> Option<&Refusal> {
         match self {
-            Self::Held(guard) => Standing::Held(Arc::clone(guard)),
-            Self::Failed(error) => Standing::Failed(error.clone()),
-            Self::Asked | Self::Refused(_) | Self::GivenBack => Standing::NotHeld,
+            Self::Refused(refusal) => Some(refusal),
+            _ => None,
         }
-    }
-
-    /// Returns the same without another owner of the guard.
-    pub(super) fn into_standing(self) -> Standing {
-        match self {
-            Self::Held(guard) => Standing::Held(guard),
-            other => other.standing(),
-        }
-    }
-
-    pub(super) fn give_back(&mut self) {
-        if matches!(self, Self::Held(_)) {
-            *self = Self::GivenBack;
-        }
-    }
-}
-
-/// Requests the member of one server.
-#[derive(Clone)]
-pub(super) struct Asker {
-    pub(super) servers: Arc<Servers>,
-    pub(super) locks: Arc<[Lock]>,
-}
-
-impl Asker {
-    /// Returns the request to the server at `place`, which must have answered by `deadline`.
-    pub(super) fn ask(
-        &self,
-        place: usize,
-        deadline: Option<Instant>,
-    ) -> Request<'static, Result<Answer, Error>> {
-        let (servers, lock) = (Arc::clone(&self.servers), self.locks.get(place).cloned());
-        Box::pin(async move {
-            let lock = lock.ok_or(Error::NoMembers)?;
-            servers.identify(place, deadline).await?;
-            ask(lock.request(), deadline).await
-        })
     }
 }
 
@@ -125,7 +78,7 @@ pub(super) struct Roster {
     /// The guard has ended. No member joins any more.
     closed: bool,
     /// The keeper must request missing members now, and not at its next turn.
-    asks_now: bool,
+    requests_now: bool,
     /// Per server, the end of the time in which a member that the server forgot is not requested.
     barred_until: Vec<Option<Instant>>,
     /// Length of that time.
@@ -142,17 +95,19 @@ impl Roster {
             pending: Some(pending),
             broken: false,
             closed: false,
-            asks_now: false,
+            requests_now: false,
             bar,
             keeper: None,
         }
     }
 
+    /// Returns the members that were granted, each with its place. Some of them may be lost.
+    pub(super) fn held(&self) -> impl Iterator<Item = (usize, &Arc<Guard>)> {
+        (0..).zip(&self.members).filter_map(|(place, member)| Some((place, member.guard()?)))
+    }
+
     pub(super) fn guards(&self) -> impl Iterator<Item = &Arc<Guard>> {
-        self.members.iter().filter_map(|member| match member {
-            Member::Held(guard) => Some(guard),
-            _ => None,
-        })
+        self.members.iter().filter_map(Member::guard)
     }
 
     pub(super) fn is_valid(&self) -> bool {
@@ -177,7 +132,7 @@ impl Roster {
 
     fn is_missing(&mut self, place: usize, now: Instant) -> bool {
         match self.members.get(place) {
-            Some(Member::Refused(_) | Member::Failed(_) | Member::GivenBack) => true,
+            Some(Member::Refused(_) | Member::Failed(_) | Member::Released) => true,
             Some(Member::Held(guard)) => match guard.reason() {
                 Some(LostReason::Expired) => true,
                 // An operator may be freeing the lock server by server, or the server restarted without its data. A
@@ -186,7 +141,7 @@ impl Roster {
                 Some(LostReason::NotOwner) => self.is_no_longer_barred(place, now),
                 Some(LostReason::ShutDown) | None => false,
             },
-            Some(Member::Asked) | None => false,
+            Some(Member::Pending) | None => false,
         }
     }
 
@@ -199,24 +154,18 @@ impl Roster {
     fn join(&mut self, answers: Vec<(usize, Result<Answer, Error>)>) -> Vec<Member> {
         let mut replaced = Vec::new();
         for (place, answer) in answers {
-            let member = match answer {
-                Ok(Answer::Granted(guard, _)) => {
-                    let member = Member::Held(Arc::new(guard));
-                    self.broken |= !self.is_valid();
-                    if self.broken {
-                        replaced.push(member);
-                        Member::GivenBack
-                    } else {
-                        self.barred_until.iter_mut().skip(place).take(1).for_each(|until| *until = None);
-                        member
-                    }
+            let mut member = Member::of(answer);
+            if member.guard().is_some() {
+                self.broken |= !self.is_valid();
+                if self.broken {
+                    replaced.push(std::mem::replace(&mut member, Member::Released));
+                } else {
+                    self.barred_until.iter_mut().skip(place).take(1).for_each(|until| *until = None);
                 }
-                Ok(Answer::Held(refusal)) => Member::Refused(refusal),
-                Err(error) => Member::Failed(error),
-            };
+            }
             if let Some(place) = self.members.get_mut(place) {
                 // A caller gets the reason of the loss that broke the quorum, so keep that member.
-                if !self.broken || !matches!(place, Member::Held(_)) {
+                if !self.broken || place.guard().is_none() {
                     replaced.push(std::mem::replace(place, member));
                 }
             }
@@ -231,7 +180,7 @@ impl Roster {
 /// still takes back what a server may have granted.
 struct Keeper {
     roster: Arc<Mutex<Roster>>,
-    asker: Asker,
+    locks: MemberLocks,
     timer: Timer,
     /// The pause until missing members are requested again, and its length. `None` with a fixed lease, because only
     /// `renew` extends it.
@@ -245,12 +194,12 @@ impl Keeper {
         if roster.closed {
             return Poll::Ready(());
         }
-        // Stored before the requests are polled, so that `close` and `ask_missing` reach this task at any time.
+        // Stored before the requests are polled, so that `close` and `request_missing` reach this task at any time.
         roster.keeper = Some(cx.waker().clone());
         let mut pending = roster.pending.take().unwrap_or_default();
-        if std::mem::take(&mut roster.asks_now) | is_turn {
+        if std::mem::take(&mut roster.requests_now) | is_turn {
             for place in roster.missing(self.timer.now(), &pending) {
-                pending.add(place, self.asker.ask(place, None));
+                pending.add(place, self.locks.request(place, None));
             }
         }
         // Requests are polled, and guards dropped, with the members unlocked: either may write to a socket.
@@ -282,14 +231,9 @@ impl Keeper {
 }
 
 /// Creates the roster of a new guard, and starts its keeper task. The requests in `pending` have no reply yet.
-pub(super) fn keep(
-    asker: Asker,
-    members: Vec<Member>,
-    pending: Pending,
-    runtime: &Handle,
-) -> Arc<Mutex<Roster>> {
-    let timer = asker.servers.timer().clone();
-    let lock = asker.locks.first();
+pub(super) fn keep(locks: MemberLocks, members: Vec<Member>, pending: Pending) -> Arc<Mutex<Roster>> {
+    let (timer, runtime) = (locks.timer().clone(), locks.servers.runtime().clone());
+    let lock = locks.locks.first();
     let lease = lock.and_then(|lock| lock.lease().ok());
     // Other holders may have a longer lease than this one. The managers' own lease is the best guess.
     let bar = lease.into_iter().chain(lock.map(|lock| lock.context.watchdog_lease)).max();
@@ -299,15 +243,15 @@ pub(super) fn keep(
         (timer.sleep_until(timer.now() + period), period)
     });
     let roster = Arc::new(Mutex::new(Roster::new(members, pending, bar)));
-    let mut keeper = Keeper { roster: Arc::clone(&roster), asker, timer, turn };
+    let mut keeper = Keeper { roster: Arc::clone(&roster), locks, timer, turn };
     let _detached = runtime.spawn(std::future::poll_fn(move |cx| keeper.poll(cx)));
     roster
 }
 
 /// Makes the keeper request missing members now, without waiting for its next turn.
-pub(super) fn ask_missing(roster: &Mutex<Roster>) {
+pub(super) fn request_missing(roster: &Mutex<Roster>) {
     let mut locked = lock(roster);
-    locked.asks_now = true;
+    locked.requests_now = true;
     let keeper = locked.keeper.take();
     drop(locked);
     keeper.into_iter().for_each(Waker::wake);

@@ -2,6 +2,8 @@
 //!
 //! The acquire loop and the guard do the work.
 
+pub(crate) mod verbs;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,10 +11,11 @@ use std::time::{Duration, Instant};
 use wheellock_client::{Arg, Command, Script, Servers, Value};
 
 use crate::base::backoff::Backoff;
-use crate::base::error::Error;
+use crate::base::error::{Error, LostReason};
 use crate::base::lease::Lease;
 use crate::base::owner::{Owner, OwnerText};
 use crate::kind::Wake;
+use crate::lock::verbs::{AsyncLock, forward_verbs};
 use crate::request::acquire::{Request, Wait, acquire, first_answer_by};
 use crate::request::context::Context;
 use crate::request::guard::Guard;
@@ -177,7 +180,7 @@ impl Lock {
     /// the server no longer knew the owner at the release. The loss may have come before the end of `work`. If the
     /// release could not be confirmed, the lease decides: work that ended under a valid lease is `Ok`.
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T, Error> {
-        Self::run_under(self.acquire().await?, work).await
+        verbs::run(self, work).await
     }
 
     /// [`run`](Self::run) for work that can fail, with one `Result` for both. [`From`] converts the lock's errors into
@@ -246,17 +249,7 @@ impl Lock {
         wait: Duration,
         work: impl AsyncFnOnce(&Guard) -> Result<T, E>,
     ) -> Result<Option<T>, E> {
-        match self.try_acquire_for(wait).await? {
-            Some(guard) => Self::run_under(guard, work).await?.map(Some),
-            None => Ok(None),
-        }
-    }
-
-    /// Runs `work` under `guard`, and releases the guard.
-    async fn run_under<T>(guard: Guard, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T, Error> {
-        let result = guard.run_unconfirmed(work(&guard)).await?;
-        guard.release_after_work().await?;
-        Ok(result)
+        verbs::try_run_for(self, wait, work).await
     }
 
     /// Returns true if the lock is held now. The primary answers, never a replica.
@@ -497,7 +490,7 @@ impl Lock {
             context: &self.context,
             name: &self.name,
             owner: self.owner_number()?,
-            presented: self.has_owner(),
+            presented: self.owner.is_some(),
             lease: self.lease()?,
             share: Share { count: 1, renew: self.renews() },
             sides: self.sides.as_ref(),
@@ -571,10 +564,6 @@ impl Lock {
         self.context.client.is_ready_for(self.name.key().as_bytes())
     }
 
-    pub(crate) fn has_owner(&self) -> bool {
-        self.owner.is_some()
-    }
-
     pub(crate) fn lease(&self) -> Result<Lease, Error> {
         self.lease.map_or(Ok(self.context.watchdog_lease), Lease::new)
     }
@@ -582,6 +571,17 @@ impl Lock {
     pub(crate) fn renews(&self) -> bool {
         self.lease.is_none()
     }
+}
+
+impl AsyncLock for Lock {
+    type Guard = Guard;
+    type Loss = LostReason;
+
+    fn with_default_owner(&self, owner: fn(&Self) -> Owner) -> Self {
+        if self.owner.is_some() { self.clone() } else { self.with_owner(owner(self)) }
+    }
+
+    forward_verbs!();
 }
 
 impl fmt::Debug for Lock {

@@ -7,15 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::async_lock::AsyncLock;
 use super::served::Served;
+use crate::lock::verbs::AsyncLock;
 use crate::request::context::Context;
 use crate::{Backoff, BootInstant, Error, Holder, Holders, Owner, Released};
 
 /// A reentrant lock by name for threads, like [`crate::Lock`].
 ///
 /// Locks of other types have the same methods. `L` is the asynchronous lock behind this one, as in
-/// [`MultiLock`](super::MultiLock) and [`RedLock`](super::RedLock).
+/// [`MultiLock`](super::MultiLock), [`RedLock`](super::RedLock), [`FencedLock`](super::FencedLock) and
+/// [`PermitSemaphore`](super::PermitSemaphore).
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -43,22 +44,25 @@ impl<L: AsyncLock> Lock<L> {
     }
 
     /// Returns the same lock with a fixed lease. The watchdog does not renew it, so the hold ends `lease` after the grant unless
-    /// it is released before. In a [`MultiLock`](super::MultiLock), each member has this lease.
+    /// it is released before. In a [`MultiLock`](super::MultiLock), each member has this lease. In a
+    /// [`PermitSemaphore`](super::PermitSemaphore), each permit has it.
     #[must_use]
     pub fn with_lease(&self, lease: Duration) -> Self {
-        Self::new(self.inner.map(|lock| lock.with_lease(lease)), &self.runtime)
+        Self::new(self.inner.with_lease(lease), &self.runtime)
     }
 
     /// Waits until the lock is free and takes it. Returns at once if the calling thread holds the lock already.
     ///
     /// A [`MultiLock`](super::MultiLock) is free when all its members are free at the same time. A [`RedLock`](super::RedLock) is
-    /// free when a majority of the servers grants it.
+    /// free when a majority of the servers grants it. A [`PermitSemaphore`](super::PermitSemaphore) is free when it has a free
+    /// permit. A thread that has a permit gets a second one.
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`crate::Lock::acquire`], [`crate::MultiLock::acquire`] or [`crate::RedLock::acquire`].
+    /// Returns the errors of the asynchronous lock: [`crate::Lock::acquire`], [`crate::MultiLock::acquire`],
+    /// [`crate::RedLock::acquire`], [`crate::FencedLock::acquire`] or [`crate::PermitSemaphore::acquire`].
     pub fn acquire(&self) -> Result<Guard<L>, Error> {
-        let guard = self.runtime.block_on(self.as_this_thread().acquire())?;
+        let guard = self.runtime.block_on(self.for_this_thread().acquire())?;
         Ok(self.guard(guard))
     }
 
@@ -68,7 +72,7 @@ impl<L: AsyncLock> Lock<L> {
     ///
     /// Returns the errors of [`acquire`](Self::acquire).
     pub fn try_acquire(&self) -> Result<Option<Guard<L>>, Error> {
-        let guard = self.runtime.block_on(self.as_this_thread().try_acquire())?;
+        let guard = self.runtime.block_on(self.for_this_thread().try_acquire())?;
         Ok(guard.map(|guard| self.guard(guard)))
     }
 
@@ -80,7 +84,7 @@ impl<L: AsyncLock> Lock<L> {
     /// Returns the errors of [`crate::Lock::try_acquire_for`], [`crate::MultiLock::try_acquire_for`] or
     /// [`crate::RedLock::try_acquire_for`].
     pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<Guard<L>>, Error> {
-        let guard = self.runtime.block_on(self.as_this_thread().try_acquire_for(wait))?;
+        let guard = self.runtime.block_on(self.for_this_thread().try_acquire_for(wait))?;
         Ok(guard.map(|guard| self.guard(guard)))
     }
 
@@ -124,19 +128,18 @@ impl<L: AsyncLock> Lock<L> {
     /// Runs `work` under `guard`, and releases the guard.
     fn run_under<T>(&self, guard: Guard<L>, work: impl FnOnce(&Guard<L>) -> T) -> Result<T, Error> {
         let result = work(&guard);
-        self.runtime.block_on(L::end_work(guard.inner))?;
+        L::check(&guard.inner)?;
+        self.runtime.block_on(L::release_after_work(guard.inner))?;
         Ok(result)
     }
 
-    fn guard(&self, inner: L::Guard) -> Guard<L> {
+    pub(super) fn guard(&self, inner: L::Guard) -> Guard<L> {
         Guard { inner, runtime: Arc::clone(&self.runtime) }
     }
 
     /// Returns the lock with the calling thread as its owner, unless it has an owner already.
-    fn as_this_thread(&self) -> L {
-        self.inner.map(|lock| {
-            if lock.has_owner() { lock.clone() } else { lock.with_owner(this_thread(&lock.context)) }
-        })
+    fn for_this_thread(&self) -> L {
+        self.inner.with_default_owner(|lock| this_thread(&lock.context))
     }
 }
 

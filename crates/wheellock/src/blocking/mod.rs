@@ -30,7 +30,6 @@
 //! A blocking call panics in asynchronous code, because it would stop the runtime's worker (source:
 //! [`tokio::runtime::Handle::block_on`]). A guard may be dropped anywhere.
 
-mod async_lock;
 mod elections;
 mod kinds;
 mod lock;

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::LockManager;
+use super::lock::{Guard, Lock};
 use super::served::Served;
-use crate::{BootInstant, Error, LostReason, PermitId, Released};
+use crate::{Error, PermitId, Released};
 
 /// A semaphore without holders, for threads, like [`crate::Semaphore`]. The permits of a process that dies are gone until another
 /// process adds them.
@@ -192,51 +193,14 @@ impl fmt::Debug for Permits {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
-pub struct PermitSemaphore {
-    inner: crate::PermitSemaphore,
-    runtime: Arc<Served>,
-}
+///
+/// It also has the methods of every [`Lock`].
+pub type PermitSemaphore = Lock<crate::PermitSemaphore>;
 
 impl PermitSemaphore {
     /// Returns the semaphore's name, which is also its key on the server.
     pub fn name(&self) -> &str {
         self.inner.name()
-    }
-
-    /// Works like [`crate::PermitSemaphore::with_lease`].
-    #[must_use]
-    pub fn with_lease(&self, lease: Duration) -> Self {
-        Self { inner: self.inner.with_lease(lease), runtime: Arc::clone(&self.runtime) }
-    }
-
-    /// Works like [`crate::PermitSemaphore::acquire`].
-    ///
-    /// # Errors
-    ///
-    /// Returns the errors of [`crate::PermitSemaphore::acquire`].
-    pub fn acquire(&self) -> Result<Permit, Error> {
-        self.runtime.block_on(self.inner.acquire()).map(|permit| self.permit(permit))
-    }
-
-    /// Works like [`crate::PermitSemaphore::try_acquire`].
-    ///
-    /// # Errors
-    ///
-    /// Returns the errors of [`crate::PermitSemaphore::try_acquire`].
-    pub fn try_acquire(&self) -> Result<Option<Permit>, Error> {
-        let permit = self.runtime.block_on(self.inner.try_acquire())?;
-        Ok(permit.map(|permit| self.permit(permit)))
-    }
-
-    /// Works like [`crate::PermitSemaphore::try_acquire_for`].
-    ///
-    /// # Errors
-    ///
-    /// Returns the errors of [`crate::PermitSemaphore::try_acquire_for`].
-    pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<Permit>, Error> {
-        let permit = self.runtime.block_on(self.inner.try_acquire_for(wait))?;
-        Ok(permit.map(|permit| self.permit(permit)))
     }
 
     /// Works like [`crate::PermitSemaphore::acquire_many`].
@@ -266,48 +230,6 @@ impl PermitSemaphore {
     pub fn try_acquire_many_for(&self, permits: u16, wait: Duration) -> Result<Option<Vec<Permit>>, Error> {
         let permits = self.runtime.block_on(self.inner.try_acquire_many_for(permits, wait))?;
         Ok(permits.map(|permits| self.permits_of(permits)))
-    }
-
-    /// Works like [`Lock::run`](super::Lock::run), with a permit.
-    ///
-    /// # Errors
-    ///
-    /// Returns the errors of [`acquire`](Self::acquire) and of [`Lock::run`](super::Lock::run).
-    pub fn run<T>(&self, work: impl FnOnce(&Permit) -> T) -> Result<T, Error> {
-        Self::run_under(self.acquire()?, work)
-    }
-
-    /// Works like [`run`](Self::run), for work that can fail. See [`Lock::try_run`](super::Lock::try_run).
-    ///
-    /// # Errors
-    ///
-    /// Returns the error of `work`, after the permit was released. Also returns the errors of [`run`](Self::run).
-    pub fn try_run<T, E: From<Error>>(&self, work: impl FnOnce(&Permit) -> Result<T, E>) -> Result<T, E> {
-        self.run(work)?
-    }
-
-    /// Works like [`try_run`](Self::try_run), and waits for at most `wait`. See [`Lock::try_run_for`](super::Lock::try_run_for).
-    ///
-    /// # Errors
-    ///
-    /// Returns the error of `work`, after the permit was released. Also returns the errors of
-    /// [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
-    pub fn try_run_for<T, E: From<Error>>(
-        &self,
-        wait: Duration,
-        work: impl FnOnce(&Permit) -> Result<T, E>,
-    ) -> Result<Option<T>, E> {
-        match self.try_acquire_for(wait)? {
-            Some(permit) => Self::run_under(permit, work)?.map(Some),
-            None => Ok(None),
-        }
-    }
-
-    /// Runs `work` under `permit`, and releases the permit.
-    fn run_under<T>(permit: Permit, work: impl FnOnce(&Permit) -> T) -> Result<T, Error> {
-        let result = work(&permit);
-        permit.runtime.block_on(permit.inner.end_work())?;
-        Ok(result)
     }
 
     /// Works like [`crate::PermitSemaphore::release`].
@@ -409,18 +331,8 @@ impl PermitSemaphore {
         self.runtime.block_on(self.inner.delete())
     }
 
-    fn permit(&self, inner: crate::Permit) -> Permit {
-        Permit { inner, runtime: Arc::clone(&self.runtime) }
-    }
-
     fn permits_of(&self, permits: Vec<crate::Permit>) -> Vec<Permit> {
-        permits.into_iter().map(|permit| self.permit(permit)).collect()
-    }
-}
-
-impl fmt::Debug for PermitSemaphore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
+        permits.into_iter().map(|permit| self.guard(permit)).collect()
     }
 }
 
@@ -434,55 +346,14 @@ impl fmt::Debug for PermitSemaphore {
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "the permit is given back at once if it is not kept"]
-pub struct Permit {
-    inner: crate::Permit,
-    runtime: Arc<Served>,
-}
+///
+/// It has the methods of every [`Guard`].
+pub type Permit = Guard<crate::PermitSemaphore>;
 
 impl Permit {
     /// Works like [`crate::Permit::id`].
     pub fn id(&self) -> PermitId {
         self.inner.id()
-    }
-
-    /// Works like [`crate::Guard::valid_until`].
-    pub fn valid_until(&self) -> BootInstant {
-        self.inner.valid_until()
-    }
-
-    /// Works like [`crate::Guard::is_valid`].
-    pub fn is_valid(&self) -> bool {
-        self.inner.is_valid()
-    }
-
-    /// Blocks until the permit can no longer be believed held, and returns the reason.
-    pub fn lost(&self) -> LostReason {
-        self.runtime.block_on(self.inner.lost())
-    }
-
-    /// Works like [`crate::Guard::renew`].
-    ///
-    /// # Errors
-    ///
-    /// Returns the errors of [`crate::Guard::renew`].
-    pub fn renew(&self) -> Result<(), Error> {
-        self.runtime.block_on(self.inner.renew())
-    }
-
-    /// Works like [`crate::Permit::release`].
-    ///
-    /// # Errors
-    ///
-    /// Returns the errors of [`crate::Permit::release`].
-    pub fn release(self) -> Result<Released, Error> {
-        self.runtime.block_on(self.inner.release())
-    }
-}
-
-impl fmt::Debug for Permit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
     }
 }
 
@@ -578,7 +449,7 @@ impl LockManager {
 
     /// Works like [`crate::LockManager::permit_semaphore`].
     pub fn permit_semaphore(&self, name: &str) -> PermitSemaphore {
-        PermitSemaphore { inner: self.inner.permit_semaphore(name), runtime: Arc::clone(&self.runtime) }
+        Lock::new(self.inner.permit_semaphore(name), &self.runtime)
     }
 
     /// Works like [`crate::LockManager::count_down_latch`].

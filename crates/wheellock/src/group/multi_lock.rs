@@ -44,6 +44,7 @@ use crate::base::quorum::Quorum;
 use crate::base::work::unless_lost;
 use crate::group::{jitter, sleep_within};
 use crate::lock::Lock;
+use crate::lock::verbs::{self, AsyncLock, forward_verbs};
 use crate::request::acquire::{Limit, SILENT_PART, Wait, acquire, ask_together, is_only_late};
 use crate::request::guard::{Guard, Released};
 use crate::wait::spans::{Held, Subject, acquiring};
@@ -154,7 +155,7 @@ impl MultiLock {
         self.map(|lock| lock.with_lease(lease))
     }
 
-    pub(crate) fn map(&self, change: impl Fn(&Lock) -> Lock) -> Self {
+    fn map(&self, change: impl Fn(&Lock) -> Lock) -> Self {
         let members = self.members.iter().map(change).collect();
         Self { members, lead: self.lead.clone(), order: Arc::clone(&self.order) }
     }
@@ -217,7 +218,7 @@ impl MultiLock {
     ///
     /// As [`Lock::run`], for the first member that was lost.
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&MultiGuard) -> T) -> Result<T, Error> {
-        Self::run_under(self.acquire().await?, work).await
+        verbs::run(self, work).await
     }
 
     /// [`run`](Self::run) for work that can fail, as [`Lock::try_run`].
@@ -251,17 +252,7 @@ impl MultiLock {
         wait: Duration,
         work: impl AsyncFnOnce(&MultiGuard) -> Result<T, E>,
     ) -> Result<Option<T>, E> {
-        match self.try_acquire_for(wait).await? {
-            Some(guard) => Self::run_under(guard, work).await?.map(Some),
-            None => Ok(None),
-        }
-    }
-
-    /// Runs `work` under `guard`, and releases the guard.
-    async fn run_under<T>(guard: MultiGuard, work: impl AsyncFnOnce(&MultiGuard) -> T) -> Result<T, Error> {
-        let result = guard.run_unconfirmed(work(&guard)).await?;
-        guard.release_after_work().await?;
-        Ok(result)
+        verbs::try_run_for(self, wait, work).await
     }
 
     /// Returns true if any member is held now. Then [`try_acquire`](Self::try_acquire) would be refused to all but that
@@ -603,6 +594,17 @@ impl MultiLock {
     }
 }
 
+impl AsyncLock for MultiLock {
+    type Guard = MultiGuard;
+    type Loss = LostMember;
+
+    fn with_default_owner(&self, owner: fn(&Lock) -> Owner) -> Self {
+        self.map(|lock| lock.with_default_owner(owner))
+    }
+
+    forward_verbs!();
+}
+
 impl fmt::Debug for MultiLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MultiLock").field("members", &self.members).finish_non_exhaustive()
@@ -730,7 +732,7 @@ impl MultiGuard {
         unless_lost(work, lost, || self.check()).await
     }
 
-    pub(crate) async fn release_after_work(self) -> Result<(), Error> {
+    async fn release_after_work(self) -> Result<(), Error> {
         join_all(self.members.into_iter().map(Guard::release_after_work)).await.into_iter().collect()
     }
 
@@ -767,7 +769,7 @@ impl MultiGuard {
     }
 
     /// Fails if a member is lost.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<(), Error> {
         self.members.iter().try_for_each(Guard::check)
     }
 }

@@ -32,11 +32,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::base::backoff::Backoff;
-use crate::base::error::{Error, MemberFailure};
+use crate::base::error::{Error, LostReason, MemberFailure};
 use crate::base::join_all::{JoinAll, join_all};
+use crate::base::owner::Owner;
 use crate::base::quorum::Verdict;
 use crate::group::{jitter, sleep_within};
 use crate::lock::Lock;
+use crate::lock::verbs::{self, AsyncLock, forward_verbs};
 use crate::manager::health::{Health, health_of_quorum};
 use crate::manager::shutdown::Leftover;
 use crate::manager::{LockManager, LockManagerBuilder};
@@ -227,7 +229,7 @@ impl RedLock {
         self.map(|lock| lock.with_lease(lease))
     }
 
-    pub(crate) fn map(&self, change: impl Fn(&Lock) -> Lock) -> Self {
+    fn map(&self, change: impl Fn(&Lock) -> Lock) -> Self {
         let locks = self.members.locks.iter().map(change).collect();
         Self { members: MemberLocks { locks, ..self.members.clone() }, queue: Arc::clone(&self.queue) }
     }
@@ -295,7 +297,7 @@ impl RedLock {
     /// As [`acquire`](Self::acquire); [`Error::Lost`] if the quorum was lost before `work` ended, or the release found
     /// it lost. If the release could not be confirmed, the leases decide: work that ended under a valid quorum is `Ok`.
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&RedLockGuard) -> T) -> Result<T, Error> {
-        Self::run_under(self.acquire().await?, work).await
+        verbs::run(self, work).await
     }
 
     /// [`run`](Self::run) for work that can fail, as [`Lock::try_run`].
@@ -329,20 +331,7 @@ impl RedLock {
         wait: Duration,
         work: impl AsyncFnOnce(&RedLockGuard) -> Result<T, E>,
     ) -> Result<Option<T>, E> {
-        match self.try_acquire_for(wait).await? {
-            Some(guard) => Self::run_under(guard, work).await?.map(Some),
-            None => Ok(None),
-        }
-    }
-
-    /// Runs `work` under `guard`, and releases the guard.
-    async fn run_under<T>(
-        guard: RedLockGuard,
-        work: impl AsyncFnOnce(&RedLockGuard) -> T,
-    ) -> Result<T, Error> {
-        let result = guard.run_unconfirmed(work(&guard)).await?;
-        guard.release_after_work().await?;
-        Ok(result)
+        verbs::try_run_for(self, wait, work).await
     }
 
     async fn take_within(&self, wait: Wait) -> Result<Option<RedLockGuard>, Error> {
@@ -568,6 +557,17 @@ impl RedLock {
         // A majority that was never connected decides by its response timeout.
         firsts.iter().copied().max().filter(|_| firsts.len() >= self.members.quorum().wanted())
     }
+}
+
+impl AsyncLock for RedLock {
+    type Guard = RedLockGuard;
+    type Loss = LostReason;
+
+    fn with_default_owner(&self, owner: fn(&Lock) -> Owner) -> Self {
+        self.map(|lock| lock.with_default_owner(owner))
+    }
+
+    forward_verbs!();
 }
 
 impl fmt::Debug for RedLock {

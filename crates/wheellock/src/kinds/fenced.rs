@@ -4,9 +4,10 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
-use crate::base::error::Error;
+use crate::base::error::{Error, LostReason};
 use crate::base::owner::Owner;
 use crate::lock::Lock;
+use crate::lock::verbs::{self, AsyncLock, forward_verbs};
 use crate::request::guard::{Guard, Released};
 use crate::wire;
 
@@ -104,7 +105,7 @@ impl FencedLock {
     ///
     /// As [`Lock::run`].
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&FencedGuard) -> T) -> Result<T, Error> {
-        Self::run_under(self.acquire().await?, work).await
+        verbs::run(self, work).await
     }
 
     /// [`run`](Self::run) for work that can fail, as [`Lock::try_run`].
@@ -138,17 +139,7 @@ impl FencedLock {
         wait: Duration,
         work: impl AsyncFnOnce(&FencedGuard) -> Result<T, E>,
     ) -> Result<Option<T>, E> {
-        match self.try_acquire_for(wait).await? {
-            Some(guard) => Self::run_under(guard, work).await?.map(Some),
-            None => Ok(None),
-        }
-    }
-
-    /// Runs `work` under `guard`, and releases the guard.
-    async fn run_under<T>(guard: FencedGuard, work: impl AsyncFnOnce(&FencedGuard) -> T) -> Result<T, Error> {
-        let result = guard.run_unconfirmed(work(&guard)).await?;
-        guard.release_after_work().await?;
-        Ok(result)
+        verbs::try_run_for(self, wait, work).await
     }
 
     /// Returns the token of the latest grant, even if that grant has ended. `None` if there was no grant, or the server
@@ -165,6 +156,17 @@ impl FencedLock {
         let key = wire::token_key(&self.lock.name);
         self.lock.ask(wire::token(&key), wire::read_token).await
     }
+}
+
+impl AsyncLock for FencedLock {
+    type Guard = FencedGuard;
+    type Loss = LostReason;
+
+    fn with_default_owner(&self, owner: fn(&Lock) -> Owner) -> Self {
+        Self::new(self.lock.with_default_owner(owner))
+    }
+
+    forward_verbs!();
 }
 
 impl fmt::Debug for FencedLock {
@@ -214,7 +216,7 @@ impl FencedGuard {
         self.guard.release().await
     }
 
-    pub(crate) async fn release_after_work(self) -> Result<(), Error> {
+    async fn release_after_work(self) -> Result<(), Error> {
         self.guard.release_after_work().await
     }
 }

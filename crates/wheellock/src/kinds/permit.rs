@@ -11,11 +11,12 @@ use std::time::Duration;
 use wheellock_client::layer::Retry;
 use wheellock_client::{Command, Script, Value};
 
-use crate::base::error::Error;
+use crate::base::error::{Error, LostReason};
 use crate::base::lease::Lease;
-use crate::base::owner::PermitId;
+use crate::base::owner::{Owner, PermitId};
 use crate::kind;
 use crate::lock::Lock;
+use crate::lock::verbs::{self, AsyncLock, forward_verbs};
 use crate::request::acquire::{Limit, Many, Request, Wait, acquire};
 use crate::request::context::Context;
 use crate::request::guard::{Guard, Released};
@@ -205,7 +206,7 @@ impl PermitSemaphore {
     ///
     /// As [`Lock::run`].
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&Permit) -> T) -> Result<T, Error> {
-        Self::run_under(self.acquire().await?, work).await
+        verbs::run(self, work).await
     }
 
     /// [`run`](Self::run) for work that can fail, as [`Lock::try_run`].
@@ -239,17 +240,7 @@ impl PermitSemaphore {
         wait: Duration,
         work: impl AsyncFnOnce(&Permit) -> Result<T, E>,
     ) -> Result<Option<T>, E> {
-        match self.try_acquire_for(wait).await? {
-            Some(permit) => Self::run_under(permit, work).await?.map(Some),
-            None => Ok(None),
-        }
-    }
-
-    /// Runs `work` under `permit`, and releases the permit.
-    async fn run_under<T>(permit: Permit, work: impl AsyncFnOnce(&Permit) -> T) -> Result<T, Error> {
-        let result = permit.run_unconfirmed(work(&permit)).await?;
-        permit.end_work().await?;
-        Ok(result)
+        verbs::try_run_for(self, wait, work).await
     }
 
     /// Releases a permit by its id, and wakes waiters. Any process may have acquired it. Returns false if there is no
@@ -447,6 +438,17 @@ impl PermitSemaphore {
     }
 }
 
+impl AsyncLock for PermitSemaphore {
+    type Guard = Permit;
+    type Loss = LostReason;
+
+    fn with_default_owner(&self, _: fn(&Lock) -> Owner) -> Self {
+        self.clone()
+    }
+
+    forward_verbs!();
+}
+
 impl Held for Permit {
     fn begin_span(&mut self) {
         self.guard.begin_span();
@@ -483,9 +485,7 @@ impl Permit {
         self.guard.permit_id()
     }
 
-    /// Releases the permit after work under it. Fails if the permit was lost before the end of the work.
-    pub(crate) async fn end_work(self) -> Result<(), Error> {
-        self.guard.check()?;
+    async fn release_after_work(self) -> Result<(), Error> {
         self.guard.release_after_work().await
     }
 

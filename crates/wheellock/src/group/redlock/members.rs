@@ -226,7 +226,7 @@ impl RedLockGuard {
     }
 
     /// Releases all members after work that ended under a valid quorum: see [`Guard::release_after_work`].
-    pub(crate) async fn release_after_work(self) -> Result<(), Error> {
+    pub(super) async fn release_after_work(self) -> Result<(), Error> {
         let locks = self.locks.clone();
         match self.release().await {
             Ok(Released::AlreadyLost) => {
@@ -343,7 +343,7 @@ impl RedLockGuard {
     }
 
     /// Fails if the quorum is lost.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    pub(super) fn check(&self) -> Result<(), Error> {
         if self.is_valid() { Ok(()) } else { Err(self.lost_error(self.reason())) }
     }
 

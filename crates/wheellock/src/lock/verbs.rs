@@ -1,0 +1,117 @@
+//! The verbs of every kind of lock and guard.
+//!
+//! This module owns the closure verbs, which acquire, work and release. The other verbs are those of each type.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use crate::base::clock::BootInstant;
+use crate::base::error::Error;
+use crate::base::owner::Owner;
+use crate::lock::Lock;
+use crate::request::guard::Released;
+
+/// A lock with asynchronous verbs, and its guard. Other crates cannot name this trait, so they cannot implement it.
+pub trait AsyncLock: Clone + Debug {
+    /// The guard that an acquire returns.
+    type Guard: Debug;
+    /// The description of a loss.
+    type Loss;
+
+    /// Returns the same lock with an owner for each lock that it consists of and that has none. Permits have no owners.
+    fn with_default_owner(&self, owner: fn(&Lock) -> Owner) -> Self;
+    fn with_lease(&self, lease: Duration) -> Self;
+
+    fn acquire(&self) -> impl Future<Output = Result<Self::Guard, Error>>;
+    fn try_acquire(&self) -> impl Future<Output = Result<Option<Self::Guard>, Error>>;
+    fn try_acquire_for(&self, wait: Duration) -> impl Future<Output = Result<Option<Self::Guard>, Error>>;
+
+    fn valid_until(guard: &Self::Guard) -> BootInstant;
+    fn is_valid(guard: &Self::Guard) -> bool;
+    fn lost(guard: &Self::Guard) -> impl Future<Output = Self::Loss>;
+    fn renew(guard: &Self::Guard) -> impl Future<Output = Result<(), Error>>;
+    fn release(guard: Self::Guard) -> impl Future<Output = Result<Released, Error>>;
+
+    /// Runs `work` while the guard is valid. Does not check the lock with the server afterwards.
+    fn run_unconfirmed<W: Future>(
+        guard: &Self::Guard,
+        work: W,
+    ) -> impl Future<Output = Result<W::Output, Error>>;
+    /// Returns an error if the lock is lost.
+    fn check(guard: &Self::Guard) -> Result<(), Error>;
+    /// Releases the lock after work that ended under it. Returns an error if the server did not know the owner any more.
+    fn release_after_work(guard: Self::Guard) -> impl Future<Output = Result<(), Error>>;
+}
+
+/// Implements the verbs for a lock and a guard that have them under the same names. Only a macro can forward a call to
+/// a method of the same name in any type.
+macro_rules! forward_verbs {
+    () => {
+        fn with_lease(&self, lease: Duration) -> Self {
+            self.with_lease(lease)
+        }
+        async fn acquire(&self) -> Result<Self::Guard, Error> {
+            self.acquire().await
+        }
+        async fn try_acquire(&self) -> Result<Option<Self::Guard>, Error> {
+            self.try_acquire().await
+        }
+        async fn try_acquire_for(&self, wait: Duration) -> Result<Option<Self::Guard>, Error> {
+            self.try_acquire_for(wait).await
+        }
+        fn valid_until(guard: &Self::Guard) -> crate::BootInstant {
+            guard.valid_until()
+        }
+        fn is_valid(guard: &Self::Guard) -> bool {
+            guard.is_valid()
+        }
+        async fn lost(guard: &Self::Guard) -> Self::Loss {
+            guard.lost().await
+        }
+        async fn renew(guard: &Self::Guard) -> Result<(), Error> {
+            guard.renew().await
+        }
+        async fn release(guard: Self::Guard) -> Result<crate::Released, Error> {
+            guard.release().await
+        }
+        async fn run_unconfirmed<W: Future>(guard: &Self::Guard, work: W) -> Result<W::Output, Error> {
+            guard.run_unconfirmed(work).await
+        }
+        fn check(guard: &Self::Guard) -> Result<(), Error> {
+            guard.check()
+        }
+        async fn release_after_work(guard: Self::Guard) -> Result<(), Error> {
+            guard.release_after_work().await
+        }
+    };
+}
+pub(crate) use forward_verbs;
+
+/// Acquires, runs `work` under the guard, and releases with confirmation.
+pub(crate) async fn run<L: AsyncLock, T>(
+    lock: &L,
+    work: impl AsyncFnOnce(&L::Guard) -> T,
+) -> Result<T, Error> {
+    run_under::<L, T>(lock.acquire().await?, work).await
+}
+
+/// Does the same as [`run`] for work that can fail, with a wait of up to `wait`. Returns `None` if the wait ended first.
+pub(crate) async fn try_run_for<L: AsyncLock, T, E: From<Error>>(
+    lock: &L,
+    wait: Duration,
+    work: impl AsyncFnOnce(&L::Guard) -> Result<T, E>,
+) -> Result<Option<T>, E> {
+    match lock.try_acquire_for(wait).await? {
+        Some(guard) => run_under::<L, _>(guard, work).await?.map(Some),
+        None => Ok(None),
+    }
+}
+
+async fn run_under<L: AsyncLock, T>(
+    guard: L::Guard,
+    work: impl AsyncFnOnce(&L::Guard) -> T,
+) -> Result<T, Error> {
+    let result = L::run_unconfirmed(&guard, work(&guard)).await?;
+    L::release_after_work(guard).await?;
+    Ok(result)
+}

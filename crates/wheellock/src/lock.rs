@@ -6,8 +6,10 @@ pub(crate) mod verbs;
 
 use std::fmt;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use wheellock_client::layer::Retry;
 use wheellock_client::{Arg, Command, Script, Servers, Value};
 
 use crate::base::backoff::Backoff;
@@ -21,6 +23,7 @@ use crate::request::context::Context;
 use crate::request::guard::Guard;
 use crate::request::label;
 use crate::request::once::once;
+use crate::request::retry::retry;
 use crate::table::holds::Share;
 use crate::wait::name::Name;
 use crate::wait::sides::Sides;
@@ -424,8 +427,7 @@ impl Lock {
         let params = wire::force_release(&self.name, self.context.client.publish_verb());
         let sent = self.context.clock.now();
         let reply = self.context.client.eval(script, &params).await;
-        let reply = reply.map_err(|source| self.error("force the release of", source))?;
-        let was_held = wire::read_yes(&reply).ok_or_else(|| self.unexpected(&reply))?;
+        let was_held = self.read("force the release of", reply, wire::read_yes)?;
         if was_held {
             let mut names = self.context.with_others_of_its_hash(&self.name, <[_]>::to_vec);
             names.push(Arc::clone(&self.name));
@@ -442,9 +444,7 @@ impl Lock {
         read: impl FnOnce(&Value) -> Option<T>,
     ) -> Result<T, Error> {
         self.name.check()?;
-        let reply = self.context.client.call(&command).await;
-        let reply = reply.map_err(|source| self.error("query", source))?;
-        read(&reply).ok_or_else(|| self.unexpected(&reply))
+        self.read("query", self.context.client.call(&command).await, read)
     }
 
     /// As [`ask`](Self::ask), for queries that need a script.
@@ -455,9 +455,23 @@ impl Lock {
         read: impl FnOnce(&Value) -> Option<T>,
     ) -> Result<T, Error> {
         self.name.check()?;
-        let reply = self.context.client.eval(script, params).await;
-        let reply = reply.map_err(|source| self.error("query", source))?;
-        read(&reply).ok_or_else(|| self.unexpected(&reply))
+        self.read("query", self.context.client.eval(script, params).await, read)
+    }
+
+    /// As [`ask_script`](Self::ask_script), but repeats the request if the reply was lost.
+    pub(crate) async fn ask_repeatedly<T>(
+        &self,
+        verb: &str,
+        script: &Script,
+        params: &[Arg<'_>],
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<T, Error> {
+        self.check_name()?;
+        let ask = |learnt: &Retry, start, waker: &Waker| {
+            self.context.client.start_eval(script, wire::KEYS, params, learnt, start, waker)
+        };
+        let reply = retry(&self.context, ask, None).await.result;
+        self.read(verb, reply, read)
     }
 
     /// Runs a script that takes effect exactly once.
@@ -471,16 +485,16 @@ impl Lock {
         once(&self.context, &self.name, script, verb, more).await
     }
 
-    fn error(&self, verb: &str, source: wheellock_client::Error) -> Error {
-        Error::of_lock(self.name(), self.operation(verb), source)
-    }
-
-    fn unexpected(&self, reply: &Value) -> Error {
-        self.context.unexpected(&self.name, self.operation("query"), reply)
-    }
-
-    fn operation(&self, verb: &str) -> String {
-        format!("{verb} {}", self.name.display_name())
+    /// Reads the reply to a request, or returns an error that names the operation.
+    fn read<T>(
+        &self,
+        verb: &str,
+        reply: Result<Value, wheellock_client::Error>,
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<T, Error> {
+        let operation = || format!("{verb} {}", self.name.display_name());
+        let reply = reply.map_err(|source| Error::of_lock(self.name(), operation(), source))?;
+        read(&reply).ok_or_else(|| self.context.unexpected(&self.name, operation(), &reply))
     }
 
     /// Returns the request for one hold of this lock, with the settings of this handle.
@@ -489,7 +503,7 @@ impl Lock {
         Ok(Request {
             context: &self.context,
             name: &self.name,
-            owner: self.owner_number()?,
+            owner: self.presented_owner()?.unwrap_or_else(|| self.context.new_owner()),
             presented: self.owner.is_some(),
             lease: self.lease()?,
             share: Share { count: 1, renew: self.renews() },
@@ -505,30 +519,27 @@ impl Lock {
         OwnerText::new(&owner.manager, owner.number, self.name.kind().holder_suffix)
     }
 
-    fn owner_number(&self) -> Result<u64, Error> {
+    /// Returns the number of the presented owner. Fails if that owner belongs to another manager.
+    fn presented_owner(&self) -> Result<Option<u64>, Error> {
         match &self.owner {
-            None => Ok(self.context.new_owner()),
-            Some(owner) if owner.manager == self.context.uuid => Ok(owner.number),
-            Some(owner) => Err(Error::ForeignOwner { owner: owner.to_string() }),
+            Some(owner) if owner.manager != self.context.uuid => {
+                Err(Error::ForeignOwner { owner: owner.to_string() })
+            }
+            owner => Ok(owner.as_ref().map(|owner| owner.number)),
         }
     }
 
     /// Returns true if the presented owner holds this lock, as far as is known.
     pub(crate) fn is_held_by_owner(&self) -> bool {
-        let ours = self.owner.as_ref().filter(|owner| owner.manager == self.context.uuid);
-        ours.is_some_and(|owner| self.context.holds().is_held_by(&self.name, owner.number))
+        let ours = self.presented_owner().ok().flatten();
+        ours.is_some_and(|number| self.context.holds().is_held_by(&self.name, number))
     }
 
     /// Fails if no request for this lock can be made at all.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.check_name()?;
         self.lease()?;
-        match &self.owner {
-            Some(owner) if owner.manager != self.context.uuid => {
-                Err(Error::ForeignOwner { owner: owner.to_string() })
-            }
-            _ => Ok(()),
-        }
+        self.presented_owner().map(drop)
     }
 
     /// Fails if a server cannot hold the keys of a lock with this name.
@@ -537,9 +548,8 @@ impl Lock {
         if self.name.is_in_one_slot() {
             return Ok(());
         }
-        let client = &self.context.client;
-        let is_cluster = matches!(client.config().servers, Servers::Cluster(_));
-        if client.publish_verb() == "SPUBLISH" || (is_cluster && wire::has_companions(&self.name)) {
+        let is_sharded = self.context.client.publish_verb() == "SPUBLISH";
+        if is_sharded || (self.is_in_cluster() && wire::has_companions(&self.name)) {
             return Err(Error::NoCommonSlot { lock: self.name.text().to_owned() });
         }
         Ok(())
@@ -547,11 +557,14 @@ impl Lock {
 
     /// Returns true if one request can take both locks. In a cluster a script's keys must be in one slot. Not even keys
     /// of one slot can always be requested together.
-    pub(crate) fn can_be_asked_for_with(&self, other: &Self) -> bool {
-        let is_cluster = matches!(self.context.client.config().servers, Servers::Cluster(_));
-        let same_kind = std::ptr::eq(self.name.kind(), other.name.kind());
-        let together = same_kind && self.name.kind().acquire_all.is_some();
-        Arc::ptr_eq(&self.context, &other.context) && together && !is_cluster
+    pub(crate) fn can_be_requested_with(&self, other: &Self) -> bool {
+        let is_same_kind = std::ptr::eq(self.name.kind(), other.name.kind());
+        let is_same_manager = Arc::ptr_eq(&self.context, &other.context);
+        is_same_manager && is_same_kind && self.name.kind().acquire_all.is_some() && !self.is_in_cluster()
+    }
+
+    fn is_in_cluster(&self) -> bool {
+        matches!(self.context.client.config().servers, Servers::Cluster(_))
     }
 
     /// Returns the deadline for the first reply to a caller that waits this long.

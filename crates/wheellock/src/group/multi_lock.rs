@@ -493,8 +493,8 @@ impl MultiLock {
         let mut groups: Vec<(&Lock, Vec<usize>)> = Vec::new();
         for place in self.order.iter().copied().filter(|place| !taken.contains_key(place)) {
             let Some(lock) = self.members.get(place) else { continue };
-            let together = |(first, _): &&mut (&Lock, Vec<usize>)| lock.can_be_asked_for_with(first);
-            match groups.iter_mut().find(together) {
+            let fits = |(first, _): &&mut (&Lock, Vec<usize>)| lock.can_be_requested_with(first);
+            match groups.iter_mut().find(fits) {
                 Some((_, places)) => places.push(place),
                 None => groups.push((lock, vec![place])),
             }

@@ -77,7 +77,7 @@ impl Election {
     /// As [`FencedLock::acquire`]; [`Error::AnnouncementTooLong`]; [`Error::Lost`] if the leadership was lost before
     /// its announcement; [`Error::Server`] if the announcement failed. The leadership is released then.
     pub async fn campaign(&self) -> Result<Leadership, Error> {
-        self.check()?;
+        check_announcement(&self.announcement)?;
         self.lead(self.lock.acquire().await?).await
     }
 
@@ -91,11 +91,8 @@ impl Election {
     ///
     /// As [`campaign`](Self::campaign).
     pub async fn try_campaign(&self) -> Result<Option<Leadership>, Error> {
-        self.check()?;
-        match self.lock.try_acquire().await? {
-            Some(guard) => self.lead(guard).await.map(Some),
-            None => Ok(None),
-        }
+        check_announcement(&self.announcement)?;
+        self.lead_if_granted(self.lock.try_acquire().await?).await
     }
 
     /// Waits up to `wait`, counted from this call. Returns `None` if another process still leads then. A campaigner
@@ -109,11 +106,8 @@ impl Election {
     ///
     /// As [`Lock::try_acquire_for`] and [`campaign`](Self::campaign).
     pub async fn try_campaign_for(&self, wait: Duration) -> Result<Option<Leadership>, Error> {
-        self.check()?;
-        match self.lock.try_acquire_for(wait).await? {
-            Some(guard) => self.lead(guard).await.map(Some),
-            None => Ok(None),
-        }
+        check_announcement(&self.announcement)?;
+        self.lead_if_granted(self.lock.try_acquire_for(wait).await?).await
     }
 
     /// Returns the present leader, as the primary knows it.
@@ -135,8 +129,11 @@ impl Election {
         Observer::new(self.lock.as_lock().clone())
     }
 
-    fn check(&self) -> Result<(), Error> {
-        check_announcement(&self.announcement)
+    async fn lead_if_granted(&self, guard: Option<FencedGuard>) -> Result<Option<Leadership>, Error> {
+        match guard {
+            Some(guard) => self.lead(guard).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     async fn lead(&self, guard: FencedGuard) -> Result<Leadership, Error> {

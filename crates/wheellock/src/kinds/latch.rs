@@ -59,8 +59,7 @@ impl CountDownLatch {
     ///
     /// [`Error::Server`], [`Error::InvalidName`], [`Error::NoCommonSlot`].
     pub async fn try_set_count(&self, count: NonZeroU32) -> Result<bool, Error> {
-        let set = self.lock.once(&SET_LATCH, "set", Some(count.get().into())).await?;
-        Ok(set == 1)
+        Ok(self.lock.once(&SET_LATCH, "set", Some(count.get().into())).await? == 1)
     }
 
     /// Counts the latch down once. The last count opens the latch and wakes all waiters. Returns the remaining count. An open latch stays
@@ -74,8 +73,7 @@ impl CountDownLatch {
     ///
     /// [`Error::Server`], [`Error::OtherData`], [`Error::InvalidName`], [`Error::NoCommonSlot`].
     pub async fn count_down(&self) -> Result<u64, Error> {
-        let left = self.lock.once(&COUNT_DOWN, "count down", None).await?;
-        Ok(left.unsigned_abs())
+        self.lock.once(&COUNT_DOWN, "count down", None).await.map(i64::unsigned_abs)
     }
 
     /// Returns the remaining count, which is 0 if the latch is open.

@@ -5,10 +5,8 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, LazyLock};
-use std::task::Waker;
 use std::time::Duration;
 
-use wheellock_client::layer::Retry;
 use wheellock_client::{Command, Script, Value};
 
 use crate::base::error::{Error, LostReason};
@@ -21,8 +19,6 @@ use crate::request::acquire::{Limit, Many, Request, Wait, acquire};
 use crate::request::context::Context;
 use crate::request::guard::{Guard, Released};
 use crate::request::once::{ADD_PERMITS, CHANGE_PERMITS, GIVE_BACK, GIVE_BACK_MANY, SET_PERMITS};
-use crate::request::retry::retry;
-use crate::wait::spans::Held;
 use crate::wire;
 
 /// A semaphore whose permits have leases. The permits of a dead process are free again within one lease. A live process
@@ -107,10 +103,8 @@ impl PermitSemaphore {
         &self,
         wait: Duration,
     ) -> impl Future<Output = Result<Option<Permit>, Error>> + Send {
-        let wait = Wait::up_to(wait, &self.lock.context.client.config().timer);
-        acquire(self.lock.request(), wait, None, |end: Result<Guard, _>| {
-            end.ok().map(|guard| Permit { guard })
-        })
+        let granted = self.lock.try_acquire_for(wait);
+        async { Ok(granted.await?.map(|guard| Permit { guard })) }
     }
 
     /// Waits until `permits` permits are free, and takes them, all at once. Each is a [`Permit`] of its own from then
@@ -188,12 +182,10 @@ impl PermitSemaphore {
         let owner = self.lock.context.new_owners(permits);
         let request = Request { owner, many: Some(&many), ..request };
         let granted = acquire(Ok(request), wait, None, |end: Result<Guard, L>| {
-            end.map(|first| {
-                let guards = std::iter::once(first).chain(many.take_granted());
-                guards.map(|guard| Permit { guard }).collect::<Vec<_>>()
-            })
+            end.map(|first| std::iter::once(first).chain(many.take_granted()).collect::<Vec<_>>())
         });
-        granted.await
+        let permits = |guards: Vec<_>| guards.into_iter().map(|guard| Permit { guard }).collect();
+        Ok(granted.await?.map(permits))
     }
 
     /// Acquires a permit, runs `work` with it, and releases it with confirmation, as [`Lock::run`].
@@ -255,8 +247,7 @@ impl PermitSemaphore {
     /// [`Error::Server`], [`Error::OtherData`], [`Error::InvalidName`], [`Error::NoCommonSlot`].
     pub async fn release(&self, permit: PermitId) -> Result<bool, Error> {
         let id = permit.to_bytes();
-        let given_back = self.lock.once(&GIVE_BACK, "give a permit back to", Some((&id).into())).await?;
-        Ok(given_back == 1)
+        Ok(self.lock.once(&GIVE_BACK, "give a permit back to", Some((&id).into())).await? == 1)
     }
 
     /// Releases permits by their ids, all or none in one step, and wakes waiters. Any process may have acquired them.
@@ -276,8 +267,7 @@ impl PermitSemaphore {
         }
         let ids: Vec<u8> = permits.iter().flat_map(|permit| permit.to_bytes()).collect();
         let ids = Some(ids.as_slice().into());
-        let given_back = self.lock.once(&GIVE_BACK_MANY, "give permits back to", ids).await?;
-        Ok(given_back == 1)
+        Ok(self.lock.once(&GIVE_BACK_MANY, "give permits back to", ids).await? == 1)
     }
 
     /// Extends the lease of a permit by its id, so that it runs for at least `lease` from now on. Any process may have
@@ -321,16 +311,9 @@ impl PermitSemaphore {
         verb: &str,
         read: impl FnOnce(&Value) -> Option<T>,
     ) -> Result<T, Error> {
-        self.lock.check_name()?;
-        let Lock { context, name, .. } = &self.lock;
-        let (id, operation) = (permit.to_bytes(), || format!("{verb} {}", name.display_name()));
-        let params = wire::permit_lease(name, &id, lease);
-        let ask = |learnt: &Retry, start, waker: &Waker| {
-            context.client.start_eval(&kind::RENEW_PERMITS, wire::KEYS, &params, learnt, start, waker)
-        };
-        let reply = retry(context, ask, None).await.result;
-        let reply = reply.map_err(|source| Error::of_lock(name.text(), operation(), source))?;
-        read(&reply).ok_or_else(|| context.unexpected(name, operation(), &reply))
+        let id = permit.to_bytes();
+        let params = wire::permit_lease(&self.lock.name, &id, lease);
+        self.lock.ask_repeatedly(verb, &kind::RENEW_PERMITS, &params, read).await
     }
 
     /// Gives the semaphore its first permits. Returns false and changes nothing if it has permits already, even if all
@@ -344,8 +327,7 @@ impl PermitSemaphore {
     ///
     /// [`Error::Server`], [`Error::InvalidName`], [`Error::NoCommonSlot`].
     pub async fn try_set_permits(&self, permits: u32) -> Result<bool, Error> {
-        let set = self.lock.once(&SET_PERMITS, "set the permits of", Some(permits.into())).await?;
-        Ok(set == 1)
+        Ok(self.lock.once(&SET_PERMITS, "set the permits of", Some(permits.into())).await? == 1)
     }
 
     /// Sets the total number of permits, taken permits included, and returns the number of free permits. If more are
@@ -447,12 +429,6 @@ impl AsyncLock for PermitSemaphore {
     }
 
     forward_verbs!();
-}
-
-impl Held for Permit {
-    fn begin_span(&mut self) {
-        self.guard.begin_span();
-    }
 }
 
 impl fmt::Debug for PermitSemaphore {

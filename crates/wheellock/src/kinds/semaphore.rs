@@ -151,8 +151,7 @@ impl Semaphore {
     ///
     /// [`Error::Server`], [`Error::InvalidName`], [`Error::NoCommonSlot`].
     pub async fn try_set_permits(&self, permits: u32) -> Result<bool, Error> {
-        let set = self.lock.once(&SET_PERMITS, "set the permits of", Some(permits.into())).await?;
-        Ok(set == 1)
+        Ok(self.lock.once(&SET_PERMITS, "set the permits of", Some(permits.into())).await? == 1)
     }
 
     /// Adds permits, or removes some if `permits` is negative. Returns the number of free permits, which can be
@@ -179,8 +178,7 @@ impl Semaphore {
     ///
     /// [`Error::Server`], [`Error::OtherData`], [`Error::InvalidName`], [`Error::NoCommonSlot`].
     pub async fn drain(&self) -> Result<u64, Error> {
-        let drained = self.lock.once(&DRAIN, "drain", None).await?;
-        Ok(drained.unsigned_abs())
+        self.lock.once(&DRAIN, "drain", None).await.map(i64::unsigned_abs)
     }
 
     /// Returns the number of free permits. The number is negative after more were removed than were free.

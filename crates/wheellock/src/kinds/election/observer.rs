@@ -6,15 +6,13 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::LazyLock;
-use std::task::{Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
-use wheellock_client::layer::Retry;
 use wheellock_client::{Script, Subscription};
 
 use crate::base::error::Error;
 use crate::lock::Lock;
-use crate::request::retry::retry;
 use crate::wire;
 
 /// The leader of an [`Election`](crate::Election).
@@ -140,24 +138,12 @@ impl fmt::Debug for Observer {
 
 /// Polls the leader and its remaining lease.
 pub(super) async fn look(lock: &Lock) -> Result<(Option<Leader>, Option<Duration>), Error> {
-    lock.check_name()?;
-    let (context, name) = (&lock.context, &lock.name);
-    let params = wire::look(name);
-    let ask = |learnt: &Retry, start, waker: &Waker| {
-        context.client.start_eval(&LOOK, wire::KEYS, &params, learnt, start, waker)
-    };
-    let operation = || format!("ask for the leader of {}", name.display_name());
-    let reply = retry(context, ask, None).await.result;
-    let reply = reply.map_err(|source| Error::of_lock(name.text(), operation(), source))?;
-    let Some(seen) = wire::read_leader(&reply) else {
-        return Err(context.unexpected(name, operation(), &reply));
-    };
-    Ok(match seen {
-        None => (None, None),
-        Some(wire::SeenLeader { owner, token, announcement, lease_left }) => {
-            (Some(Leader { owner, token, announcement }), lease_left)
-        }
-    })
+    let params = wire::look(&lock.name);
+    let seen = lock.ask_repeatedly("ask for the leader of", &LOOK, &params, wire::read_leader).await?;
+    Ok(seen.map_or((None, None), |seen| {
+        let wire::SeenLeader { owner, token, announcement, lease_left } = seen;
+        (Some(Leader { owner, token, announcement }), lease_left)
+    }))
 }
 
 pub(crate) static LOOK: LazyLock<Script> = LazyLock::new(|| {

@@ -567,6 +567,14 @@ impl Lock {
         matches!(self.context.client.config().servers, Servers::Cluster(_))
     }
 
+    /// Returns the error of a grant that came after the end of its lease.
+    pub(crate) fn granted_too_late(&self) -> Error {
+        match self.lease() {
+            Ok(lease) => Error::GrantedTooLate { lock: self.name().to_owned(), lease: lease.duration() },
+            Err(error) => error,
+        }
+    }
+
     /// Returns the deadline for the first reply to a caller that waits this long.
     pub(crate) fn first_answer_by(&self, wait: Wait) -> Option<Instant> {
         first_answer_by(&self.context.client, self.name.key(), Duration::ZERO, wait)

@@ -28,7 +28,7 @@ impl Served {
         Arc::new(Self { runtime, client: Some(manager.client().clone()), members: Vec::new() })
     }
 
-    pub(super) fn together(members: Vec<Arc<Self>>) -> Result<Arc<Self>, Error> {
+    pub(super) fn of_members(members: Vec<Arc<Self>>) -> Result<Arc<Self>, Error> {
         Ok(Arc::new(Self { runtime: background()?, client: None, members }))
     }
 

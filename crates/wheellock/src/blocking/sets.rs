@@ -20,7 +20,7 @@ use crate::{Error, Finding, Health, Leftover, Owner, RedLockMember, multi_lock a
 pub fn multi_lock(members: impl IntoIterator<Item = Lock>) -> Result<MultiLock, Error> {
     let (members, served) = members.into_iter().map(|lock| (lock.inner, lock.runtime)).unzip();
     let members: Vec<_> = members;
-    Ok(MultiLock { inner: async_multi_lock(members)?, runtime: Served::together(served)? })
+    Ok(MultiLock { inner: async_multi_lock(members)?, runtime: Served::of_members(served)? })
 }
 
 /// Several locks that are taken together, all or none, like [`crate::MultiLock`]. It has the methods of every [`Lock`].
@@ -149,7 +149,7 @@ impl RedLockManager {
     /// Returns the errors of [`crate::RedLockManager::new`], and [`Error::NoBackgroundThread`].
     pub fn new(managers: impl IntoIterator<Item = LockManager>) -> Result<Self, Error> {
         let (managers, served) = managers.into_iter().map(|manager| (manager.inner, manager.runtime)).unzip();
-        let (managers, runtime): (Vec<_>, _) = (managers, Served::together(served)?);
+        let (managers, runtime): (Vec<_>, _) = (managers, Served::of_members(served)?);
         Ok(Self { inner: runtime.block_on(crate::RedLockManager::new(managers))?, runtime })
     }
 

@@ -72,7 +72,7 @@ pub struct MultiLock {
     members: Arc<[Lock]>,
     /// The member whose clock measures the waits.
     lead: Lock,
-    /// The members' places, in the order in which they are waited for.
+    /// The members' places, in the order in which they are waited for. A member's rank is its index here.
     order: Arc<[usize]>,
 }
 
@@ -370,10 +370,10 @@ impl MultiLock {
             // A member may have been lost during a wait for another member.
             taken.retain(|_, guard| guard.is_valid());
             let waited_with: Vec<_> = taken.keys().copied().collect();
-            let (until, asked_at) = (self.answer_by(wait, known_held), self.now());
+            let (until, sent_at) = (self.answer_by(wait, known_held), self.now());
             let refused = match self.try_missing(&mut taken, until).await {
                 Ok(refused) => refused,
-                Err(error) => match self.cut_short_by(wait, asked_at, &error).filter(|_| known_held) {
+                Err(error) => match self.cut_short_by(wait, sent_at, &error).filter(|_| known_held) {
                     Some(limit) => return Ok(Err(limit)),
                     None => {
                         self.try_again_later(wait, error, &mut failures, &mut taken).await?;
@@ -383,7 +383,7 @@ impl MultiLock {
             };
             let Some((refused, refusal)) = refused else {
                 match self.renew_fixed(&waited_with, &taken).await {
-                    Ok(true) => return Ok(Ok(MultiGuard { members: taken.into_values().collect() })),
+                    Ok(true) => return Ok(Ok(self.guard(taken))),
                     Ok(false) => {}
                     Err(error) => {
                         self.try_again_later(wait, error, &mut failures, &mut taken).await?;
@@ -412,9 +412,8 @@ impl MultiLock {
                 return Ok(Err(limit));
             }
             let keep_now = std::mem::replace(&mut keep, true);
-            taken.retain(|place, _| keep_now && self.comes_before(*place, refused));
-            let lock = self.members.get(refused).unwrap_or(&self.lead);
-            match self.wait_for(lock, refusal, &mut taken, wait).await? {
+            taken.retain(|rank, _| keep_now && *rank < refused);
+            match self.wait_for(self.member(refused), refusal, &mut taken, wait).await? {
                 Ok(guard) => taken.insert(refused, guard),
                 Err(limit) => return Ok(Err(limit)),
             };
@@ -458,24 +457,23 @@ impl MultiLock {
             vec![groups.into_iter().chain(later).collect()]
         };
         for groups in phases {
-            let requests = groups.into_iter().map(|places| -> Request<'_, _> {
+            let requests = groups.into_iter().map(|ranks| -> Request<'_, _> {
                 Box::pin(async move {
-                    let locks = places.iter().filter_map(|place| self.members.get(*place));
-                    let requests = locks.map(Lock::request).collect();
-                    (places, ask_together(requests, until).await)
+                    let requests = ranks.iter().map(|rank| self.member(*rank).request()).collect();
+                    (ranks, ask_together(requests, until).await)
                 })
             });
             let mut flight = JoinAll::new(requests.enumerate());
             let mut refused: Option<(usize, Refusal)> = None;
             while !flight.is_over() {
-                for (_, (places, answer)) in flight.ready().await {
+                for (_, (ranks, answer)) in flight.ready().await {
                     // An error drops the requests under way, which releases their grants.
                     match answer? {
-                        Ok(guards) => taken.extend(places.into_iter().zip(guards)),
+                        Ok(guards) => taken.extend(ranks.into_iter().zip(guards)),
                         Err((at, refusal)) => {
-                            let place = places.get(at).copied().unwrap_or_default();
-                            if refused.is_none_or(|(first, _)| self.comes_before(place, first)) {
-                                refused = Some((place, refusal));
+                            let rank = ranks.get(at).copied().unwrap_or_default();
+                            if refused.is_none_or(|(first, _)| rank < first) {
+                                refused = Some((rank, refusal));
                             }
                         }
                     }
@@ -488,18 +486,28 @@ impl MultiLock {
         Ok(None)
     }
 
-    /// Returns the places of the members that are not taken, in order. Each group of them fits in one request.
+    /// Returns the ranks of the members that are not taken. Each group of them fits in one request.
     fn groups(&self, taken: &Taken) -> Vec<Vec<usize>> {
         let mut groups: Vec<(&Lock, Vec<usize>)> = Vec::new();
-        for place in self.order.iter().copied().filter(|place| !taken.contains_key(place)) {
-            let Some(lock) = self.members.get(place) else { continue };
-            let fits = |(first, _): &&mut (&Lock, Vec<usize>)| lock.can_be_requested_with(first);
-            match groups.iter_mut().find(fits) {
-                Some((_, places)) => places.push(place),
-                None => groups.push((lock, vec![place])),
+        for rank in (0..self.order.len()).filter(|rank| !taken.contains_key(rank)) {
+            let lock = self.member(rank);
+            match groups.iter_mut().find(|(first, _)| lock.can_be_requested_with(first)) {
+                Some((_, ranks)) => ranks.push(rank),
+                None => groups.push((lock, vec![rank])),
             }
         }
-        groups.into_iter().map(|(_, places)| places).collect()
+        groups.into_iter().map(|(_, ranks)| ranks).collect()
+    }
+
+    fn member(&self, rank: usize) -> &Lock {
+        let member = self.order.get(rank).and_then(|place| self.members.get(*place));
+        member.unwrap_or(&self.lead)
+    }
+
+    /// Returns the guard of all members, in the order in which they were given.
+    fn guard(&self, taken: Taken) -> MultiGuard {
+        let members: BTreeMap<_, _> = self.order.iter().zip(taken.into_values()).collect();
+        MultiGuard { members: members.into_values().collect() }
     }
 
     /// Waits for one member, which was just refused. If that takes too long while other members are held, releases
@@ -530,8 +538,8 @@ impl MultiLock {
     /// Renews members with a fixed lease that were held during a wait, so that all leases begin now. Returns true if
     /// all are still held.
     async fn renew_fixed(&self, waited_with: &[usize], taken: &Taken) -> Result<bool, Error> {
-        let is_fixed = |place: &&usize| self.members.get(**place).is_some_and(|lock| !lock.renews());
-        let fixed = waited_with.iter().filter(is_fixed).filter_map(|place| taken.get(place));
+        let fixed = waited_with.iter().filter(|rank| !self.member(**rank).renews());
+        let fixed = fixed.filter_map(|rank| taken.get(rank));
         for renewed in join_all(fixed.map(Guard::renew)).await {
             match renewed {
                 Ok(()) => {}
@@ -548,13 +556,8 @@ impl MultiLock {
 
     /// Returns the error for the first member whose lease was too short to take the others.
     fn granted_too_late(&self, taken: &Taken) -> Error {
-        let is_over = |place: &&usize| taken.get(*place).is_none_or(|guard| !guard.is_valid());
-        let place = self.order.iter().find(is_over).copied().unwrap_or_default();
-        let lock = self.members.get(place).unwrap_or(&self.lead);
-        match lock.lease() {
-            Ok(lease) => Error::GrantedTooLate { lock: lock.name().to_owned(), lease: lease.duration() },
-            Err(error) => error,
-        }
+        let is_over = |rank: &usize| taken.get(rank).is_none_or(|guard| !guard.is_valid());
+        self.member((0..self.order.len()).find(is_over).unwrap_or_default()).granted_too_late()
     }
 
     /// Returns the deadline for the replies to a try. The first try gets the time for a reply, however short the wait.
@@ -571,18 +574,13 @@ impl MultiLock {
     fn cut_short_by<L: Copy + Into<Limit>>(
         &self,
         wait: Wait<L>,
-        asked_at: Instant,
+        sent_at: Instant,
         error: &Error,
     ) -> Option<L> {
         let patience = self.lead.context.client.config().response_timeout / SILENT_PART;
-        let soon = self.now().saturating_duration_since(asked_at) < patience;
+        let soon = self.now().saturating_duration_since(sent_at) < patience;
         wait.over(self.timer())
             .filter(|_| is_only_late(error) && soon && self.members.iter().all(Lock::is_ready))
-    }
-
-    fn comes_before(&self, place: usize, other: usize) -> bool {
-        let rank = |place| self.order.iter().position(|at| *at == place);
-        rank(place) < rank(other)
     }
 
     fn timer(&self) -> &Timer {
@@ -611,7 +609,7 @@ impl fmt::Debug for MultiLock {
     }
 }
 
-/// The members taken so far, by place. Dropping this releases them all.
+/// The members taken so far, by rank. Dropping this releases them all.
 type Taken = BTreeMap<usize, Guard>;
 
 /// One hold of every member of a [`MultiLock`]. Dropping the guard releases all members in the background.

@@ -108,7 +108,7 @@ impl RedLockManager {
     /// If called outside a tokio runtime.
     pub async fn new(managers: impl IntoIterator<Item = LockManager>) -> Result<Self, Error> {
         let servers = Arc::new(Servers::new(managers.into_iter().collect())?);
-        servers.meet().await?;
+        servers.identify_majority().await?;
         Ok(Self { servers })
     }
 
@@ -162,7 +162,7 @@ impl RedLockManager {
     /// As [`LockManager::shutdown`].
     pub async fn shutdown(&self, within: Duration) -> Leftover {
         self.servers.shut_down();
-        Leftover::together(join_all(self.managers().map(|manager| manager.shutdown(within))).await)
+        Leftover::combine(join_all(self.managers().map(|manager| manager.shutdown(within))).await)
     }
 
     /// Returns the number of servers that have to grant.
@@ -492,10 +492,8 @@ impl RedLock {
                     if guard.is_valid() {
                         return Ok(Ok(guard));
                     }
-                    let lease = self.members.locks.first().map_or(Ok(Duration::ZERO), |lock| {
-                        lock.lease().map(crate::base::lease::Lease::duration)
-                    });
-                    return Err(Error::GrantedTooLate { lock: self.name().to_owned(), lease: lease? });
+                    let lock = self.members.locks.first();
+                    return Err(lock.map_or(Error::NoMembers, Lock::granted_too_late));
                 }
                 Some(Verdict::Busy) => return Ok(Err(Busy::of(&members, tally, None))),
                 Some(Verdict::Dead) => {

@@ -120,7 +120,7 @@ impl Election {
     ///
     /// [`Error::Server`], [`Error::OtherData`], [`Error::InvalidName`], [`Error::NoCommonSlot`].
     pub async fn leader(&self) -> Result<Option<Leader>, Error> {
-        observer::look(self.lock.as_lock()).await.map(|(leader, _)| leader)
+        observer::poll_leader(self.lock.as_lock()).await.map(|(leader, _)| leader)
     }
 
     /// Returns a watch over the leader. It sends no request and subscribes to nothing before the first

@@ -49,38 +49,33 @@ impl LockManager {
     /// The shutdown starts with the first poll. If the future is dropped, queued requests are still sent and the
     /// connection closes, within a second.
     pub async fn shutdown(&self, within: Duration) -> Leftover {
-        let left = shut_down(&self.context, within).await;
+        let context = &*self.context;
+        let timer = &context.client.config().timer;
+        let began = timer.now();
+        release_everything(context);
+        let _closed_anyway = Closing(&context.client);
+        let mut cursor = 0;
+        let released = std::future::poll_fn(|cx| {
+            context.transact(|holds, _, _| holds.poll_given_back(&mut cursor, cx.waker()))
+        });
+        // A confirmed state stays so, because a later release of the same hold changes nothing.
+        let confirmed = timer.timeout(within, released).await.is_ok();
+        label::delete(context, within.saturating_sub(timer.now() - began)).await;
+        let server = context.client.server_address();
+        let names = if confirmed { Vec::new() } else { context.holds().unreconciled_names() };
+        let left = within.saturating_sub(timer.now() - began);
+        let _in_time = timer.timeout(left, context.client.close()).await;
+        let unreleased =
+            names.iter().map(|name| Unreleased { lock: name.text().to_owned(), server: server.clone() });
+        let mut locks: Vec<_> = unreleased.collect();
+        locks.sort_unstable_by(|one, other| one.lock.cmp(&other.lock));
+        locks.dedup();
         self.end_reports();
-        left
+        Leftover { locks }
     }
 }
 
-pub(crate) async fn shut_down(context: &Context, within: Duration) -> Leftover {
-    let timer = &context.client.config().timer;
-    let began = timer.now();
-    give_everything_back(context);
-    let _closed_anyway = Closing(&context.client);
-    let mut cursor = 0;
-    let given_back = std::future::poll_fn(|cx| {
-        context.transact(|holds, _, _| holds.poll_given_back(&mut cursor, cx.waker()))
-    });
-    // A confirmed state stays so, because a later release of the same hold changes nothing.
-    let confirmed = timer.timeout(within, given_back).await.is_ok();
-    label::delete(context, within.saturating_sub(timer.now() - began)).await;
-    let server = context.client.server_address();
-    let names = if confirmed { Vec::new() } else { context.holds().unreconciled_names() };
-    let left = within.saturating_sub(timer.now() - began);
-    let _in_time = timer.timeout(left, context.client.close()).await;
-    let mut locks: Vec<_> = names
-        .into_iter()
-        .map(|name| Unreleased { lock: name.text().to_owned(), server: Arc::clone(&server) })
-        .collect();
-    locks.sort_unstable_by(|one, other| one.lock.cmp(&other.lock));
-    locks.dedup();
-    Leftover { locks }
-}
-
-fn give_everything_back(context: &Context) {
+fn release_everything(context: &Context) {
     context.transact(|holds, now, effects| {
         let under_way = holds.shut_down(now, effects);
         effects.request_all(under_way);
@@ -155,7 +150,7 @@ impl Leftover {
     }
 
     /// Combines the leftovers of several managers.
-    pub(crate) fn together(all: impl IntoIterator<Item = Self>) -> Self {
+    pub(crate) fn combine(all: impl IntoIterator<Item = Self>) -> Self {
         Self { locks: all.into_iter().flat_map(|leftover| leftover.locks).collect() }
     }
 }

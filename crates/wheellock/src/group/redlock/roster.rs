@@ -87,20 +87,6 @@ pub(super) struct Roster {
 }
 
 impl Roster {
-    fn new(members: Vec<Member>, pending: Pending, bar: Duration) -> Self {
-        Self {
-            barred_until: vec![None; members.len()],
-            quorum: Quorum::majority(members.len()),
-            members,
-            pending: Some(pending),
-            broken: false,
-            closed: false,
-            requests_now: false,
-            bar,
-            keeper: None,
-        }
-    }
-
     /// Returns the members that were granted, each with its place. Some of them may be lost.
     pub(super) fn held(&self) -> impl Iterator<Item = (usize, &Arc<Guard>)> {
         (0..).zip(&self.members).filter_map(|(place, member)| Some((place, member.guard()?)))
@@ -242,7 +228,17 @@ pub(super) fn keep(locks: MemberLocks, members: Vec<Member>, pending: Pending) -
         let period = lease.renew_after();
         (timer.sleep_until(timer.now() + period), period)
     });
-    let roster = Arc::new(Mutex::new(Roster::new(members, pending, bar)));
+    let roster = Arc::new(Mutex::new(Roster {
+        barred_until: vec![None; members.len()],
+        quorum: locks.quorum(),
+        members,
+        pending: Some(pending),
+        broken: false,
+        closed: false,
+        requests_now: false,
+        bar,
+        keeper: None,
+    }));
     let mut keeper = Keeper { roster: Arc::clone(&roster), locks, timer, turn };
     let _detached = runtime.spawn(std::future::poll_fn(move |cx| keeper.poll(cx)));
     roster

@@ -88,8 +88,8 @@ impl Servers {
         name: &str,
         work: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
-        let mut news = self.shut.subscribe();
-        let (mut shut, mut work) = (pin!(news.wait_for(|shut| *shut)), pin!(work));
+        let mut shutdown = self.shut.subscribe();
+        let (mut shut, mut work) = (pin!(shutdown.wait_for(|shut| *shut)), pin!(work));
         let mut outcome = Outcome::NotSent;
         std::future::poll_fn(|cx| {
             if shut.as_mut().poll(cx).is_ready() {
@@ -149,12 +149,9 @@ impl Servers {
     }
 
     /// Identifies all servers, at least a majority.
-    pub(super) async fn meet(self: &Arc<Self>) -> Result<(), Error> {
-        let mut flight = JoinAll::new((0..self.members.len()).map(|place| {
-            let servers = Arc::clone(self);
-            let request: Request<'_, _> = Box::pin(async move { servers.identify(place, None).await });
-            (place, request)
-        }));
+    pub(super) async fn identify_majority(&self) -> Result<(), Error> {
+        let identify = |place| -> (usize, Request<'_, _>) { (place, Box::pin(self.identify(place, None))) };
+        let mut flight = JoinAll::new((0..self.members.len()).map(identify));
         let mut tally = self.quorum();
         let mut failures = Vec::new();
         let mut enough = None;
@@ -178,7 +175,7 @@ impl Servers {
             }
             match tally.verdict() {
                 Some(Verdict::Reached) => {
-                    enough.get_or_insert_with(|| self.timer().now() + INTRODUCTION);
+                    enough.get_or_insert_with(|| self.timer().now() + IDENTIFY_PATIENCE);
                 }
                 Some(Verdict::Dead | Verdict::Busy) => {
                     let (granted, wanted) = (tally.granted, tally.wanted());
@@ -209,10 +206,9 @@ impl Servers {
             return Err(not_independent(manager, "it is a replica".to_owned()));
         }
         let others = self.members.iter().zip(identities.iter()).enumerate();
-        for (_, (other, known)) in others.filter(|(other, _)| *other != place) {
-            let Some(reason) = known.as_ref().and_then(|known| identity.shares_its_fate_with(known)) else {
-                continue;
-            };
+        let mut others = others.filter(|(other, _)| *other != place).map(|(_, other)| other);
+        let related = others.find_map(|(other, known)| Some((other, identity.relation_to(known.as_ref()?)?)));
+        if let Some((other, reason)) = related {
             let reason = format!("{reason} {}", other.client().server_address());
             return Err(not_independent(manager, reason));
         }
@@ -242,7 +238,7 @@ impl Identity {
         }
     }
 
-    fn shares_its_fate_with(&self, other: &Self) -> Option<&'static str> {
+    fn relation_to(&self, other: &Self) -> Option<&'static str> {
         if self.run_id.is_some() && self.run_id == other.run_id {
             return Some("it is the same server as");
         }
@@ -256,7 +252,7 @@ fn not_independent(manager: &LockManager, reason: String) -> Error {
 }
 
 /// Time for slow servers to identify themselves once a majority has, to report mistakes early.
-const INTRODUCTION: Duration = Duration::from_millis(100);
+const IDENTIFY_PATIENCE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
@@ -270,11 +266,11 @@ mod tests {
             ))
         };
         let (a, b) = (parse("a", "x"), parse("b", "y"));
-        assert_eq!(a.shares_its_fate_with(&b), None);
-        assert_eq!(a.shares_its_fate_with(&parse("a", "z")), Some("it is the same server as"));
-        assert_eq!(a.shares_its_fate_with(&parse("c", "x")), Some("it has the replication history of"));
+        assert_eq!(a.relation_to(&b), None);
+        assert_eq!(a.relation_to(&parse("a", "z")), Some("it is the same server as"));
+        assert_eq!(a.relation_to(&parse("c", "x")), Some("it has the replication history of"));
         let silent = Identity::parse("");
-        assert_eq!(silent.shares_its_fate_with(&silent.clone()), None, "nothing is known");
+        assert_eq!(silent.relation_to(&silent.clone()), None, "nothing is known");
         let replica = Identity::parse("role:slave\r\nconnected_slaves:0\r\n");
         assert!(replica.is_replica && !a.is_replica);
         assert_eq!(Identity::parse("connected_slaves:2\r\n").replicas, 2);

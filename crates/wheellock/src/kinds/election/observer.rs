@@ -74,12 +74,12 @@ pub struct Observer {
     /// Subscriptions to resignations and to announcements.
     subscriptions: Option<[Subscription; 2]>,
     /// The leader that the last call returned; `None` before the first.
-    told: Option<Option<Leader>>,
+    last: Option<Option<Leader>>,
 }
 
 impl Observer {
     pub(super) fn new(lock: Lock) -> Self {
-        Self { lock, subscriptions: None, told: None }
+        Self { lock, subscriptions: None, last: None }
     }
 
     /// Waits until the leader or its announcement differs from the last call, and returns the leader. The first call
@@ -108,13 +108,13 @@ impl Observer {
             for subscription in &mut *subscriptions {
                 subscription.take_changed();
             }
-            let (leader, lease_left) = look(&self.lock).await?;
-            if self.told.as_ref() != Some(&leader) {
-                self.told = Some(leader.clone());
+            let (leader, lease_left) = poll_leader(&self.lock).await?;
+            if self.last.as_ref() != Some(&leader) {
+                self.last = Some(leader.clone());
                 return Ok(leader);
             }
             // A lease that ends publishes no message, so poll when it has ended.
-            let pause = lease_left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN)) + BEYOND_THE_LEASE;
+            let pause = lease_left.map_or(REPOLL, |left| left.min(REPOLL)) + BEYOND_THE_LEASE;
             let mut sleep = client.config().timer.sleep(pause);
             std::future::poll_fn(|cx| {
                 if subscriptions.iter_mut().any(|subscription| subscription.poll_changed(cx).is_ready()) {
@@ -131,13 +131,13 @@ impl fmt::Debug for Observer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Observer")
             .field("name", &self.lock.name())
-            .field("told", &self.told)
+            .field("last", &self.last)
             .finish_non_exhaustive()
     }
 }
 
 /// Polls the leader and its remaining lease.
-pub(super) async fn look(lock: &Lock) -> Result<(Option<Leader>, Option<Duration>), Error> {
+pub(super) async fn poll_leader(lock: &Lock) -> Result<(Option<Leader>, Option<Duration>), Error> {
     let params = wire::look(&lock.name);
     let seen = lock.ask_repeatedly("ask for the leader of", &LOOK, &params, wire::read_leader).await?;
     Ok(seen.map_or((None, None), |seen| {
@@ -158,6 +158,6 @@ pub(crate) static LOOK: LazyLock<Script> = LazyLock::new(|| {
 });
 
 /// Longest time between two polls, in case a message was lost. Waiters of a lock poll as often.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
+const REPOLL: Duration = Duration::from_secs(5);
 /// Time after the end of a lease until the key is gone by the server's clock.
 const BEYOND_THE_LEASE: Duration = Duration::from_millis(2);

@@ -423,14 +423,14 @@ impl LockManagerBuilder {
     /// If called outside a tokio runtime with I/O enabled.
     pub async fn connect(self) -> Result<LockManager, Error> {
         let durability = self.durability;
-        let (config, prepared) = self.prepare()?;
+        let (config, assemble) = self.prepare()?;
         let client = Client::connect(config).await.map_err(not_connected)?;
         check_durability(&client, durability).await?;
         let findings = diagnose(&client, durability).await;
         for finding in &findings {
             events::found(&client.server_address(), finding);
         }
-        let manager = LockManager::assemble(client, findings, prepared)?;
+        let manager = assemble(client, findings)?;
         if label::write(&manager.context).await {
             manager.keep_label(true);
         }
@@ -452,14 +452,17 @@ impl LockManagerBuilder {
     ///
     /// If called outside a tokio runtime with I/O enabled.
     pub fn lazy(self) -> Result<LockManager, Error> {
-        let (config, prepared) = self.prepare()?;
-        let manager = LockManager::assemble(Client::lazy(config), Vec::new(), prepared)?;
+        let (config, assemble) = self.prepare()?;
+        let manager = assemble(Client::lazy(config), Vec::new())?;
         manager.keep_label(false);
         Ok(manager)
     }
 
-    /// Returns the connection's settings, with hooks that report to the manager that is assembled next.
-    fn prepare(self) -> Result<(Config, Prepared), Error> {
+    /// Returns the connection's settings, with hooks that report to the manager, and the function that makes this manager
+    /// from the connection and its findings.
+    fn prepare(
+        self,
+    ) -> Result<(Config, impl FnOnce(Client, Vec<Finding>) -> Result<LockManager, Error>), Error> {
         let watchdog_lease = Lease::kept(self.watchdog_lease)?;
         let label = self.label.map(Label::new).transpose()?;
         let mut config = self.config.map_err(not_connected)?;
@@ -480,24 +483,30 @@ impl LockManagerBuilder {
             }
         }));
         let wanted = Wanted::new(self.durability, self.replication_timeout, &config);
-        let settings = Settings {
-            watchdog_lease,
-            hand_over: self.hand_over,
-            // `assemble` sets it from the findings, which come after connecting.
-            releases_are_silent: false,
-            wanted,
-            label,
-            classifier: self.classifier,
-        };
-        Ok((
-            config,
-            Prepared {
-                settings,
-                reports_to,
+        let assemble = move |client: Client, findings: Vec<Finding>| {
+            let uuid: Arc<str> = new_uuid().map_err(|_| Error::NoRandomness)?.into();
+            let timer = client.config().timer.clone();
+            let settings = Settings {
+                watchdog_lease,
+                hand_over: self.hand_over,
+                releases_are_silent: releases_are_silent(&findings),
+                wanted,
+                label,
+                classifier: self.classifier,
+            };
+            let context = Arc::new(Context::new(client, uuid, settings));
+            let _first = reports_to.set(Arc::downgrade(&context));
+            #[cfg(feature = "metrics")]
+            let reporter = Reporter::start(self.reports, &context);
+            tokio::spawn(watchdog::keep(Arc::downgrade(&context), timer));
+            Ok(LockManager {
+                context,
+                findings: findings.into(),
                 #[cfg(feature = "metrics")]
-                reports: self.reports,
-            },
-        ))
+                reporter,
+            })
+        };
+        Ok((config, assemble))
     }
 }
 
@@ -506,34 +515,7 @@ fn not_connected(source: wheellock_client::Error) -> Error {
     Error::Server { operation: source.operation().to_owned(), source }
 }
 
-/// Settings of a manager, beside its connection.
-struct Prepared {
-    settings: Settings,
-    /// The cell in which the connection's hooks find the manager.
-    reports_to: Arc<OnceLock<Weak<Context>>>,
-    #[cfg(feature = "metrics")]
-    reports: report::Settings,
-}
-
 impl LockManager {
-    fn assemble(client: Client, findings: Vec<Finding>, prepared: Prepared) -> Result<Self, Error> {
-        let Prepared { mut settings, reports_to, .. } = prepared;
-        settings.releases_are_silent = releases_are_silent(&findings);
-        let uuid: Arc<str> = new_uuid().map_err(|_| Error::NoRandomness)?.into();
-        let timer = client.config().timer.clone();
-        let context = Arc::new(Context::new(client, uuid, settings));
-        let _first = reports_to.set(Arc::downgrade(&context));
-        #[cfg(feature = "metrics")]
-        let reporter = Reporter::start(prepared.reports, &context);
-        tokio::spawn(watchdog::keep(Arc::downgrade(&context), timer));
-        Ok(Self {
-            context,
-            findings: findings.into(),
-            #[cfg(feature = "metrics")]
-            reporter,
-        })
-    }
-
     fn keep_label(&self, is_written: bool) {
         if self.context.label().is_some() {
             let timer = self.context.client.config().timer.clone();

@@ -27,12 +27,12 @@ pub(crate) struct Reporter {
     is_regular: bool,
     /// The last report. This mutex is locked before all mutexes of the manager. The recorder is not called while it is
     /// locked.
-    last: Mutex<Told>,
+    last: Mutex<Numbers>,
 }
 
 /// Numbers of the last report.
 #[derive(Clone, Default)]
-struct Told {
+struct Numbers {
     /// Numbers of each family, as [`Context::counted`] lists them.
     families: Vec<(Option<&'static str>, Metrics)>,
     client: Stats,
@@ -62,7 +62,7 @@ impl Reporter {
     pub(crate) fn report(&self, context: &Context) {
         let (before, now) = {
             let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-            let now = Told { families: context.counted(), client: context.client.stats() };
+            let now = Numbers { families: context.counted(), client: context.client.stats() };
             (std::mem::replace(&mut *last, now.clone()), now)
         };
         describe();

@@ -115,3 +115,6 @@ async fn run_under<L: AsyncLock, T>(
     L::release_after_work(guard).await?;
     Ok(result)
 }
+
+#[cfg(all(test, feature = "testing"))]
+mod tests;

@@ -266,9 +266,9 @@ impl Lock {
     /// [`Error::Server`], [`Error::InvalidName`].
     pub async fn is_locked(&self) -> Result<bool, Error> {
         if let Some(script) = &self.name.kind().is_held {
-            return self.ask_script(script, &wire::is_held_by_script(&self.name), wire::read_yes).await;
+            return self.query_by_script(script, &wire::is_held_by_script(&self.name), wire::read_yes).await;
         }
-        self.ask(wire::is_held(&self.name), wire::read_yes).await
+        self.query(wire::is_held(&self.name), wire::read_yes).await
     }
 
     /// Returns the number of holds that `owner` has of the lock.
@@ -283,7 +283,7 @@ impl Lock {
     pub async fn hold_count(&self, owner: &Owner) -> Result<u64, Error> {
         let holder = self.text_of(owner);
         let read = |reply: &Value| wire::read_hold_count(&self.name, &holder, reply);
-        self.ask(wire::hold_count(&self.name, &holder), read).await
+        self.query(wire::hold_count(&self.name, &holder), read).await
     }
 
     /// Returns true if `owner` holds the lock.
@@ -354,7 +354,7 @@ impl Lock {
             return self.name.check().map(|()| Holders::default());
         };
         let read = |reply: &Value| wire::read_holders(&self.name, reply);
-        self.ask_script(script, &wire::show_holders(&self.name), read).await
+        self.query_by_script(script, &wire::show_holders(&self.name), read).await
     }
 
     /// Returns the remaining lease of the present holder by the server's clock, to the millisecond. `None` if the lock
@@ -368,7 +368,7 @@ impl Lock {
     ///
     /// [`Error::Server`], [`Error::InvalidName`].
     pub async fn remaining_lease(&self) -> Result<Option<Duration>, Error> {
-        self.ask(wire::remaining_lease(&self.name), wire::read_remaining_lease).await
+        self.query(wire::remaining_lease(&self.name), wire::read_remaining_lease).await
     }
 
     /// Returns the number of waiters for a [fair lock](crate::LockManager::fair_lock), in all processes. `None` for
@@ -386,7 +386,7 @@ impl Lock {
             return self.name.check().map(|()| None);
         }
         let key = wire::queue_key(&self.name);
-        self.ask(wire::queue_length(&key), wire::read_queue_length).await.map(Some)
+        self.query(wire::queue_length(&key), wire::read_queue_length).await.map(Some)
     }
 
     /// Returns the number of waiters before `owner` in the queue of a [fair lock](crate::LockManager::fair_lock), dead
@@ -405,7 +405,7 @@ impl Lock {
             return self.name.check().map(|()| None);
         }
         let (key, holder) = (wire::queue_key(&self.name), self.text_of(owner));
-        self.ask(wire::position(&key, &holder), wire::read_position).await
+        self.query(wire::position(&key, &holder), wire::read_position).await
     }
 
     /// Frees the lock, even if another client holds it, and wakes the waiters. Returns true if it was held.
@@ -438,7 +438,7 @@ impl Lock {
     }
 
     /// Sends a query to the primary, and reads its reply.
-    pub(crate) async fn ask<T>(
+    pub(crate) async fn query<T>(
         &self,
         command: Command<'_>,
         read: impl FnOnce(&Value) -> Option<T>,
@@ -447,8 +447,8 @@ impl Lock {
         self.read("query", self.context.client.call(&command).await, read)
     }
 
-    /// As [`ask`](Self::ask), for queries that need a script.
-    pub(crate) async fn ask_script<T>(
+    /// As [`query`](Self::query), for queries that need a script.
+    pub(crate) async fn query_by_script<T>(
         &self,
         script: &Script,
         params: &[Arg<'_>],
@@ -458,8 +458,8 @@ impl Lock {
         self.read("query", self.context.client.eval(script, params).await, read)
     }
 
-    /// As [`ask_script`](Self::ask_script), but repeats the request if the reply was lost.
-    pub(crate) async fn ask_repeatedly<T>(
+    /// As [`query_by_script`](Self::query_by_script), but repeats the request if the reply was lost.
+    pub(crate) async fn query_with_retry<T>(
         &self,
         verb: &str,
         script: &Script,

@@ -463,10 +463,10 @@ impl MultiLock {
                     (ranks, ask_together(requests, until).await)
                 })
             });
-            let mut flight = JoinAll::new(requests.enumerate());
+            let mut replies = JoinAll::new(requests.enumerate());
             let mut refused: Option<(usize, Refusal)> = None;
-            while !flight.is_over() {
-                for (_, (ranks, answer)) in flight.ready().await {
+            while !replies.is_over() {
+                for (_, (ranks, answer)) in replies.ready().await {
                     // An error drops the requests under way, which releases their grants.
                     match answer? {
                         Ok(guards) => taken.extend(ranks.into_iter().zip(guards)),

@@ -463,13 +463,13 @@ impl RedLock {
         let began = timer.now();
         let mut give_up: Option<(Instant, Duration)> = None;
         let requests = (0..count).map(|place| (place, self.members.request(place, deadline)));
-        let mut flight = JoinAll::new(requests);
+        let mut replies = JoinAll::new(requests);
         let mut members = vec![Member::Pending; count];
         let mut tally = self.members.quorum();
         loop {
             let ready = match give_up {
-                None => flight.ready().await,
-                Some((at, patience)) => match timer.timeout_at(at, flight.ready()).await {
+                None => replies.ready().await,
+                Some((at, patience)) => match timer.timeout_at(at, replies.ready()).await {
                     Ok(ready) => ready,
                     Err(_) => return Ok(Err(Busy::of(&members, tally, Some(patience)))),
                 },
@@ -487,7 +487,7 @@ impl RedLock {
             }
             match tally.verdict() {
                 Some(Verdict::Reached) => {
-                    let guard = RedLockGuard::new(&self.members, members, flight);
+                    let guard = RedLockGuard::new(&self.members, members, replies);
                     // Slow replies may have used up the leases of the first grants.
                     if guard.is_valid() {
                         return Ok(Ok(guard));

@@ -154,7 +154,7 @@ impl FencedLock {
     /// [`Error::Server`], [`Error::InvalidName`].
     pub async fn token(&self) -> Result<Option<u64>, Error> {
         let key = wire::token_key(&self.lock.name);
-        self.lock.ask(wire::token(&key), wire::read_token).await
+        self.lock.query(wire::token(&key), wire::read_token).await
     }
 }
 

@@ -313,7 +313,7 @@ impl PermitSemaphore {
     ) -> Result<T, Error> {
         let id = permit.to_bytes();
         let params = wire::permit_lease(&self.lock.name, &id, lease);
-        self.lock.ask_repeatedly(verb, &kind::RENEW_PERMITS, &params, read).await
+        self.lock.query_with_retry(verb, &kind::RENEW_PERMITS, &params, read).await
     }
 
     /// Gives the semaphore its first permits. Returns false and changes nothing if it has permits already, even if all
@@ -400,7 +400,7 @@ impl PermitSemaphore {
 
     async fn count(&self) -> Result<(i64, i64), Error> {
         self.lock.check_name()?;
-        self.lock.ask_script(&COUNT, &wire::count_permits(&self.lock.name), wire::read_count).await
+        self.lock.query_by_script(&COUNT, &wire::count_permits(&self.lock.name), wire::read_count).await
     }
 
     /// Removes the semaphore with its permits, taken permits included, and returns true if it existed. No waiter is
@@ -416,7 +416,7 @@ impl PermitSemaphore {
     pub async fn delete(&self) -> Result<bool, Error> {
         self.lock.check_name()?;
         let leases = wire::permit_leases(&self.lock.name);
-        self.lock.ask(Command::new("DEL").arg(self.lock.name.key()).arg(&leases), wire::read_yes).await
+        self.lock.query(Command::new("DEL").arg(self.lock.name.key()).arg(&leases), wire::read_yes).await
     }
 }
 

@@ -191,7 +191,7 @@ impl Semaphore {
     ///
     /// [`Error::Server`], [`Error::OtherData`], [`Error::InvalidName`].
     pub async fn available(&self) -> Result<i64, Error> {
-        self.lock.ask(wire::free_permits(&self.lock.name), wire::read_free_permits).await
+        self.lock.query(wire::free_permits(&self.lock.name), wire::read_free_permits).await
     }
 
     /// Removes the semaphore with its permits, and returns true if it existed. Acquired permits are not given back to a
@@ -205,7 +205,7 @@ impl Semaphore {
     ///
     /// [`Error::Server`], [`Error::InvalidName`].
     pub async fn delete(&self) -> Result<bool, Error> {
-        self.lock.ask(Command::new("DEL").arg(self.lock.name.key()), wire::read_yes).await
+        self.lock.query(Command::new("DEL").arg(self.lock.name.key()), wire::read_yes).await
     }
 }
 

@@ -458,11 +458,8 @@ impl LockManagerBuilder {
         Ok(manager)
     }
 
-    /// Returns the connection's settings, with hooks that report to the manager, and the function that makes this manager
-    /// from the connection and its findings.
-    fn prepare(
-        self,
-    ) -> Result<(Config, impl FnOnce(Client, Vec<Finding>) -> Result<LockManager, Error>), Error> {
+    /// Returns the connection's settings, with hooks that report to the manager, and the function that makes this manager.
+    fn prepare(self) -> Result<(Config, Assemble), Error> {
         let watchdog_lease = Lease::kept(self.watchdog_lease)?;
         let label = self.label.map(Label::new).transpose()?;
         let mut config = self.config.map_err(not_connected)?;
@@ -506,9 +503,12 @@ impl LockManagerBuilder {
                 reporter,
             })
         };
-        Ok((config, assemble))
+        Ok((config, Box::new(assemble)))
     }
 }
+
+/// Makes a manager from its connection and the findings about its server.
+type Assemble = Box<dyn FnOnce(Client, Vec<Finding>) -> Result<LockManager, Error> + Send>;
 
 /// Wraps an error of connecting. The client's error already describes the operation well.
 fn not_connected(source: wheellock_client::Error) -> Error {

@@ -168,9 +168,9 @@ fn observed(now: &Histogram, before: &Histogram) -> Vec<(Duration, usize)> {
     let all: u64 = new.iter().map(|(_, times)| times).sum();
     // At least one observation of every bucket in use is reported.
     let part = |times: u64| u128::from(times) * u128::from(MOST_OBSERVATIONS) / u128::from(all.max(1));
-    let told = |times: u64| if all > MOST_OBSERVATIONS { part(times).max(1) } else { u128::from(times) };
-    let told = |times: u64| usize::try_from(told(times)).unwrap_or(usize::MAX);
-    new.into_iter().map(|(duration, times)| (duration, told(times))).collect()
+    let reported = |times: u64| if all > MOST_OBSERVATIONS { part(times).max(1) } else { u128::from(times) };
+    let reported = |times: u64| usize::try_from(reported(times)).unwrap_or(usize::MAX);
+    new.into_iter().map(|(duration, times)| (duration, reported(times))).collect()
 }
 
 /// Most observations of one histogram in one report.

@@ -118,7 +118,7 @@ impl RedLockGuard {
     /// are `Held`, the guard survives fewer further failures.
     pub fn members(&self) -> Vec<RedLockMember> {
         let roster = lock(&self.roster);
-        let told = self.locks.locks.iter().zip(&roster.members).map(|(lock, member)| {
+        let members = self.locks.locks.iter().zip(&roster.members).map(|(lock, member)| {
             let state = match member {
                 Member::Pending => MemberState::Pending,
                 Member::Held(guard) => match guard.reason() {
@@ -130,7 +130,7 @@ impl RedLockGuard {
             };
             RedLockMember { server: lock.context.client.server_address(), state }
         });
-        told.collect()
+        members.collect()
     }
 
     /// Returns the time until which a majority is known to be held. Renewals move it.
@@ -153,7 +153,7 @@ impl RedLockGuard {
     pub async fn lost(&self) -> LostReason {
         let (mut losses, mut last) = (JoinAll::default(), None);
         while self.watch(&mut losses) {
-            last = losses.ready().await.into_iter().map(|(_, reason)| reason).last().or(last);
+            last = losses.ready().await.pop().map(|(_, reason)| reason).or(last);
         }
         last.unwrap_or_else(|| self.reason())
     }
@@ -206,16 +206,16 @@ impl RedLockGuard {
     /// Members that join meanwhile are polled, too. Fails only if the quorum is lost.
     async fn confirm(&self) -> Result<(), Error> {
         let mut polled = HashSet::new();
-        let (mut flight, mut confirmed) = (JoinAll::default(), 0);
+        let (mut replies, mut confirmed) = (JoinAll::default(), 0);
         loop {
             for (place, guard) in lock(&self.roster).held().filter(|(place, _)| polled.insert(*place)) {
                 let guard = Arc::clone(guard);
-                flight.add(place, Box::pin(async move { guard.confirm().await }));
+                replies.add(place, Box::pin(async move { guard.confirm().await }));
             }
-            if confirmed >= self.locks.quorum().wanted() || flight.is_over() {
+            if confirmed >= self.locks.quorum().wanted() || replies.is_over() {
                 return self.check();
             }
-            let answers = flight.ready().await;
+            let answers = replies.ready().await;
             confirmed += answers.into_iter().filter(|(_, answer)| matches!(answer, Ok(true))).count();
         }
     }
@@ -274,7 +274,7 @@ impl RedLockGuard {
     /// [`Error::NoQuorum`] if too few servers answered. The release is then retried in the background until the leases
     /// have ended.
     pub async fn release(mut self) -> Result<Released, Error> {
-        let believed = self.is_valid();
+        let was_valid = self.is_valid();
         // `close` takes back unanswered requests, and no member joins from here on.
         let members = roster::close(&self.roster);
         let release = |guard: Arc<Guard>| -> Request<'static, _> {
@@ -289,7 +289,7 @@ impl RedLockGuard {
         let Replies { tally, is_lost, failures } = self.request_all(members, release).await;
         let released = match tally.verdict() {
             Some(Verdict::Dead) => Err(self.locks.no_quorum(tally.granted, failures)),
-            _ if !believed || is_lost => Ok(Released::AlreadyLost),
+            _ if !was_valid || is_lost => Ok(Released::AlreadyLost),
             _ => Ok(Released::Released),
         };
         self.span.end(|| match &released {
@@ -308,13 +308,13 @@ impl RedLockGuard {
     ) -> Replies {
         let mut tally = self.locks.quorum();
         let (mut held, mut lost, mut failures) = (0, 0, Vec::new());
-        let mut flight = JoinAll::default();
+        let mut replies = JoinAll::default();
         let failure = |place, error| self.locks.servers.failure(place, error);
         for (place, member) in members.into_iter().enumerate() {
             match member {
                 Member::Held(guard) => {
                     held += 1;
-                    flight.add(place, request(guard));
+                    replies.add(place, request(guard));
                 }
                 Member::Failed(error) => {
                     tally.failed += 1;
@@ -325,7 +325,7 @@ impl RedLockGuard {
         }
         // Once every member has answered, there is a verdict, so this loop ends.
         while tally.verdict().is_none() {
-            for (place, answer) in flight.ready().await {
+            for (place, answer) in replies.ready().await {
                 match answer {
                     Ok(Released::Released) => tally.granted += 1,
                     Ok(Released::AlreadyLost) | Err(Error::Lost { .. }) => {

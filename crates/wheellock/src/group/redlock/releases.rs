@@ -32,16 +32,14 @@ pub(super) struct Busy {
 impl Busy {
     pub(super) fn of(members: &[Member], tally: Quorum, given_up: Option<Duration>) -> Self {
         let needed = tally.wanted().saturating_sub(tally.granted).max(1);
-        let is_elsewhere = |member: &Member| matches!(member, Member::Refused(_) | Member::Failed(_));
+        let elsewhere = |(place, member): (usize, &Member)| {
+            matches!(member, Member::Refused(_) | Member::Failed(_)).then_some(place)
+        };
         let refusals = || members.iter().filter_map(Member::refusal);
         let mut ends: Vec<_> = refusals().filter_map(|refusal| refusal.lease_left).collect();
         ends.sort_unstable();
         Self {
-            elsewhere: (0..)
-                .zip(members)
-                .filter(|(_, member)| is_elsewhere(member))
-                .map(|(place, _)| place)
-                .collect(),
+            elsewhere: (0..).zip(members).filter_map(elsewhere).collect(),
             is_silent: refusals().any(|refusal| refusal.is_silent),
             granted: tally.granted,
             needed,

@@ -151,14 +151,14 @@ impl Servers {
     /// Identifies all servers, at least a majority.
     pub(super) async fn identify_majority(&self) -> Result<(), Error> {
         let identify = |place| -> (usize, Request<'_, _>) { (place, Box::pin(self.identify(place, None))) };
-        let mut flight = JoinAll::new((0..self.members.len()).map(identify));
+        let mut replies = JoinAll::new((0..self.members.len()).map(identify));
         let mut tally = self.quorum();
         let mut failures = Vec::new();
         let mut enough = None;
-        while !flight.is_over() {
+        while !replies.is_over() {
             let ready = match enough {
-                None => flight.ready().await,
-                Some(until) => match self.timer().timeout_at(until, flight.ready()).await {
+                None => replies.ready().await,
+                Some(until) => match self.timer().timeout_at(until, replies.ready()).await {
                     Ok(ready) => ready,
                     Err(_) => return Ok(()),
                 },

@@ -598,8 +598,8 @@ impl AsyncLock for Lock {
     type Guard = Guard;
     type Loss = LostReason;
 
-    fn with_default_owner(&self, owner: fn(&Self) -> Owner) -> Self {
-        if self.owner.is_some() { self.clone() } else { self.with_owner(owner(self)) }
+    fn with_default_owner(&self, number: u64) -> Self {
+        if self.owner.is_some() { self.clone() } else { self.with_owner(self.context.owner(number)) }
     }
 
     forward_verbs!();

@@ -139,7 +139,7 @@ impl<L: AsyncLock> Lock<L> {
 
     /// Returns the lock with the calling thread as its owner, unless it has an owner already.
     fn for_this_thread(&self) -> L {
-        self.inner.with_default_owner(|lock| this_thread(&lock.context))
+        self.inner.with_default_owner(THREAD.with(|number| *number))
     }
 }
 

@@ -596,8 +596,8 @@ impl AsyncLock for MultiLock {
     type Guard = MultiGuard;
     type Loss = LostMember;
 
-    fn with_default_owner(&self, owner: fn(&Lock) -> Owner) -> Self {
-        self.map(|lock| lock.with_default_owner(owner))
+    fn with_default_owner(&self, number: u64) -> Self {
+        self.map(|lock| lock.with_default_owner(number))
     }
 
     forward_verbs!();

@@ -2,7 +2,7 @@
 //!
 //! This module owns the rounds of requests. Every request is the one of an ordinary lock. `queue` orders the waiters of
 //! this process, `releases` waits for releases, `servers` identifies the servers, `locks` has the lock of each server,
-//! `members` is the guard, and `roster` keeps the guard's members.
+//! `member` is the state of one server's lock, `members` is the guard, and `roster` keeps the guard's members.
 //!
 //! # Differences from the usual implementation
 //!
@@ -21,6 +21,7 @@
 //! - Too few reachable servers give [`Error::NoQuorum`], never a busy lock.
 
 mod locks;
+mod member;
 mod members;
 mod queue;
 mod releases;
@@ -34,7 +35,6 @@ use std::time::{Duration, Instant};
 use crate::base::backoff::Backoff;
 use crate::base::error::{Error, LostReason, MemberFailure};
 use crate::base::join_all::{JoinAll, join_all};
-use crate::base::owner::Owner;
 use crate::base::quorum::Verdict;
 use crate::group::{jitter, sleep_within};
 use crate::lock::Lock;
@@ -46,10 +46,10 @@ use crate::request::acquire::{Limit, Wait, is_only_late};
 use crate::request::diagnostics::Finding;
 use crate::wait::spans::{Subject, acquiring};
 use locks::MemberLocks;
+use member::Member;
 pub use members::{MemberState, RedLockGuard, RedLockMember};
 use queue::{Queue, QuorumWaiter};
 use releases::{Busy, Subscriptions};
-use roster::Member;
 use servers::Servers;
 
 /// Independent servers whose majority decides which client holds a lock: the Redlock algorithm.
@@ -561,8 +561,8 @@ impl AsyncLock for RedLock {
     type Guard = RedLockGuard;
     type Loss = LostReason;
 
-    fn with_default_owner(&self, owner: fn(&Lock) -> Owner) -> Self {
-        self.map(|lock| lock.with_default_owner(owner))
+    fn with_default_owner(&self, number: u64) -> Self {
+        self.map(|lock| lock.with_default_owner(number))
     }
 
     forward_verbs!();

@@ -162,8 +162,8 @@ impl AsyncLock for FencedLock {
     type Guard = FencedGuard;
     type Loss = LostReason;
 
-    fn with_default_owner(&self, owner: fn(&Lock) -> Owner) -> Self {
-        Self::new(self.lock.with_default_owner(owner))
+    fn with_default_owner(&self, number: u64) -> Self {
+        Self::new(self.lock.with_default_owner(number))
     }
 
     forward_verbs!();

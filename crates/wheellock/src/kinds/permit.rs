@@ -11,7 +11,7 @@ use wheellock_client::{Command, Script, Value};
 
 use crate::base::error::{Error, LostReason};
 use crate::base::lease::Lease;
-use crate::base::owner::{Owner, PermitId};
+use crate::base::owner::PermitId;
 use crate::kind;
 use crate::lock::Lock;
 use crate::lock::verbs::{self, AsyncLock, forward_verbs};
@@ -424,7 +424,7 @@ impl AsyncLock for PermitSemaphore {
     type Guard = Permit;
     type Loss = LostReason;
 
-    fn with_default_owner(&self, _: fn(&Lock) -> Owner) -> Self {
+    fn with_default_owner(&self, _: u64) -> Self {
         self.clone()
     }
 

@@ -7,8 +7,6 @@ use std::time::Duration;
 
 use crate::base::clock::BootInstant;
 use crate::base::error::Error;
-use crate::base::owner::Owner;
-use crate::lock::Lock;
 use crate::request::guard::Released;
 
 /// A lock with asynchronous verbs, and its guard. Other crates cannot name this trait, so they cannot implement it.
@@ -18,8 +16,8 @@ pub trait AsyncLock: Clone + Debug {
     /// The description of a loss.
     type Loss;
 
-    /// Returns the same lock with an owner for each lock that it consists of and that has none. Permits have no owners.
-    fn with_default_owner(&self, owner: fn(&Lock) -> Owner) -> Self;
+    /// Returns the same lock, taken as the owner `number` unless it has an owner. Permits have no owners.
+    fn with_default_owner(&self, number: u64) -> Self;
     fn with_lease(&self, lease: Duration) -> Self;
 
     fn acquire(&self) -> impl Future<Output = Result<Self::Guard, Error>>;
@@ -33,10 +31,7 @@ pub trait AsyncLock: Clone + Debug {
     fn release(guard: Self::Guard) -> impl Future<Output = Result<Released, Error>>;
 
     /// Runs `work` while the guard is valid. Does not check the lock with the server afterwards.
-    fn run_unconfirmed<W: Future>(
-        guard: &Self::Guard,
-        work: W,
-    ) -> impl Future<Output = Result<W::Output, Error>>;
+    fn guarded<W: Future>(guard: &Self::Guard, work: W) -> impl Future<Output = Result<W::Output, Error>>;
     /// Returns an error if the lock is lost.
     fn check(guard: &Self::Guard) -> Result<(), Error>;
     /// Releases the lock after work that ended under it. Returns an error if the server did not know the owner any more.
@@ -74,7 +69,7 @@ macro_rules! forward_verbs {
         async fn release(guard: Self::Guard) -> Result<crate::Released, Error> {
             guard.release().await
         }
-        async fn run_unconfirmed<W: Future>(guard: &Self::Guard, work: W) -> Result<W::Output, Error> {
+        async fn guarded<W: Future>(guard: &Self::Guard, work: W) -> Result<W::Output, Error> {
             guard.run_unconfirmed(work).await
         }
         fn check(guard: &Self::Guard) -> Result<(), Error> {
@@ -111,7 +106,7 @@ async fn run_under<L: AsyncLock, T>(
     guard: L::Guard,
     work: impl AsyncFnOnce(&L::Guard) -> T,
 ) -> Result<T, Error> {
-    let result = L::run_unconfirmed(&guard, work(&guard)).await?;
+    let result = L::guarded(&guard, work(&guard)).await?;
     L::release_after_work(guard).await?;
     Ok(result)
 }

@@ -7,7 +7,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use super::locks::MemberLocks;
-use super::roster::{self, Member, Pending, Roster, lock};
+use super::member::Member;
+use super::roster::{self, Pending, Roster, lock};
 use crate::base::clock::BootInstant;
 use crate::base::error::{Error, LostReason, MemberFailure};
 use crate::base::join_all::{JoinAll, Request};

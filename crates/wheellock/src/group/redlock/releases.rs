@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use wheellock_client::{Subscription, Timer};
 
-use super::roster::Member;
+use super::member::Member;
 use crate::base::quorum::Quorum;
 use crate::group::jitter;
 use crate::lock::Lock;

@@ -19,6 +19,7 @@ use wheellock_client::Timer;
 use wheellock_wheel::Sleep;
 
 use super::locks::MemberLocks;
+use super::member::Member;
 use crate::base::clock::BootInstant;
 use crate::base::error::{Error, LostReason};
 use crate::base::join_all::JoinAll;
@@ -26,46 +27,9 @@ use crate::base::quorum::Quorum;
 use crate::lock::Lock;
 use crate::request::acquire::Answer;
 use crate::request::guard::Guard;
-use crate::wire::Refusal;
-
-/// One member of an attempt, and of its guard.
-#[derive(Clone)]
-pub(super) enum Member {
-    /// The server has not replied yet.
-    Pending,
-    Held(Arc<Guard>),
-    Refused(Refusal),
-    Failed(Error),
-    /// The server granted it, and the attempt did not need it.
-    Released,
-}
 
 /// Requests to members that have not answered yet.
 pub(super) type Pending = JoinAll<'static, Result<Answer, Error>>;
-
-impl Member {
-    pub(super) fn of(answer: Result<Answer, Error>) -> Self {
-        match answer {
-            Ok(Answer::Granted(guard, _)) => Self::Held(Arc::new(guard)),
-            Ok(Answer::Held(refusal)) => Self::Refused(refusal),
-            Err(error) => Self::Failed(error),
-        }
-    }
-
-    pub(super) fn guard(&self) -> Option<&Arc<Guard>> {
-        match self {
-            Self::Held(guard) => Some(guard),
-            _ => None,
-        }
-    }
-
-    pub(super) fn refusal(&self) -> Option<&Refusal> {
-        match self {
-            Self::Refused(refusal) => Some(refusal),
-            _ => None,
-        }
-    }
-}
 
 /// The members of one guard.
 pub(super) struct Roster {

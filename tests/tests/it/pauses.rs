@@ -10,7 +10,7 @@ use wheellock::LockManager;
 use wheellock_client::{CallOptions, Client, Command as Call, Config, Error, ErrorKind, Timer};
 use wheellock_tests::certificates::{Authority, leaf};
 use wheellock_tests::pauses::{Pausing, Plan, Tally, run};
-use wheellock_tests::{RedisServer, poll_until};
+use wheellock_tests::RedisServer;
 
 /// Replies that arrived during a pause are delivered, over TCP.
 #[test]

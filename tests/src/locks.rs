@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_told_apart_by_their_shape() {
+    fn requests_are_classified_by_shape() {
         let asked = |words: &str| Asked::parse(&line("unix:", words)).unwrap();
         assert!(asked("EVALSHA 0f 1 a 30000 me:1 1").acquires("a"));
         assert!(asked("EVAL text 1 a redisson_lock__channel:{a} me:1 0 PUBLISH").frees("a"));
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_after_the_release_is_found() {
+    fn renewal_after_release_is_found() {
         let release = "EVALSHA 0f 1 a redisson_lock__channel:{a} me:1 0 PUBLISH";
         let lines = ["EVALSHA 0f 1 a 9 me:1", release, "EVALSHA 0f 1 a 9 me:1"];
         let asked: Vec<_> = lines.iter().filter_map(|words| Asked::parse(&line("unix:", words))).collect();

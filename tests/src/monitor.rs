@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_clients_and_scripts_are_parsed() {
+    fn client_and_script_lines_are_parsed() {
         let line =
             Observed::parse(r#"1700000000.123456 [0 unix:/tmp/a b.sock] "SET" "k\"\\" "\x00\r\n""#).unwrap();
         assert_eq!(

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_that_holds_later_is_seen() {
+    fn later_condition_is_detected() {
         let mut left = 3;
         assert!(poll_until(Duration::from_secs(10), || {
             left -= 1;
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_that_never_holds_is_asked_at_least_once() {
+    fn zero_timeout_checks_condition_once() {
         let mut asked = 0;
         assert!(!poll_until(Duration::ZERO, || {
             asked += 1;

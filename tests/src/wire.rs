@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_random_is_replaced_and_nothing_else_is() {
+    fn only_random_values_are_replaced() {
         let mut scribe = Scribe::default();
         scribe.name_script("0f0f", "release.lua");
         let uuid = "f5bb1126-26ce-4ee5-aab8-8c20959cd7fd";

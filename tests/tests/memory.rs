@@ -16,7 +16,7 @@ fn resident_bytes() -> usize {
 }
 
 #[tokio::test]
-async fn o09_names_that_come_and_go_leave_no_memory_behind() {
+async fn o09_released_names_leave_no_memory() {
     const TASKS: u32 = 64;
     let server = RedisServer::start();
     let locks = LockManager::connect(&server.url()).await.unwrap();

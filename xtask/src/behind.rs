@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn less_is_better_but_for_throughput_and_fairness() {
+    fn only_throughput_and_fairness_prefer_more() {
         let slower = [row("wheellock", "p50", 2.0), row("rslock", "p50", 1.0), row("rlock", "p50", 0.5)];
         assert_eq!(found(&slower), ["pairs, p50: wheellock 2.000 x, rlock 0.500 x"]);
         for metric in ["throughput", "acquires", "releases", "Jain fairness"] {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tie_a_floor_and_a_ratio_are_nobodys_win() {
+    fn ties_floors_and_ratios_never_win() {
         assert!(found(&[row("wheellock", "allocations", 0.0), row("rslock", "allocations", 0.0)]).is_empty());
         for floor in ["floor", "raw tokio", "tokio's mutex (one process)", "no-op"] {
             assert!(found(&[row("wheellock", "p50", 2.0), row(floor, "p50", 1.0)]).is_empty());
@@ -143,13 +143,13 @@ mod tests {
     }
 
     #[test]
-    fn a_close_win_is_told_as_such() {
+    fn overlapping_win_is_marked() {
         let close = found(&[row("wheellock", "p50", 1.05), row("rslock", "p50", 1.0)]);
         assert_eq!(close, ["pairs, p50: wheellock 1.050 x, rslock 1.000 x (their rounds overlap)"]);
     }
 
     #[test]
-    fn every_kind_of_ours_stands_for_itself() {
+    fn own_lock_kinds_compare_separately() {
         let rows =
             [row("wheellock", "p50", 2.0), row("wheellock simple", "p50", 0.9), row("rslock", "p50", 1.0)];
         assert_eq!(found(&rows).len(), 1);

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_is_found_however_it_is_written() {
+    fn circle_is_found_in_every_notation() {
         let circle = "crates/wheellock/src: a circle of files: a, b";
         let back = [
             "use crate::a::X;",

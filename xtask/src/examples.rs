@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_public_type_without_an_example_is_found() {
+    fn public_type_without_example_is_found() {
         let lib = "mod a;\n\npub use a::{\n    One, Two,\n    three,\n};\npub use bytes::Bytes;\npub(crate) use a::Four;\n";
         let two = "/// ```text\n/// no Rust\n/// ```\n#[derive(Debug)]\npub enum Two {\n    A,\n}\n";
         let a = format!("{EXAMPLE}pub struct One(u8);\n\n{two}\n/// Nobody's.\npub(crate) struct Four;\n");
@@ -180,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn types_of_public_modules_are_public_and_hidden_ones_are_not() {
+    fn hidden_types_need_no_example() {
         let lib = "pub mod a;\n#[doc(hidden)]\npub mod b;\nmod c;\n#[doc(hidden)]\npub use c::C;\n";
         let texts = [("lib.rs", lib), ("a.rs", "pub trait A {}\n"), ("b.rs", "pub struct B;\n")];
         assert_eq!(complaints(&texts), ["crates/wheellock-resp/src/a.rs:1: no example: A"]);
     }
 
     #[test]
-    fn what_the_scanner_cannot_find_is_told() {
+    fn missing_exported_type_is_reported() {
         let lib = "mod a;\npub use a::{Passed, Strange};\n";
         assert_eq!(
             complaints(&[

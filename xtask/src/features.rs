@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_set_of_features_can_be_had_and_few_are_tried_before_a_push() {
+    fn all_and_few_list_feature_sets() {
         let package =
             serde_json::json!({ "name": "p", "features": { "default": [], "a": [], "b": [], "c": [] } });
         let shown = |sets: Vec<Set<'_>>| sets.iter().map(|set| set.join(",")).collect::<Vec<_>>();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_package_without_features_has_one_set() {
+    fn package_without_features_has_one_set() {
         let package = serde_json::json!({ "name": "p", "features": {} });
         assert_eq!((all(&package).len(), few(&package).len()), (1, 1));
         let package = serde_json::json!({ "name": "p", "features": { "a": [] } });
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn examples_are_built_with_the_features_they_need() {
+    fn examples_build_with_required_features() {
         let target = |kind: &str, name: &str, features: &[&str]| serde_json::json!({ "kind": [kind], "name": name, "required-features": features });
         let package = serde_json::json!({
             "name": "p",

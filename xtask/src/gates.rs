@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn all_gates_are_chosen_unless_some_are_named() {
+    fn unnamed_selection_chooses_all_gates() {
         assert!(is_chosen(&[], "deny"));
         let names = ["msrv".to_owned()];
         assert!(is_chosen(&names, "msrv") && !is_chosen(&names, "deny"));

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cargo_has_unpacked_of_a_folder_is_known_and_nothing_else() {
+    fn only_unpacked_local_packages_are_found() {
         let sources = run::target_directory().join("packages-test");
         for folder in ["-0123/p-0.1.0", "index.crates.io-4567/p-0.1.0"] {
             fs::create_dir_all(sources.join(folder)).unwrap();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_packages_of_this_repository_lack_nothing() {
+    fn repository_packages_are_complete() {
         let shipped = shipped().unwrap();
         assert_eq!(shipped.len(), files::SHIPPED.len());
         assert_eq!(complaints(&shipped).unwrap(), [""; 0]);

@@ -400,7 +400,7 @@ mod tests {
     const PATCH: &str = "bug: it leaks\ncaught by: wheellock-tests locks it_is_tight\n\ncrates/a.rs\n fn f() {\n-close();\n+if !bug() {\n+close();\n+}\n";
 
     #[test]
-    fn a_patch_fits_whatever_the_indentation_and_only_in_one_place() {
+    fn patch_ignores_indentation_needs_unique_match() {
         let planted = Planted::parse(PATCH).unwrap();
         assert_eq!((planted.bug.as_str(), planted.target.as_str()), ("it leaks", "locks"));
         let change = &planted.changes[0];
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_is_chosen_where_it_is_included() {
+    fn included_script_becomes_planted_choice() {
         let code = "a(include_str!(\"scripts/x.lua\"), include_str!(\"y.md\"))";
         let chosen = "a(::wheellock_planted::script(\"x.lua\", include_str!(\"scripts/x.lua\")), include_str!(\"y.md\"))";
         assert_eq!(choosing_scripts(code), chosen);

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_cargo_has_built_the_test_programs_are_run() {
+    fn test_programs_are_found_among_artifacts() {
         let library = r#"{"reason":"compiler-artifact","package_id":"path+file:///w/it#0.1.0","manifest_path":"/w/it/Cargo.toml",
             "target":{"kind":["lib"],"name":"it"},"profile":{"test":false},"executable":null}"#;
         let messages = [
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_runs_as_cargo_would_run_it_and_all_that_it_prints_is_kept() {
+    fn program_runs_like_cargo_keeping_output() {
         let directory = run::target_directory().join("programs-test");
         fs::create_dir_all(&directory).unwrap();
         let run = |executable: &str| {
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn every_test_is_in_one_group_and_a_group_runs_no_other() {
+    fn groups_partition_tests() {
         let it = Program::with_target("it");
         let tests = names(&["locks::a", "faults_locks::a", "locks::part::b", "waits::c"]);
         let groups = grouped(&it, tests.clone());
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_without_modules_is_one_group() {
+    fn program_without_modules_is_one_group() {
         let (units, alone) = (Program::with_target("--lib"), Program::with_target("memory"));
         for (program, tests) in [(&units, ["a::b", "c::d"]), (&alone, ["a::b", "c"])] {
             let groups = grouped(program, names(&tests));
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_not_understood_is_refused() {
+    fn malformed_test_list_is_refused() {
         assert_eq!(listed("a::b: test\nc: test\n\n2 tests, 0 benchmarks\n").unwrap(), ["a::b", "c"]);
         assert_eq!(listed("c: test\n\n1 test, 0 benchmarks\n").unwrap(), ["c"]);
         assert_eq!(listed("0 tests, 0 benchmarks\n").unwrap(), [""; 0]);
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_to_take_long_is_there() {
+    fn longest_groups_exist() {
         for name in LONGEST {
             let at = |folder: &str| run::root().join(folder).join(format!("{name}.rs")).is_file();
             assert!(at("tests/tests/it") || at("tests/tests") || at("crates/wheellock/tests/it"), "{name}");
@@ -384,7 +384,7 @@ mod tests {
 
     /// A file without a `mod` is not compiled, so its tests would be missing without notice.
     #[test]
-    fn every_file_of_integration_tests_is_a_module() {
+    fn every_integration_file_is_module() {
         let crates = fs::read_dir(run::root().join("crates")).unwrap().map(|entry| entry.unwrap().path());
         let mut read = 0;
         for folder in crates.chain([run::root().join("tests")]).map(|package| package.join("tests/it")) {

@@ -114,7 +114,7 @@ mod tests {
 
     /// `cargo test` sets these variables for a test, as `cargo run` does for a program.
     #[test]
-    fn another_cargo_hears_nothing_of_our_package() {
+    fn nested_cargo_inherits_no_package_variables() {
         let inherited = cargo(["version"]);
         let withheld: Vec<_> = inherited.get_envs().filter(|(_, value)| value.is_none()).collect();
         for name in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_PKG_VERSION_MAJOR"] {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patient_command_is_the_same_command() {
+    fn patient_command_keeps_settings() {
         let mut command = Command::new("sh");
         command
             .args(["-c", "echo $(nice) $TOLD ${HOME-nowhere} $(pwd)"])
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn every_item_is_worked_on_once_and_several_at_a_time() {
+    fn items_run_once_in_parallel() {
         let (both, seen) = (Barrier::new(2), Mutex::new(Vec::new()));
         let items: Vec<_> = (0..10).collect();
         several_at_once(2, &items, |item| {

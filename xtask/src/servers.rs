@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_spared_what_it_cannot_pass() {
+    fn server_skips_unsupported_tests() {
         assert_eq!(tests(false, (6, 0), false, None), ["faults_locks::l01_lost", "locks::exclusion"]);
         let newest = [
             "cluster::t08_killed",
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_fits_no_test_is_no_success() {
+    fn unmatched_filter_fails() {
         for unfit in ["no_such_test", "b01_broken", "through_tls"] {
             assert!(asked(false, (8, 2), false, Some(unfit)).is_err(), "{unfit}");
         }
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_read_from_what_servers_print() {
+    fn server_version_is_parsed() {
         assert_eq!(version("Redis server v=6.0.16 sha=00000000:0 malloc=jemalloc-5.2.1"), Some((6, 0)));
         assert_eq!(version("Valkey server v=9.1.2 sha=00000000:1"), Some((9, 1)));
         assert_eq!(version("something else"), None);

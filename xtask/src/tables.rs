@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_map_goes_from_the_top_to_the_bottom() {
+    fn map_lists_dependents_first() {
         let files = [
             file("crates/wheellock/src/lib.rs", "//! The crate.\nmod a;"),
             file("crates/wheellock/src/a.rs", "//! Values, e.g. numbers. Owns them."),

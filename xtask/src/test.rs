@@ -493,7 +493,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn result_lines_are_counted_and_others_are_not() {
+    fn only_result_lines_are_counted() {
         let line = "test result: FAILED. 10 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s";
         assert_eq!(result_line(line), Some(Tally { passed: 10, failed: 2 }));
         assert_eq!(result_line("test a::b ... ok"), None);
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_run_without_a_result_counts_as_failed() {
+    fn run_without_result_counts_failed() {
         for nothing in ["exit 101", "echo 'test result: ok. 0 passed; 0 failed; 0 ignored'"] {
             assert_eq!(run_tests(Command::new("sh").args(["-c", nothing])).unwrap(), Tally::ONE_FAILED);
         }
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_others_a_command_counts_as_it_does_alone() {
+    fn parallel_commands_count_like_single_ones() {
         let shell = |script: &str| {
             let mut command = Command::new("sh");
             command.args(["-c", script]);
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_run_beside_each_other_and_what_follows_waits_for_all_of_them() {
+    fn next_step_waits_for_parallel_lanes() {
         let (both, ran) = (Barrier::new(2), Mutex::new(Vec::new()));
         let step = |name: &'static str| {
             let (both, ran) = (&both, &ran);
@@ -563,14 +563,14 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_panics_is_a_failure() {
+    fn panicking_step_is_failure() {
         let mut steps = Steps::default();
         steps.add("panics", || panic!("on purpose"));
         assert_eq!(steps.run(), ExitCode::FAILURE);
     }
 
     #[test]
-    fn a_program_that_dies_without_a_result_or_runs_other_tests_than_it_was_to_counts_as_failed() {
+    fn crash_or_wrong_test_count_fails() {
         let line = |passed: u64, failed: u64| {
             format!(
                 "running tests\ntest result: ok. {passed} passed; {failed} failed; 0 ignored; 0 measured\n"
@@ -598,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_run_in_their_order_and_none_is_missed_after_a_failure() {
+    fn steps_run_in_order_despite_failure() {
         let ran = Mutex::new(Vec::new());
         let mut steps = Steps::default();
         for name in ["one", "two", "three"] {
@@ -614,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn examples_are_known_with_what_they_need() {
+    fn examples_list_required_features() {
         let package = serde_json::json!({
             "name": "p",
             "targets": [

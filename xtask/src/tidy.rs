@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_know_no_clock_and_no_socket() {
+    fn impure_leaf_is_found() {
         for bad in [
             "use std::time::Instant;",
             "let a = std::net::Ipv4Addr::LOCALHOST;",
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_do_not_exist_are_found() {
+    fn nonexistent_paths_are_found() {
         let text = "See `crates/a` and `deny.toml`, not `a::b`, `redis://host/0`, `uuid:n` or crates/none.\n`crates/gone/src/x.rs`\n";
         let complaints = named_paths_exist(&file(ARCHITECTURE, text), |path| path == "crates/a");
         let places: Vec<_> =
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn links_of_the_guide_have_names_that_its_module_knows() {
+    fn guide_links_use_names_of_module() {
         let guide = |text: &str| file(GUIDE[0], text);
         let module = file(
             GUIDE[1],

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_have_three_digits_that_say_something() {
+    fn figures_have_three_significant_digits() {
         for (value, text) in [
             (0.0, "0"),
             (0.07, "0.07"),

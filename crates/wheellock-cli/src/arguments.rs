@@ -199,7 +199,7 @@ mod tests {
 
     /// Internal arguments are not suggested to users.
     #[test]
-    fn what_is_suggested_is_in_the_help() {
+    fn internal_arguments_are_never_suggested() {
         for typo in ["bogus", "bonud"] {
             let error = Arguments::try_parse_from(["w", typo]).unwrap_err().to_string();
             assert!(error.contains(typo) && !error.contains("bound"), "{error}");

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_measurement_that_ends_early_says_how_long_it_took() {
+    fn measurement_ending_early_reports_duration() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let hour = Duration::from_secs(3600);
         runtime.block_on(async {

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_that_this_program_starts_itself_with_are_told_from_those_of_people() {
+    fn only_internal_arguments_are_recognized() {
         let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
         let told = words(&["w", "bound", "17", "--", "sh", "--", "-c"]);
         assert_eq!(bound(&told), Some((17, &words(&["sh", "--", "-c"])[..])));

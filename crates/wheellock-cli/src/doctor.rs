@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_jumps_is_told_from_one_that_goes() {
+    fn clock_jump_is_detected() {
         let start = Instant::now();
         let reading = |millis: u64, server: u64| Reading {
             before: start + Duration::from_millis(millis),

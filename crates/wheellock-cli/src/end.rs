@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_those_of_sysexits_of_shells_and_of_the_command() {
+    fn exit_codes_follow_conventions() {
         let codes = [
             (End::Success, 0),
             (End::Conflict(7), 7),

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shells_do_not_complete_what_this_tool_says_to_itself() {
+    fn completions_omit_internal_arguments() {
         for shell in Shell::value_variants() {
             let script = completions(*shell);
             assert!(script.contains("doctor") && !script.contains(child::BOUND), "{shell}: {script}");
@@ -117,7 +117,7 @@ mod tests {
 
     /// A blocking call is a DNS lookup, which a resolver may leave without a reply for long.
     #[test]
-    fn the_end_waits_for_no_call_that_blocks_a_thread() {
+    fn blocking_call_does_not_delay_exit() {
         let (answer, unanswered) = channel::<()>();
         let (ended, ends) = channel();
         std::thread::spawn(move || {

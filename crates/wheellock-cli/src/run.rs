@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_told_in_time_and_killed_before_the_lease_ends() {
+    fn stop_and_kill_precede_lease_end() {
         let seconds = Duration::from_secs_f64;
         for (lease, grace, first, last) in
             [(30.0, 5.0, 6.0, 1.0), (30.0, 600.0, 10.0, 1.0), (30.0, 0.0, 1.0, 1.0), (3.0, 5.0, 1.0, 0.3)]

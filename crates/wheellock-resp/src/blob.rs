@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_takes_no_byte_more_than_asked() {
+    fn prefix_takes_exactly_requested_bytes() {
         let stream = b"0123456789012345678901234567890123456789";
         for window in 0..stream.len() {
             for len in 0..=window.min(Blob::INLINE) {

@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_the_stream_is_fine_between_frames_alone() {
+    fn stream_may_end_only_between_frames() {
         let end = |bytes: &[u8]| {
             let mut codec = RespCodec::default();
             let mut buf = BytesMut::from(bytes);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_made_for_a_bulk_and_not_for_its_header() {
+    fn bulk_header_alone_reserves_little() {
         let mut codec = RespCodec::default();
         let mut buf = BytesMut::from(&b"$10000000\r\n"[..]);
         assert!(codec.decode(&mut buf).unwrap().is_none());

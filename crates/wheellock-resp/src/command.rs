@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_says_what_the_command_says() {
+    fn template_encodes_like_command() {
         let sha = "a".repeat(40);
         for keys in 0..12 {
             for args in 0..12 {
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_refuses_another_number_of_arguments() {
+    fn template_refuses_wrong_argument_count() {
         let mut out = BytesMut::new();
         let error = EvalSha::new(&"a".repeat(40), 1, 1).encode(&mut out, &["k".into()]).unwrap_err();
         assert_eq!(error, ArgCount { expected: 2, given: 1 });

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_may_always_be_the_largest_payload() {
+    fn frame_limit_covers_largest_payload() {
         let default = Limits::default();
         assert_eq!(Limits { frame: 0, ..default }.clamped().frame, default.bulk);
         assert_eq!(Limits { frame: 0, bulk: 0, ..default }.clamped().frame, default.line);

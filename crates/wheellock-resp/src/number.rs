@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decimals_are_what_the_standard_library_prints() {
+    fn decimals_match_standard_library() {
         let mut numbers = vec![0, 1, -1, i64::MAX, i64::MIN, i64::MIN + 1];
         for power in 0..19 {
             let ten = 10_i64.pow(power);

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn every_slot_is_read_from_its_head_on_in_batches() {
+    fn slots_are_read_ahead_in_batches() {
         let mut slab = Slab::new();
         let slots = slots(&mut slab, 3, 300);
         let mut ahead = Ahead::new();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_removed_is_passed_over_and_what_was_freed_ends_a_walk() {
+    fn walk_skips_removed_ends_at_freed() {
         let mut slab = Slab::new();
         let slots = slots(&mut slab, 2, 50);
         let mut ahead = Ahead::new();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_noted_than_have_room_and_a_slot_whose_turn_is_over_makes_some() {
+    fn notes_stay_bounded_across_turns() {
         let mut slab = Slab::new();
         let slots = slots(&mut slab, 2 * WALKS, 2 * NOTED);
         let mut ahead = Ahead::new();

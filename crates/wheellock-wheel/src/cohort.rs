@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_is_visited_every_period_from_when_it_joined() {
+    fn member_is_visited_every_period() {
         let mut cohorts = Cohorts::new(10, 0);
         let early = cohorts.join('a', 0);
         let late = cohorts.join('b', 3);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_of_other_cohorts_is_not_known_by_chance() {
+    fn member_of_other_cohorts_is_unknown() {
         let (mut ours, mut theirs) = (Cohorts::new(10, 0), Cohorts::new(10, 0));
         let first = theirs.join(1, 0);
         assert_eq!(theirs.leave(first), Some(1));
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_period_too_long_for_its_groups_is_never_late() {
+    fn long_period_is_never_late() {
         let mut cohorts = Cohorts::new(1_000_003, 0);
         cohorts.join((), 17);
         let first = cohorts.next_visit().unwrap_or(0);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_pause_each_is_visited_once_and_keeps_its_place() {
+    fn member_is_visited_once_after_pause() {
         let mut cohorts = Cohorts::new(10, 0);
         cohorts.join('a', 2);
         cohorts.join('b', 7);
@@ -367,7 +367,7 @@ mod tests {
 
     /// Compares with a map from each member to its next due tick, with joins and leaves between late and early visits.
     #[test]
-    fn agrees_with_a_map_of_due_ticks() {
+    fn cohorts_match_map_of_due_ticks() {
         let mut state = 88_172_645_463_325_252_u64;
         let mut random = move |below: u64| {
             state ^= state << 13;

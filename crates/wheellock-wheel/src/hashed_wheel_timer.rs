@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_reads_the_clock_nothing_is_early_and_nothing_a_tick_late() {
+    fn dated_and_undated_fire_within_tick() {
         let mut were_undated = 0;
         for seed in 0..40 {
             let (driven, mut seed) = (Driven::new(), seed);
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_looks_at_the_clock_only_while_many_are_made() {
+    fn driver_reads_clock_only_during_bursts() {
         let driven = Driven::new();
         let far = TICK * 100_000;
         for _ in 0..511 {
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cancelled_before_it_had_a_deadline_wakes_nobody() {
+    fn cancelled_undated_timeout_schedules_no_wake() {
         let driven = Driven::new();
         while !driven.is_looked_for() {
             assert!(driven.make(TICK * 9).cancel());
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_looked_those_of_one_deadline_run_in_the_order_they_were_made() {
+    fn undated_timeouts_run_in_creation_order() {
         let driven = Driven::new();
         while !driven.is_looked_for() {
             assert!(driven.make(TICK * 9).cancel());
@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_clock_is_moved_by_hand_looks_each_time() {
+    fn manual_clock_dates_every_timeout() {
         let (timer, ticker) = HashedWheelTimer::builder().tick_duration(TICK).build_manual().unwrap();
         let shard = timer.shards.own();
         for _ in 0..2_000 {
@@ -598,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_that_was_refused_its_thread_once_runs_when_it_gets_one() {
+    fn timer_recovers_after_refused_thread() {
         let builder = HashedWheelTimer::builder().tick_duration(Duration::from_millis(1));
         let timer = builder.assemble(Driver::refused("refused", 1), Clock::System, Ticks::halved);
         let (said, heard) = std::sync::mpsc::channel();
@@ -614,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_took_out_is_not_taken_back() {
+    fn take_back_after_stop_returns_none() {
         let (timer, _) = HashedWheelTimer::builder().build_manual().unwrap();
         let shard = timer.shards.own();
         let key = shard.with(|stored| stored.wheel.insert(9, Entry::new(&any_task(|_: &Timeout| ()))));
@@ -624,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_deadline_yet_is_told_and_given_back_like_all_others() {
+    fn undated_timeouts_are_reported_and_returned() {
         let driven = Driven::new();
         while !driven.is_looked_for() {
             driven.make(TICK);

@@ -98,7 +98,7 @@ fn an_insert_is_seen_or_told() {
 }
 
 #[test]
-fn two_inserts_in_two_shards_are_seen_or_told() {
+fn inserts_in_two_shards_reach_driver() {
     model(|| {
         let shards = shards();
         let (early, late) = (shards.nth(0).clone(), shards.nth(1).clone());
@@ -111,7 +111,7 @@ fn two_inserts_in_two_shards_are_seen_or_told() {
 }
 
 #[test]
-fn an_insert_while_another_timer_fires_is_seen_or_told() {
+fn insert_during_fire_reaches_driver() {
     model(|| {
         let shards = shards();
         let shard = shards.nth(0).clone();
@@ -126,7 +126,7 @@ fn an_insert_while_another_timer_fires_is_seen_or_told() {
 }
 
 #[test]
-fn a_cancelled_timer_hides_no_later_one() {
+fn cancelled_timer_hides_no_later_timer() {
     model(|| {
         let shards = shards();
         let shard = shards.nth(0).clone();
@@ -141,7 +141,7 @@ fn a_cancelled_timer_hides_no_later_one() {
 }
 
 #[test]
-fn a_deadline_moved_forward_is_seen_or_told() {
+fn rearm_to_earlier_tick_reaches_driver() {
     model(|| {
         let shards = shards();
         let shard = shards.nth(0).clone();
@@ -154,7 +154,7 @@ fn a_deadline_moved_forward_is_seen_or_told() {
 
 /// A driver that is not notified stays parked.
 #[test]
-fn the_driver_looks_for_those_who_do_not() {
+fn undated_timer_notifies_driver() {
     model(|| {
         let shards = shards();
         let shard = shards.nth(0).clone();
@@ -181,7 +181,7 @@ fn the_driver_looks_for_those_who_do_not() {
 }
 
 #[test]
-fn what_has_no_deadline_does_not_wait_for_what_fires() {
+fn turn_leaves_no_timer_undated() {
     model(|| {
         let shards = shards();
         let shard = shards.nth(0).clone();
@@ -204,7 +204,7 @@ fn what_has_no_deadline_does_not_wait_for_what_fires() {
 }
 
 #[test]
-fn what_has_no_deadline_in_a_shard_that_is_new_does_not_wait_either() {
+fn turn_leaves_no_new_shard_undated() {
     model(|| {
         let shards = shards();
         shards.hub().adopt(Parker::new().unparker());
@@ -223,7 +223,7 @@ fn what_has_no_deadline_in_a_shard_that_is_new_does_not_wait_either() {
 }
 
 #[test]
-fn the_driver_is_started_once_fires_all_and_ends() {
+fn driver_starts_once_and_fires_all() {
     model(|| {
         let timer = {
             let time = Arc::new(VirtualTime::new());
@@ -272,7 +272,7 @@ fn a_timeout_has_one_fate() {
 }
 
 #[test]
-fn pending_is_exact_when_cancel_meets_fire() {
+fn cancel_during_fire_keeps_pending_exact() {
     model(|| {
         let (timer, ticker) =
             HashedWheelTimer::builder().tick_duration(TICK).max_pending_timeouts(2).build_manual().unwrap();
@@ -290,7 +290,7 @@ fn pending_is_exact_when_cancel_meets_fire() {
 }
 
 #[test]
-fn a_new_timeout_is_refused_or_returned_by_stop() {
+fn stop_returns_or_refuses_new_timeout() {
     model(|| {
         let (timer, _ticker) = HashedWheelTimer::builder().tick_duration(TICK).build_manual().unwrap();
         assert!(timer.new_timeout(|_: &Timeout| (), TICK).is_ok_and(|timeout| timeout.cancel()));
@@ -307,7 +307,7 @@ fn a_new_timeout_is_refused_or_returned_by_stop() {
 
 /// The state for handles exists while a handle can query it, and not longer.
 #[test]
-fn handles_that_ask_and_go_while_it_fires_agree_and_leave_nothing() {
+fn handles_agree_during_fire_leaving_nothing() {
     model(|| {
         let (timer, ticker) = HashedWheelTimer::builder().tick_duration(TICK).build_manual().unwrap();
         let first = timer.new_timeout(|_: &Timeout| (), TICK).unwrap();
@@ -332,7 +332,7 @@ fn handles_that_ask_and_go_while_it_fires_agree_and_leave_nothing() {
 /// Cancelling through the only handle removes the entry. A concurrent query or clone through that handle finds no entry, and must still
 /// return the right result.
 #[test]
-fn a_handle_that_threads_share_tells_them_the_same() {
+fn shared_handle_agrees_across_threads() {
     model(|| {
         let (timer, ticker) = HashedWheelTimer::builder().tick_duration(TICK).build_manual().unwrap();
         let timeout = Arc::new(timer.new_timeout(|_: &Timeout| (), TICK).unwrap());
@@ -355,7 +355,7 @@ fn a_handle_that_threads_share_tells_them_the_same() {
 
 /// A driver that is not notified stays parked, which the checker reports.
 #[test]
-fn a_timer_without_handles_ends_with_its_last_timeout() {
+fn timer_ends_with_last_timeout() {
     model(|| {
         let clock = Clock::Manual(Arc::new(VirtualTime::new()));
         let timer =
@@ -368,7 +368,7 @@ fn a_timer_without_handles_ends_with_its_last_timeout() {
 }
 
 #[test]
-fn a_sleep_that_is_polled_while_it_fires_is_ready_or_woken() {
+fn poll_during_fire_completes_or_wakes() {
     model(|| {
         let (timer, clock) = Timer::manual(TICK);
         let (_, first) = counter();
@@ -384,7 +384,7 @@ fn a_sleep_that_is_polled_while_it_fires_is_ready_or_woken() {
 }
 
 #[test]
-fn a_sleep_that_is_dropped_while_it_fires_leaves_nothing() {
+fn sleep_dropped_during_fire_leaves_nothing() {
     model(|| {
         let (timer, clock) = Timer::manual(TICK);
         let (counter, waker) = counter();
@@ -400,7 +400,7 @@ fn a_sleep_that_is_dropped_while_it_fires_leaves_nothing() {
 }
 
 #[test]
-fn a_sleep_that_is_reset_while_it_fires_fires_again() {
+fn sleep_reset_during_fire_fires_again() {
     model(|| {
         let (timer, clock) = Timer::manual(TICK);
         let (counter, waker) = counter();

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_the_next_slot_going_round_at_every_size() {
+    fn next_slot_wraps_at_every_size() {
         for slots in [1, 2, 32, 64, 128, 512, 4096, 8192, 16_384] {
             let mut ring = Occupancy::new(slots);
             assert_eq!(ring.first_from(slots - 1), None);

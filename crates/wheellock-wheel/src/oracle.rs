@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_that_are_read_ahead_agree_with_the_model() {
+    fn reading_ahead_matches_model() {
         for seed in 1..=20 {
             let mut random = XorShift(seed);
             let mut oracle = Oracle::new(64, 1_000 * seed);

@@ -325,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_whose_generations_are_used_up_is_retired() {
+    fn entry_without_generations_is_retired() {
         let mut slab = Slab::new();
         slab.set_first_generation(NonZeroU32::MAX);
         let key = slab.insert(0, 0, NIL, NIL, 'a');
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn giving_memory_back_never_revives_a_key() {
+    fn released_memory_revives_no_key() {
         let mut slab = Slab::new();
         let mut seen = alloc::collections::BTreeSet::new();
         for _ in 0..100 {

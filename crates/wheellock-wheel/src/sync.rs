@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_has_a_short_lock_and_whoever_waits_gets_it() {
+    fn short_lock_is_exclusive_under_contention() {
         let (count, all) = (ShortMutex::new(0_u32), Barrier::new(4));
         thread::scope(|scope| {
             for _ in 0..4 {
@@ -249,7 +249,7 @@ mod tests {
 
     /// Simulates a holder that has lost its core.
     #[test]
-    fn who_waits_for_long_for_a_short_lock_sleeps_and_gets_it() {
+    fn waiter_acquires_long_held_lock() {
         let (is_over, held) = (ShortMutex::new(false), Barrier::new(2));
         thread::scope(|scope| {
             scope.spawn(|| {

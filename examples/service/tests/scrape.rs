@@ -129,7 +129,7 @@ fn probes_tell_readiness_from_liveness() {
 }
 
 #[test]
-fn a_service_that_is_told_to_end_gives_its_locks_back() {
+fn terminated_service_releases_locks() {
     let server = RedisServer::start();
     let mut service = Service::start(&server);
     // Another owner holds the order's lock, so a request waits when the service gets the signal to end.
@@ -153,7 +153,7 @@ fn a_service_that_is_told_to_end_gives_its_locks_back() {
 }
 
 #[test]
-fn a_client_that_never_ends_its_request_does_not_keep_the_service() {
+fn unfinished_request_never_delays_exit() {
     let server = RedisServer::start();
     let mut service = Service::start(&server);
     let mut socket = TcpStream::connect(service.address).unwrap();

@@ -116,7 +116,7 @@ mod tests {
 
     /// A stopped primary executes pending requests after its replacement, before it learns its new role.
     #[test]
-    fn what_a_server_answers_that_was_replaced_is_not_written_down() {
+    fn replaced_server_reply_is_discarded() {
         let new = RedisServer::start();
         assert_eq!(new.cli(&["HSET", "lock:0", "in-time", "1"]), "1");
         let recorder = Recorder::create(new.directory(), 0).unwrap();

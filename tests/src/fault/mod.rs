@@ -40,7 +40,7 @@ mod tests {
 
     /// Otherwise clients would reach another listener meanwhile, and the proxy could not bind the port again.
     #[test]
-    fn a_port_stays_its_proxys_while_it_refuses() {
+    fn refusing_proxy_keeps_port() {
         let proxy = Proxy::before(&RedisServer::start());
         proxy.gate(Gate::Refuse);
         assert!(TcpStream::connect(proxy.addr()).is_err());

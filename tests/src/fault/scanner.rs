@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_found_however_the_stream_is_cut() {
+    fn frames_survive_any_split() {
         let wire = b"+OK\r\n:1\r\n$3\r\n+\r\n\r\n*2\r\n$1\r\na\r\n*1\r\n:1\r\n%1\r\n+a\r\n*0\r\n>2\r\n+a\r\n_\r\n\
             $-1\r\n*-1\r\n*0\r\n|1\r\n+a\r\n*1\r\n:1\r\n:5\r\n*1\r\n|1\r\n+a\r\n:1\r\n:5\r\n#t\r\n$0\r\n\r\n|0\r\n:1\r\n-E\r\n";
         for step in 1..wire.len() {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_known_by_its_name() {
+    fn scanner_reads_command_name() {
         let mut scanner = Scanner::default();
         let (taken, frame) = scanner.advance(b"*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\nrest");
         assert_eq!(taken, 22);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_ends_the_search_and_not_the_stream() {
+    fn garbage_stops_scanner_not_stream() {
         assert_eq!(kinds(b"+OK\r\n?garbage\r\n+OK\r\n", 3), ("+".to_owned(), 20));
     }
 }

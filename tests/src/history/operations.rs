@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_belief_ends_with_whatever_comes_first() {
+    fn belief_ends_at_earliest_event() {
         let granted = "10 1 1 1 a invoked acquire true 100 - -\n20 1 1 1 a granted me:1 110\n";
         for (rest, to) in [
             ("", 110),

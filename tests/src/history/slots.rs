@@ -110,7 +110,7 @@ mod tests {
     use crate::poll_until;
 
     #[test]
-    fn there_is_no_place_beyond_the_last() {
+    fn slots_beyond_last_are_refused() {
         let directory = std::env::temp_dir().join(format!("wheellock-slots-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let users = [(); 3].map(|()| Slots::open(&directory, "pool", 3).unwrap());

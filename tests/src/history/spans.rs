@@ -64,7 +64,7 @@ mod tests {
     use crate::fault::Random;
 
     #[test]
-    fn questions_are_answered_as_by_looking_at_every_span() {
+    fn indexed_spans_match_linear_search() {
         let mut random = Random::new(1);
         for _ in 0..300 {
             let spans: Vec<Span> = (0..random.below(12))

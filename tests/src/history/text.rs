@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn every_event_is_read_back_as_it_was_written() {
+    fn every_event_round_trips() {
         assert_eq!(FAULTS.len(), Fault::ALL.len());
         for (at, what) in (0..).zip(one_of_each()) {
             for lock in ["", "-", "orders:42", "#1", "two words"] {
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_last_line_cut_off_is_forgiven() {
+    fn only_truncated_last_line_is_tolerated() {
         let whole = "1 1 1 1 a releasing\n2 1 1 1 a released\n";
         assert_eq!(History::parse(whole).unwrap().len(), 2);
         for cut in 0..whole.len() {
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn merging_keeps_the_order_within_one_nanosecond() {
+    fn merge_keeps_order_of_equal_times() {
         let events =
             History::parse("2 1 1 1 a releasing\n1 2 1 1 a releasing\n1 2 1 1 a released\n").unwrap();
         let merged = History::merge(events.clone());

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_enters_later_is_seen_by_whoever_is_inside() {
+    fn holder_inside_sees_later_entry() {
         let witness = witness("later");
         let (a, b) = (witness.cell("l").unwrap(), witness.cell("l").unwrap());
         let first = a.enter(|| true).unwrap().unwrap();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_share_are_seen_by_whoever_is_alone_and_see_nobody_else() {
+    fn only_later_conflicting_entry_is_seen() {
         let witness = witness("shared");
         let cells = [(); 4].map(|()| witness.cell("l").unwrap());
         let enter = |place: usize, shared| cells[place].enter_as(shared, || true).unwrap().unwrap();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_resource_takes_no_write_that_comes_too_late() {
+    fn resource_rejects_late_write() {
         let witness = witness("late");
         let cell = witness.cell("l").unwrap();
         for (token, accepted) in [(1, true), (1, true), (3, true), (2, false), (3, true)] {
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_file_that_another_has() {
+    fn locked_file_refuses_without_waiting() {
         let witness = witness("file");
         let (a, b) = (witness.cell("l").unwrap(), witness.cell("l").unwrap());
         let held = a.try_lock().unwrap().unwrap();

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_done_or_refused() {
+    fn night_options_are_parsed_or_rejected() {
         let night = said("--from 7 --seeds 9 --kind read-write --minutes 2").unwrap();
         assert_eq!((night.from, night.seeds, night.kind), (7, 9, Some(Kind::ReadWrite)));
         assert_eq!(night.at_most, Some(Duration::from_secs(120)));

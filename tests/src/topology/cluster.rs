@@ -573,7 +573,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_promoted_and_demoted_again_is_given_time() {
+    fn reversed_promotion_gets_grace_period() {
         let start = Instant::now();
         let after = |millis| start + Duration::from_millis(millis);
         let mut promotions = Promotions { masters: [0, 1].into(), ..Promotions::default() };

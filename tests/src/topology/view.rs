@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_view_is_read_as_it_is_written() {
+    fn cluster_view_text_is_parsed() {
         let view = View::parse(
             "aa 127.0.0.1:1@11 myself,master - 0 1 3 connected 0-5 7 [8->-bb] [9-<-bb]\n\
              bb 127.0.0.1:2@12,host master,fail? - 0 1 4 disconnected 6 8-16383\n\

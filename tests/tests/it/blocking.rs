@@ -16,7 +16,7 @@ fn manager(server: &RedisServer) -> LockManager {
 }
 
 #[test]
-fn a_thread_is_an_owner_and_its_holds_are_counted() {
+fn thread_owns_and_counts_holds() {
     let server = RedisServer::start();
     let locks = manager(&server);
     let lock = locks.lock("threads");
@@ -38,7 +38,7 @@ fn a_thread_is_an_owner_and_its_holds_are_counted() {
 }
 
 #[test]
-fn a_lock_knows_whether_the_calling_thread_holds_it() {
+fn current_thread_hold_is_detected() {
     let (server, other_server) = (RedisServer::start(), RedisServer::start());
     let (locks, others) = (manager(&server), manager(&other_server));
     let lock = locks.lock("ours");
@@ -79,7 +79,7 @@ fn a_lock_knows_whether_the_calling_thread_holds_it() {
 }
 
 #[test]
-fn threads_exclude_each_other_and_wait_for_each_other() {
+fn threads_exclude_each_other() {
     let server = RedisServer::start();
     let locks = manager(&server);
     let (inside, entered) = (AtomicU32::new(0), AtomicU32::new(0));
@@ -107,7 +107,7 @@ fn threads_exclude_each_other_and_wait_for_each_other() {
 }
 
 #[test]
-fn waiting_ends_in_time_and_a_dropped_guard_is_released() {
+fn wait_times_out_dropped_guard_releases() {
     let server = RedisServer::start();
     let (here, there) = (manager(&server), manager(&server));
     let guard = here.lock("waited").acquire().unwrap();
@@ -119,7 +119,7 @@ fn waiting_ends_in_time_and_a_dropped_guard_is_released() {
 }
 
 #[test]
-fn the_watchdog_works_while_the_thread_does_and_a_loss_is_told() {
+fn watchdog_renews_and_reports_loss() {
     let server = RedisServer::start();
     let lease = Duration::from_secs(1);
     let locks = LockManager::builder(&server.url()).watchdog_lease(lease).connect_blocking().unwrap();
@@ -141,7 +141,7 @@ fn the_watchdog_works_while_the_thread_does_and_a_loss_is_told() {
 }
 
 #[test]
-fn a_fixed_lease_ends_and_can_be_renewed() {
+fn fixed_lease_renews_then_expires() {
     let server = RedisServer::start();
     let lock = manager(&server).lock("fixed").with_lease(Duration::from_secs(2));
     let guard = lock.acquire().unwrap();
@@ -163,7 +163,7 @@ fn connecting_fails_with_the_reason() {
 
 /// Blocking in asynchronous code would stop the runtime's worker. Dropping a guard there must be harmless.
 #[test]
-fn guards_may_be_dropped_in_asynchronous_code() {
+fn guard_may_drop_in_async_code() {
     let server = RedisServer::start();
     let lock = manager(&server).lock("mixed");
     let guard = lock.acquire().unwrap();
@@ -215,7 +215,7 @@ fn all_kinds_are_there_for_threads() {
 }
 
 #[test]
-fn threads_share_permits_and_wait_for_a_latch() {
+fn threads_share_permits_and_latch() {
     let server = RedisServer::start();
     let locks = manager(&server);
     let (semaphore, pool, latch) =

@@ -44,7 +44,7 @@ fn calm() {
 }
 
 #[test]
-fn a_kept_history_is_judged_the_same_again() {
+fn rechecked_history_gives_same_verdict() {
     // A separate seed, because the directory's name contains the seed.
     let report = run_with("calm", 0.5, SEED + 1);
     let again = campaign::recheck(&report.directory).unwrap();

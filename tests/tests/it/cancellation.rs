@@ -19,7 +19,7 @@ use wheellock_tests::locks::Asked;
 use wheellock_tests::{Observed, RedisServer, eventually};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_thousand_random_drops_leave_no_key() {
+async fn random_drops_leave_no_key() {
     let server = RedisServer::start();
     let locks = LockManager::connect(&server.url()).await.unwrap();
     let p99 = p99_without_drops(&locks).await;
@@ -58,7 +58,7 @@ async fn a_hundred_thousand_random_drops_leave_no_key() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_thousand_releases_are_never_followed_by_a_renewal() {
+async fn renewal_never_follows_release() {
     let server = RedisServer::start();
     let builder = LockManager::builder(&server.url()).watchdog_lease(SHORT_LEASE);
     // Late replies are not the subject of this test.

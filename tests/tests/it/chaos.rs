@@ -15,7 +15,7 @@ use wheellock_tests::worker::connect;
 use wheellock_tests::{RedisServer, eventually};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_killed_and_restarted_under_load_costs_errors_only() {
+async fn server_restart_costs_only_errors() {
     // Persistent, so that the server keeps all locks over a restart, and the test can check exclusion throughout.
     let mut server =
         RedisServer::builder().tcp().arg("appendonly", "yes").arg("appendfsync", "always").start();
@@ -60,7 +60,7 @@ async fn a_server_killed_and_restarted_under_load_costs_errors_only() {
 }
 
 #[tokio::test]
-async fn holders_whom_a_restarted_server_has_forgotten_learn_it_at_once() {
+async fn forgotten_holders_are_notified_at_once() {
     let mut server = RedisServer::builder().tcp().start();
     // The lease is too long for a renewal within this test.
     let locks = connect(&server.url(), LONG_LEASE).await.unwrap();
@@ -74,7 +74,7 @@ async fn holders_whom_a_restarted_server_has_forgotten_learn_it_at_once() {
 }
 
 #[tokio::test]
-async fn a_lease_that_ends_earlier_on_the_server_that_answers_now_is_believed_no_longer() {
+async fn shortened_lease_is_adopted_after_failover() {
     let server = RedisServer::builder().tcp().start();
     let locks = connect(&server.url(), LONG_LEASE).await.unwrap();
     let kept = locks.lock("kept").acquire().await.unwrap();
@@ -99,7 +99,7 @@ fn tell_of_a_change(locks: &LockManager) {
 }
 
 #[tokio::test]
-async fn without_a_server_calls_fail_by_their_deadline() {
+async fn calls_without_server_meet_deadline() {
     let mut server = RedisServer::builder().tcp().start();
     let locks = connect(&server.url(), LEASE).await.unwrap();
     let lock = locks.lock("orders");
@@ -113,7 +113,7 @@ async fn without_a_server_calls_fail_by_their_deadline() {
 }
 
 #[tokio::test]
-async fn a_dead_server_is_not_taken_for_a_busy_lock() {
+async fn dead_server_is_not_reported_busy() {
     let mut server = RedisServer::builder().tcp().start();
     let locks = connect(&server.url(), LEASE).await.unwrap();
     let _guard = locks.lock("orders").acquire().await.unwrap();

@@ -136,7 +136,7 @@ fn held(server: &RedisServer, label: &str, kind: Named) -> impl Sized {
 }
 
 #[test]
-fn the_commands_own_end_is_passed_through() {
+fn command_exit_code_passes_through() {
     let server = RedisServer::start();
     let run = |script: &str| ended(&server, &["run", "job", "--", "sh", "-c", script]);
     for wanted in [0, 1, 7, 255] {
@@ -160,7 +160,7 @@ fn the_commands_own_end_is_passed_through() {
 }
 
 #[test]
-fn who_comes_second_is_told_who_was_first() {
+fn second_run_reports_first_holder() {
     let server = RedisServer::start();
     let _held = held(&server, "web-3/1/billing", |locks| locks.lock("job"));
     let (mark, mark_text) = (file(&server, "ran"), file(&server, "ran").display().to_string());
@@ -183,7 +183,7 @@ fn who_comes_second_is_told_who_was_first() {
 }
 
 #[test]
-fn of_five_at_the_same_time_one_runs() {
+fn only_one_of_five_runs() {
     let server = RedisServer::start();
     let (go, log) = (file(&server, "go"), file(&server, "ran"));
     let script = format!("echo ran >> {}; {}", log.display(), until(&server, &go));
@@ -207,7 +207,7 @@ fn of_five_at_the_same_time_one_runs() {
 }
 
 #[test]
-fn wrong_words_and_servers_that_are_not_there_have_codes_of_their_own_and_passwords_are_never_told() {
+fn error_selects_exit_code_hides_password() {
     let server = RedisServer::builder().tcp().arg("requirepass", "hunter2").start();
     let at = |url: &str, verb: &[&str]| {
         let output =
@@ -276,7 +276,7 @@ async fn a_lost_lock_ends_the_command() {
 
 /// The server stops or dies. The command ends before its lease ends on the server, even if it ignores the signal.
 #[test]
-fn a_server_that_cannot_be_reached_ends_the_command_before_the_lease_ends() {
+fn unreachable_server_ends_command_before_expiry() {
     for dies in [false, true] {
         let mut server = RedisServer::start();
         let begun = file(&server, "begun");
@@ -335,7 +335,7 @@ fn an_application_hash_is_bad_data() {
 
 /// A late renewal is harmless if it succeeds in time.
 #[test]
-fn a_short_pause_of_the_server_is_nothing_to_the_command() {
+fn short_server_pause_keeps_command_running() {
     let server = RedisServer::start();
     let (begun, go) = (file(&server, "begun"), file(&server, "go"));
     let script = format!("echo $$ > {}; {}; exit 4", begun.display(), until(&server, &go));
@@ -363,7 +363,7 @@ fn a_short_pause_of_the_server_is_nothing_to_the_command() {
 }
 
 #[test]
-fn signals_are_passed_on_and_the_lock_is_released_when_the_command_has_ended() {
+fn forwarded_signal_releases_after_command_exit() {
     let server = RedisServer::start();
     for (name, signal) in
         [("HUP", Signal::HUP), ("INT", Signal::INT), ("QUIT", Signal::QUIT), ("TERM", Signal::TERM)]
@@ -391,7 +391,7 @@ fn signals_are_passed_on_and_the_lock_is_released_when_the_command_has_ended() {
 /// A background process that uses its terminal is stopped, and does not handle signals until it is continued.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_command_that_is_stopped_is_woken_to_heed_a_signal() {
+fn stopped_command_continues_on_signal() {
     let server = RedisServer::start();
     let [begun, heard] = ["begun", "heard"].map(|what| file(&server, what));
     let script = format!(
@@ -414,7 +414,7 @@ fn a_command_that_is_stopped_is_woken_to_heed_a_signal() {
 /// The command reads its input from a pipe, and prompts the user on the terminal, as ssh does for a password.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_command_with_a_pipe_for_its_input_may_use_the_terminal() {
+fn piped_command_may_use_terminal() {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
     let server = RedisServer::start();
@@ -439,7 +439,7 @@ fn a_command_with_a_pipe_for_its_input_may_use_the_terminal() {
 
 /// The command ignores the signals that the tool was started to ignore, as with `nohup`.
 #[test]
-fn a_signal_that_is_ignored_stays_ignored() {
+fn ignored_signal_stays_ignored() {
     let server = RedisServer::start();
     let [begun, go] = ["begun", "go"].map(|name| file(&server, name));
     let waits = format!("echo $$ > {}; {}", begun.display(), until(&server, &go));
@@ -458,7 +458,7 @@ fn a_signal_that_is_ignored_stays_ignored() {
 /// A process that ignores SIGCHLD passes that on to its children. The system then removes dead children before their parent can read the
 /// exit status.
 #[test]
-fn the_commands_own_end_is_known_where_children_were_ignored() {
+fn exit_status_survives_ignored_sigchld() {
     let server = RedisServer::start();
     let mut ignored = Command::new("env");
     ignored.args(["--ignore-signal=CHLD", PROGRAM, "run", "job", "--", "sh", "-c", "exit 3"]);
@@ -468,7 +468,7 @@ fn the_commands_own_end_is_known_where_children_were_ignored() {
 }
 
 #[tokio::test]
-async fn a_signal_ends_a_wait_and_nothing_is_left_of_it() {
+async fn signal_cancels_wait_leaves_nothing() {
     let server = RedisServer::start();
     let locks = manager(&server.url()).await;
     for (kind, lock) in [("plain", locks.lock("plain")), ("fair", locks.fair_lock("fair"))] {
@@ -490,7 +490,7 @@ async fn a_signal_ends_a_wait_and_nothing_is_left_of_it() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_command_does_not_outlive_a_tool_that_is_killed() {
+fn command_dies_with_killed_tool() {
     let server = RedisServer::start();
     let begun = file(&server, "begun");
     let script = format!("trap '' TERM HUP INT; echo $$ > {}; {}", begun.display(), forever(&server));
@@ -503,7 +503,7 @@ fn a_command_does_not_outlive_a_tool_that_is_killed() {
 }
 
 #[test]
-fn a_command_that_ends_late_is_not_called_good() {
+fn command_ending_after_loss_fails() {
     let server = RedisServer::start();
     let [begun, go] = ["begun", "go"].map(|name| file(&server, name));
     let script = format!("echo $$ > {}; {}", begun.display(), until(&server, &go));
@@ -517,7 +517,7 @@ fn a_command_that_ends_late_is_not_called_good() {
 }
 
 #[test]
-fn who_holds_is_told_to_people_and_to_scripts() {
+fn holder_prints_text_and_json() {
     let server = RedisServer::start();
     let free = ended(&server, &["holder", "job"]);
     assert_eq!((code(&free), &*stdout(&free)), (1, "free\n"));
@@ -565,7 +565,7 @@ fn who_holds_is_told_to_people_and_to_scripts() {
 }
 
 #[test]
-fn the_doctor_says_what_is_wrong_and_leaves_nothing() {
+fn doctor_reports_problems_leaves_nothing() {
     let ill = RedisServer::start();
     let told = ended(&ill, &["doctor"]);
     assert_eq!(code(&told), 1, "{}", stdout(&told));
@@ -633,7 +633,7 @@ fn shells_get_completions() {
 
 /// `docs/cli.md` ends with the tool's own manual. With `WHEELLOCK_BLESS` set, the test writes that part of the page.
 #[test]
-fn the_page_says_what_the_help_says() {
+fn page_matches_help() {
     const MARK: &str = "<!-- What follows is printed by `wheellock manual`. -->\n\n";
     let output = Command::new(PROGRAM).arg("manual").env_remove("WHEELLOCK_URL").output().unwrap();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cli.md");

@@ -48,7 +48,7 @@ async fn every_caller_gets_its_own_reply() {
 }
 
 #[tokio::test]
-async fn an_error_reply_is_a_typed_error() {
+async fn error_reply_becomes_typed_error() {
     let server = RedisServer::start();
     let client = client(&server).await;
     let error = client.call(&Command::new("GET")).await.unwrap_err();
@@ -60,7 +60,7 @@ async fn an_error_reply_is_a_typed_error() {
 }
 
 #[tokio::test]
-async fn a_flushed_script_is_healed_without_shifting_neighbours() {
+async fn flushed_script_reloads_without_shifting_replies() {
     let server = RedisServer::start();
     let client = client(&server).await;
     let script = Script::new("return {KEYS[1], ARGV[1]}", 1, 1);
@@ -81,7 +81,7 @@ async fn a_flushed_script_is_healed_without_shifting_neighbours() {
 }
 
 #[tokio::test]
-async fn scripts_of_the_config_are_loaded_while_connecting() {
+async fn configured_scripts_load_on_connect() {
     let server = RedisServer::start();
     let mut config = config(&server);
     config.scripts.push(Script::new("return 42", 0, 0).into());
@@ -94,7 +94,7 @@ async fn scripts_of_the_config_are_loaded_while_connecting() {
 }
 
 #[tokio::test]
-async fn messages_wake_the_subscriber_and_calls_go_on() {
+async fn messages_wake_subscriber_beside_calls() {
     let server = RedisServer::start();
     let client = client(&server).await;
     let mut news = client.subscribe(b"news");
@@ -112,7 +112,7 @@ async fn messages_wake_the_subscriber_and_calls_go_on() {
 }
 
 #[tokio::test]
-async fn a_deadline_ends_the_call_and_not_the_neighbours() {
+async fn deadline_spares_neighbouring_calls() {
     let server = RedisServer::start();
     let client = client(&server).await;
     server.pause();
@@ -135,7 +135,7 @@ async fn a_deadline_ends_the_call_and_not_the_neighbours() {
 }
 
 #[tokio::test]
-async fn a_killed_server_fails_what_was_written_and_keeps_what_was_not() {
+async fn killed_server_fails_only_written_calls() {
     let mut server = RedisServer::start();
     let mut config = config(&server);
     config.response_timeout = PATIENCE;
@@ -176,7 +176,7 @@ async fn a_killed_server_fails_what_was_written_and_keeps_what_was_not() {
 }
 
 #[tokio::test]
-async fn a_silent_server_is_found_out_and_the_socket_replaced() {
+async fn silent_server_gets_socket_replaced() {
     let server = RedisServer::builder().tcp().start();
     let mut config: Config = server.tcp_url().parse().unwrap();
     config.heartbeat = Duration::from_millis(50);
@@ -190,7 +190,7 @@ async fn a_silent_server_is_found_out_and_the_socket_replaced() {
 }
 
 #[tokio::test]
-async fn connecting_fails_with_what_to_do_about_it() {
+async fn connect_error_names_cause() {
     let server = RedisServer::builder().tcp().arg("requirepass", "sesame").start();
     let refused = Client::connect(config(&server)).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Auth, "{refused}");
@@ -224,7 +224,7 @@ async fn connection_events_tell_the_story() {
 }
 
 #[tokio::test]
-async fn another_server_is_told_to_the_user_and_to_the_layer_above() {
+async fn server_change_reaches_user_and_hook() {
     let mut server = RedisServer::start();
     let mut config = config(&server);
     let told = [(); 2].map(|()| Arc::new(AtomicU32::new(0)));
@@ -246,7 +246,7 @@ async fn another_server_is_told_to_the_user_and_to_the_layer_above() {
 }
 
 #[tokio::test]
-async fn closing_fails_calls_and_a_dropped_runtime_does_too() {
+async fn close_or_dropped_runtime_fails_calls() {
     let server = RedisServer::start();
     let client = client(&server).await;
     let other = client.clone();
@@ -267,7 +267,7 @@ async fn closing_fails_calls_and_a_dropped_runtime_does_too() {
 }
 
 #[tokio::test]
-async fn a_full_queue_refuses_at_once_and_keeps_room_for_the_reserved() {
+async fn full_queue_rejects_keeps_reserve() {
     let server = RedisServer::start();
     let mut config = config(&server);
     config.max_in_flight = 16;

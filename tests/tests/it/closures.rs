@@ -46,7 +46,7 @@ fn block_for(lease: Duration) -> u32 {
 
 /// A1: `run` of a lock returns `Lost` if another process took the lock by force during the work.
 #[tokio::test]
-async fn run_under_a_lock_that_is_taken_by_force_is_not_ok() {
+async fn stolen_lock_fails_run() {
     let server = RedisServer::start();
     let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
     let mut second = None;
@@ -63,7 +63,7 @@ async fn run_under_a_lock_that_is_taken_by_force_is_not_ok() {
 
 /// A1: `Guard::run` checks the lock once more after the work, and returns `Lost` if another owner has it.
 #[tokio::test]
-async fn run_under_a_guard_is_confirmed_by_the_server() {
+async fn guard_run_confirms_with_server() {
     let server = RedisServer::start();
     let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
     for lock in [locks.lock("g"), locks.lock("fixed").with_lease(LEASE)] {
@@ -79,7 +79,7 @@ async fn run_under_a_guard_is_confirmed_by_the_server() {
 
 /// A1: work that blocks the runtime's only thread beyond the lease does not return `Ok`, in any closure form.
 #[tokio::test]
-async fn work_that_blocks_beyond_the_lease_is_not_ok() {
+async fn work_blocking_beyond_lease_fails() {
     let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
     let locks = manager(&servers[0].url()).await;
     let lock = locks.lock("b").with_lease(SHORT);
@@ -99,7 +99,7 @@ async fn work_that_blocks_beyond_the_lease_is_not_ok() {
 
 /// A1: the closure forms of sets and quorums return `Lost` if a member, or a majority, was taken by force during the work.
 #[tokio::test]
-async fn run_under_a_set_or_a_quorum_that_is_taken_by_force_is_not_ok() {
+async fn stolen_set_or_quorum_fails_run() {
     let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
     let (locks, others) = (manager(&servers[0].url()).await, manager(&servers[0].url()).await);
     let set = multi_lock([locks.lock("a"), locks.lock("b")]).unwrap();
@@ -130,7 +130,7 @@ async fn run_under_a_set_or_a_quorum_that_is_taken_by_force_is_not_ok() {
 
 /// A1: the blocking closure forms return `Lost` if the lock was lost during the work.
 #[test]
-fn blocking_work_under_a_lost_lock_is_not_ok() {
+fn lost_lock_fails_blocking_work() {
     let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
     let locks = blocking::LockManager::connect(&servers[0].url()).unwrap();
     let others = blocking::LockManager::connect(&servers[0].url()).unwrap();
@@ -155,7 +155,7 @@ fn blocking_work_under_a_lost_lock_is_not_ok() {
 
 /// A1: work under a lock that was valid to the end returns `Ok`, even if the server did not confirm the release.
 #[tokio::test]
-async fn work_under_a_valid_lock_is_ok_though_nobody_confirms_the_release() {
+async fn unconfirmed_release_keeps_work_ok() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let locks = adjusted(&proxy.url(), LEASE, |config| config.response_timeout = SHORT).await;
@@ -185,7 +185,7 @@ impl From<Error> for Failed {
 
 /// E3: fallible work returns a single `Result` in every form, which can also carry the work's own error. The lock is free afterwards.
 #[tokio::test]
-async fn e03_work_that_can_fail_has_one_result() {
+async fn e03_fallible_work_returns_single_result() {
     let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
     let locks = manager(&servers[0].url()).await;
     let quorum = RedLockManager::connect(servers.iter().map(RedisServer::url)).await.unwrap();
@@ -222,7 +222,7 @@ async fn e03_work_that_can_fail_has_one_result() {
 
 /// E3: the loss of a lock overrides the result of the work.
 #[tokio::test]
-async fn e03_a_loss_is_the_error_of_work_that_failed_too() {
+async fn e03_loss_overrides_work_error() {
     let server = RedisServer::start();
     let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
     let mut second = None;
@@ -257,7 +257,7 @@ fn e03_threads_have_one_result_too() {
 
 /// E3: work with a limited wait does not begin if another owner still has the lock, in every form.
 #[tokio::test]
-async fn e03_work_that_waits_in_vain_is_not_begun() {
+async fn e03_timed_out_wait_skips_work() {
     let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
     let (locks, others) = (manager(&servers[0].url()).await, manager(&servers[0].url()).await);
     let quorum = RedLockManager::connect(servers.iter().map(RedisServer::url)).await.unwrap();
@@ -284,7 +284,7 @@ async fn e03_work_that_waits_in_vain_is_not_begun() {
 
 /// E3: work with a limited wait gets the lock within its time. Its errors are its own, and a loss is reported.
 #[tokio::test]
-async fn e03_work_that_waits_in_time_is_as_any_other() {
+async fn e03_timely_wait_returns_work_or_loss() {
     let server = RedisServer::start();
     let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
     let guard = others.lock("r").acquire().await.unwrap();
@@ -309,7 +309,7 @@ async fn e03_work_that_waits_in_time_is_as_any_other() {
 
 /// E3: work with a limited wait behaves the same on threads.
 #[test]
-fn e03_threads_wait_for_their_work_too() {
+fn e03_blocking_work_waits_like_async() {
     let server = RedisServer::start();
     let locks = blocking::LockManager::connect(&server.url()).unwrap();
     let others = blocking::LockManager::connect(&server.url()).unwrap();

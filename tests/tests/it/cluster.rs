@@ -21,7 +21,7 @@ use wheellock_tests::topology::{Cluster, Settings};
 use wheellock_tests::worker::connect;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn t8_the_slots_of_a_killed_node_are_served_by_its_replica() {
+async fn t8_replica_serves_slots_of_killed_node() {
     let mut cluster = Cluster::start(3, 1, &Settings::default());
     let locks = connect(&cluster.url(), LEASE).await.unwrap();
     let load = Load::start(&locks, 16);
@@ -40,7 +40,7 @@ async fn t8_the_slots_of_a_killed_node_are_served_by_its_replica() {
 }
 
 #[tokio::test]
-async fn t8_waiters_follow_their_lock_to_the_replica_and_held_locks_are_asked_after() {
+async fn t8_waiters_and_holds_follow_to_replica() {
     let mut cluster = Cluster::start(3, 1, &Settings::default());
     let here = connect(&cluster.url(), LEASE).await.unwrap();
     // The waiter polls until the nodes agree, which may take long.
@@ -74,7 +74,7 @@ async fn t8_waiters_follow_their_lock_to_the_replica_and_held_locks_are_asked_af
 }
 
 #[tokio::test]
-async fn t8_a_stopped_node_is_left_and_not_used_when_it_comes_back() {
+async fn t8_stopped_node_stays_unused_after_resume() {
     let cluster = Cluster::start(3, 1, &Settings::default());
     let locks = connect(&cluster.url(), LEASE).await.unwrap();
     let victim = cluster.owner_of_key("orders");
@@ -99,7 +99,7 @@ async fn t8_a_stopped_node_is_left_and_not_used_when_it_comes_back() {
 
 /// E8: a call that nodes redirect to each other ends by its deadline and reports the redirections.
 #[tokio::test]
-async fn t9_nodes_that_name_each_other_are_not_asked_in_a_tight_circle() {
+async fn t9_circular_redirection_limits_calls() {
     let ring =
         Ring::start(|number, ports, slot| format!("-MOVED {slot} 127.0.0.1:{}\r\n", ports[1 - number]));
     let client = Client::connect(ring.config()).await.unwrap();
@@ -109,7 +109,7 @@ async fn t9_nodes_that_name_each_other_are_not_asked_in_a_tight_circle() {
 }
 
 #[tokio::test]
-async fn t9_nor_are_they_asked_for_messages_in_a_tight_circle() {
+async fn t9_circular_redirection_limits_subscriptions() {
     let ring =
         Ring::start(|number, ports, slot| format!("-MOVED {slot} 127.0.0.1:{}\r\n", ports[1 - number]));
     let client = Client::connect(ring.config()).await.unwrap();
@@ -131,7 +131,7 @@ async fn t9_nor_are_they_asked_for_messages_in_a_tight_circle() {
 
 /// E8: the client follows invalid redirections a limited number of times, and reports them at the deadline.
 #[tokio::test]
-async fn t9_redirections_that_make_no_sense_are_bounded_and_told() {
+async fn t9_invalid_redirections_are_bounded_and_reported() {
     let senseless = [
         "MOVED 1 :0",
         "MOVED 1 127.0.0.1:99999",
@@ -177,7 +177,7 @@ fn assert_tells_of(code: &str, error: &Error) {
 }
 
 #[tokio::test]
-async fn t9_a_redirection_without_a_host_means_the_same_host() {
+async fn t9_redirection_without_host_keeps_host() {
     let ring = Ring::start(|number, ports, slot| {
         if number == 0 { format!("-MOVED {slot} :{}\r\n", ports[1]) } else { "+OK\r\n".to_owned() }
     });
@@ -189,7 +189,7 @@ async fn t9_a_redirection_without_a_host_means_the_same_host() {
 }
 
 #[tokio::test]
-async fn t10_a_lock_on_its_way_is_found_where_it_is() {
+async fn t10_migrating_lock_stays_reachable() {
     let cluster = Cluster::start(2, 0, &Settings::default());
     let locks = connect(&cluster.url(), SHORT).await.unwrap();
     let (name, slot) = ("orders", slot_of(b"orders"));
@@ -213,7 +213,7 @@ async fn t10_a_lock_on_its_way_is_found_where_it_is() {
 }
 
 #[tokio::test]
-async fn t11_several_keys_of_a_slot_on_its_way_are_waited_for() {
+async fn t11_multikey_call_waits_during_migration() {
     let cluster = Cluster::start(2, 0, &Settings::default());
     let client = Client::connect(cluster.url().parse().unwrap()).await.unwrap();
     for key in ["{t11}a", "{t11}b"] {
@@ -240,7 +240,7 @@ async fn t11_several_keys_of_a_slot_on_its_way_are_waited_for() {
 }
 
 #[tokio::test]
-async fn t11_the_leases_of_a_slot_on_its_way_are_all_renewed() {
+async fn t11_leases_of_migrating_slot_renew() {
     let cluster = Cluster::start(2, 0, &Settings::default());
     let locks = connect(&cluster.url(), SHORT).await.unwrap();
     let slot = slot_of(b"t11");
@@ -266,7 +266,7 @@ async fn t11_the_leases_of_a_slot_on_its_way_are_all_renewed() {
 
 /// The release of a dropped guard follows its key to the node that already has it, while the slot still moves.
 #[tokio::test]
-async fn t11_a_dropped_guard_is_released_where_its_key_has_gone() {
+async fn t11_dropped_guard_releases_migrated_key() {
     let cluster = Cluster::start(2, 0, &Settings::default());
     let locks = connect(&cluster.url(), LEASE).await.unwrap();
     let slot = slot_of(b"t11");
@@ -283,7 +283,7 @@ async fn t11_a_dropped_guard_is_released_where_its_key_has_gone() {
 }
 
 #[tokio::test]
-async fn t11_all_that_belongs_to_a_lock_is_in_one_slot_whatever_its_name() {
+async fn t11_keys_of_any_lock_share_slot() {
     let cluster = Cluster::start(2, 0, &Settings::default());
     let locks = connect(&cluster.url(), LEASE).await.unwrap();
     for name in ["orders", "{orders}:1", "a{b}c{d}", "blå", "{x}}", "a b", "{{y}}", "\"'\\"] {
@@ -299,7 +299,7 @@ async fn t11_all_that_belongs_to_a_lock_is_in_one_slot_whatever_its_name() {
 /// B4: in a cluster, a name whose channel is in another slot is refused, unless messages go to all nodes. With such messages the name
 /// works, and a release wakes its waiters.
 #[tokio::test]
-async fn a_name_without_a_usable_hash_tag_is_refused_where_its_release_could_not_be_told() {
+async fn unusable_hash_tag_needs_unsharded_messages() {
     let cluster = Cluster::start(2, 0, &Settings::default());
     let locks = connect(&cluster.url(), LEASE).await.unwrap();
     let builder = LockManager::builder(&cluster.url());
@@ -332,7 +332,7 @@ async fn a_name_without_a_usable_hash_tag_is_refused_where_its_release_could_not
 }
 
 #[tokio::test]
-async fn t12_while_nobody_serves_a_slot_calls_wait_until_their_deadline() {
+async fn t12_unserved_slot_fails_calls_by_deadline() {
     let settings = Settings::default().arg("cluster-require-full-coverage", "no");
     let mut cluster = Cluster::start(3, 0, &settings);
     let locks = LockManager::builder(&cluster.url())
@@ -354,7 +354,7 @@ async fn t12_while_nobody_serves_a_slot_calls_wait_until_their_deadline() {
 }
 
 #[tokio::test]
-async fn t12_a_cluster_that_is_down_as_a_whole_is_told_from_a_busy_lock() {
+async fn t12_cluster_down_differs_from_busy_lock() {
     let mut cluster = Cluster::start(3, 0, &Settings::default());
     let locks = LockManager::builder(&cluster.url())
         .configure(|config| config.response_timeout = Duration::from_millis(700))
@@ -375,7 +375,7 @@ async fn t12_a_cluster_that_is_down_as_a_whole_is_told_from_a_busy_lock() {
 }
 
 #[tokio::test]
-async fn t13_waiters_follow_a_slot_that_moves_under_them() {
+async fn t13_waiters_follow_moving_slot() {
     let cluster = Cluster::start(3, 0, &Settings::default());
     let (here, there) =
         (connect(&cluster.url(), LEASE).await.unwrap(), connect(&cluster.url(), LEASE).await.unwrap());
@@ -405,7 +405,7 @@ async fn t13_waiters_follow_a_slot_that_moves_under_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn t13_no_lock_and_no_wake_up_is_lost_while_slots_move_under_load() {
+async fn t13_slot_moves_lose_nothing_under_load() {
     let cluster = Cluster::start(3, 0, &Settings::default());
     let locks = connect(&cluster.url(), LEASE).await.unwrap();
     let mut held = Vec::new();
@@ -434,7 +434,7 @@ async fn t13_no_lock_and_no_wake_up_is_lost_while_slots_move_under_load() {
 }
 
 #[tokio::test]
-async fn t14_a_clean_node_in_the_place_of_another_is_not_taken_for_it() {
+async fn t14_empty_replacement_node_ends_leases() {
     let mut cluster = Cluster::start(3, 1, &Settings::default());
     let locks = connect(&cluster.url(), SHORT).await.unwrap();
     let guard = locks.lock("orders").acquire().await.unwrap();
@@ -452,7 +452,7 @@ async fn t14_a_clean_node_in_the_place_of_another_is_not_taken_for_it() {
 
 /// D2: with `ShardedPubSub::Off`, we notify processes without sharded pub/sub, such as Redisson before 3.28, and they notify us.
 #[tokio::test]
-async fn without_sharded_pubsub_a_cluster_wakes_those_who_know_none_and_is_woken_by_them() {
+async fn unsharded_notifications_work_both_ways() {
     let cluster = Cluster::start(3, 0, &Settings::default());
     let unsharded = |config: &mut Config| config.sharded_pubsub = ShardedPubSub::Off;
     let locks = LockManager::builder(&cluster.url()).configure(unsharded).connect().await.unwrap();
@@ -491,7 +491,7 @@ async fn without_sharded_pubsub_a_cluster_wakes_those_who_know_none_and_is_woken
 }
 
 #[tokio::test]
-async fn a_single_connection_says_how_to_reach_a_cluster() {
+async fn single_connection_suggests_cluster_url() {
     let cluster = Cluster::start(1, 0, &Settings::default());
     let error = Client::connect(cluster.nodes()[0].tcp_url().parse().unwrap()).await.unwrap_err();
     assert!(error.kind() == ErrorKind::Unsupported && error.detail().contains("redis+cluster://"), "{error}");

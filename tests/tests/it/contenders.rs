@@ -72,7 +72,7 @@ async fn pollers_have_turns_beside_hot_processes() {
 
 /// The next release of the same process ends a silent opening. Without a task that wants the lock, there is no such release.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn listener_is_notified_when_silent_opening_is_abandoned() {
+async fn abandoned_silent_opening_notifies_listener() {
     let server = RedisServer::builder().tcp().start();
     let locks = manager(&server.tcp_url()).await;
     let process = hot::hot(&locks.lock("hot"), 4, HOLD);

@@ -11,7 +11,7 @@ use wheellock_tests::worker::{Outcome, Request, Worker, connect};
 use wheellock_tests::{RedisServer, poll_until};
 
 #[test]
-fn four_processes_incrementing_a_file_lose_no_update() {
+fn concurrent_processes_lose_no_update() {
     let server = RedisServer::builder().tcp().start();
     let file = server.directory().join("counter");
     fs::write(&file, "0").unwrap();
@@ -27,7 +27,7 @@ fn four_processes_incrementing_a_file_lose_no_update() {
 }
 
 #[tokio::test]
-async fn the_watchdog_keeps_a_long_hold_alive() {
+async fn watchdog_keeps_long_hold() {
     let server = RedisServer::start();
     let mut holder = worker(&server, SHORT_LEASE);
     assert_eq!(holder.ask(&Request::Acquire).unwrap().what, Outcome::Acquired);
@@ -50,7 +50,7 @@ async fn the_watchdog_keeps_a_long_hold_alive() {
 }
 
 #[test]
-fn a_killed_holder_is_succeeded_when_its_lease_ends() {
+fn killed_holder_is_succeeded_on_expiry() {
     let server = RedisServer::start();
     let mut holder = worker(&server, SHORT_LEASE);
     // The successor's own lease is long. If it polled by that lease, it would be too late.
@@ -65,7 +65,7 @@ fn a_killed_holder_is_succeeded_when_its_lease_ends() {
 }
 
 #[test]
-fn a_waiter_sleeps_until_the_release_wakes_it() {
+fn release_wakes_sleeping_waiter() {
     let server = RedisServer::start();
     let mut holder = worker(&server, LEASE);
     let mut waiter = worker(&server, LEASE);
@@ -86,7 +86,7 @@ fn a_waiter_sleeps_until_the_release_wakes_it() {
 }
 
 #[tokio::test]
-async fn holds_of_one_owner_are_counted_in_redis() {
+async fn redis_counts_holds_per_owner() {
     let server = RedisServer::start();
     let locks = connect(&server.url(), LEASE).await.unwrap();
     let owner = locks.owner();
@@ -113,7 +113,7 @@ async fn holds_of_one_owner_are_counted_in_redis() {
 }
 
 #[tokio::test]
-async fn try_acquire_for_gives_up_but_not_early() {
+async fn try_acquire_for_honours_wait_limit() {
     let server = RedisServer::start();
     let locks = connect(&server.url(), LEASE).await.unwrap();
     let held = locks.lock(NAME).acquire().await.unwrap();
@@ -127,7 +127,7 @@ async fn try_acquire_for_gives_up_but_not_early() {
 }
 
 #[tokio::test]
-async fn a_fixed_lease_ends_by_itself_and_the_release_says_so() {
+async fn fixed_lease_expires_release_reports_loss() {
     let server = RedisServer::start();
     let locks = connect(&server.url(), LEASE).await.unwrap();
     let guard = locks.lock(NAME).with_lease(Duration::from_millis(300)).acquire().await.unwrap();
@@ -143,7 +143,7 @@ async fn a_fixed_lease_ends_by_itself_and_the_release_says_so() {
 }
 
 #[test]
-fn the_uncontended_path_is_one_evalsha_each_way_and_nothing_else() {
+fn uncontended_lock_sends_two_evalsha() {
     let server = RedisServer::start();
     let mut worker = worker(&server, LEASE);
     // The first round may have to load the scripts.

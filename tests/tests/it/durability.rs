@@ -49,7 +49,7 @@ fn waits(observed: &[Observed]) -> usize {
 }
 
 #[tokio::test]
-async fn t06_without_a_replica_nothing_is_granted_and_with_one_again_everything_is() {
+async fn t06_grants_stop_and_resume_with_replica() {
     let servers = replicas(2);
     let url = servers.primary().url();
     let managers =
@@ -73,7 +73,7 @@ async fn t06_without_a_replica_nothing_is_granted_and_with_one_again_everything_
 }
 
 #[tokio::test]
-async fn one_replica_of_two_is_enough_for_one_and_not_for_two() {
+async fn one_replica_satisfies_one_not_two() {
     let servers = replicas(2);
     let one = durable(&servers.primary().url(), Durability::Replicas(1)).await;
     let two = durable(&servers.primary().url(), Durability::Replicas(2)).await;
@@ -90,7 +90,7 @@ async fn one_replica_of_two_is_enough_for_one_and_not_for_two() {
 }
 
 #[tokio::test]
-async fn many_at_once_share_the_wait_and_held_locks_live_on() {
+async fn concurrent_acquires_share_wait_spare_holds() {
     let servers = replicas(1);
     let url = servers.primary().url();
     // A third of it is long compared to the time that the crowd may block the connection.
@@ -128,7 +128,7 @@ async fn many_at_once_share_the_wait_and_held_locks_live_on() {
 }
 
 #[tokio::test]
-async fn a_renewal_that_too_few_know_of_extends_no_belief() {
+async fn underreplicated_renewal_never_extends_lease() {
     let servers = replicas(1);
     let lease = 6 * TIMEOUT;
     let locks = builder(&servers.primary().url(), Durability::Replicas(1)).watchdog_lease(lease);
@@ -157,7 +157,7 @@ async fn a_renewal_that_too_few_know_of_extends_no_belief() {
 }
 
 #[tokio::test]
-async fn the_watchdog_keeps_what_the_replicas_acknowledge() {
+async fn watchdog_keeps_acknowledged_holds() {
     let servers = replicas(1);
     let locks = builder(&servers.primary().url(), Durability::Replicas(1)).watchdog_lease(3 * TIMEOUT);
     let locks = locks.connect().await.unwrap();
@@ -177,7 +177,7 @@ async fn the_watchdog_keeps_what_the_replicas_acknowledge() {
 }
 
 #[tokio::test]
-async fn w24_only_what_was_granted_is_waited_for() {
+async fn w24_only_grants_await_replicas() {
     let servers = replicas(1);
     let url = servers.primary().url();
     let (locks, other) =
@@ -196,7 +196,7 @@ async fn w24_only_what_was_granted_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_granted_lock_is_on_the_server_that_takes_over() {
+async fn granted_lock_survives_failover() {
     let mut servers = replicas(1);
     let locks = durable(&servers.url(), Durability::Replicas(1)).await;
     let other = LockManager::connect(&servers.url()).await.unwrap();
@@ -217,7 +217,7 @@ async fn a_granted_lock_is_on_the_server_that_takes_over() {
 }
 
 #[tokio::test]
-async fn a_connection_that_breaks_before_its_wait_never_makes_a_grant_of_it() {
+async fn disconnect_before_wait_never_fakes_grant() {
     let servers = replicas(1);
     let proxy = Proxy::before(servers.primary());
     let locks = durable(&proxy.url(), Durability::Replicas(1)).await;
@@ -245,7 +245,7 @@ async fn a_connection_that_breaks_before_its_wait_never_makes_a_grant_of_it() {
 }
 
 #[tokio::test]
-async fn a_deadline_ends_the_wait_for_replicas_too() {
+async fn deadline_ends_replica_wait() {
     let servers = paused(1);
     let locks = durable(&servers.primary().url(), Durability::Replicas(1)).await;
     let began = Instant::now();
@@ -256,7 +256,7 @@ async fn a_deadline_ends_the_wait_for_replicas_too() {
 }
 
 #[tokio::test]
-async fn an_acquire_that_is_dropped_while_it_waits_for_replicas_is_taken_back() {
+async fn acquire_dropped_during_wait_is_revoked() {
     let servers = paused(1);
     let locks = durable(&servers.primary().url(), Durability::Replicas(1)).await;
     let lock = locks.lock("a");
@@ -269,7 +269,7 @@ async fn an_acquire_that_is_dropped_while_it_waits_for_replicas_is_taken_back() 
 }
 
 #[tokio::test]
-async fn a_grant_that_is_taken_back_keeps_no_lock_that_had_vanished_for_its_older_guards() {
+async fn revoked_grant_never_revives_vanished_lock() {
     let servers = replicas(1);
     let locks = durable(&servers.primary().url(), Durability::Replicas(1)).await;
     let lock = locks.lock("a");
@@ -284,7 +284,7 @@ async fn a_grant_that_is_taken_back_keeps_no_lock_that_had_vanished_for_its_olde
 
 /// While a slot moves, the key's owner may differ from the node that granted the lock.
 #[tokio::test]
-async fn in_a_cluster_the_replicas_of_the_node_that_granted_have_to_acknowledge() {
+async fn replicas_of_granting_node_must_acknowledge() {
     let cluster = Cluster::start(2, 1, &Settings::default());
     let locks = durable(&cluster.url(), Durability::Replicas(1)).await;
     let elsewhere = (0..).map(|number| format!("other:{number}"));
@@ -311,7 +311,7 @@ async fn in_a_cluster_the_replicas_of_the_node_that_granted_have_to_acknowledge(
 }
 
 #[tokio::test]
-async fn a_server_without_replicas_is_told_about_when_connecting_and_grants_nothing() {
+async fn missing_replicas_are_reported_grant_nothing() {
     let server = RedisServer::builder().tcp().arg("appendonly", "yes").start();
     let locks = durable(&server.url(), Durability::Replicas(2)).await;
     assert_eq!(locks.diagnostics(), [Finding::TooFewReplicas { connected: 0, wanted: 2 }]);
@@ -330,7 +330,7 @@ async fn a_server_without_replicas_is_told_about_when_connecting_and_grants_noth
 
 /// Redis 7.2 introduced WAITAOF.
 #[tokio::test]
-async fn what_is_granted_is_on_disk_where_the_server_knows_waitaof() {
+async fn grant_is_on_disk_with_waitaof() {
     let connect = async |server: &RedisServer| builder(&server.url(), DISK).connect().await;
     let server = RedisServer::builder().tcp().arg("appendonly", "yes").arg("appendfsync", "always").start();
     if server.cli(&["WAITAOF", "0", "0", "1"]).starts_with("(error)") {
@@ -356,7 +356,7 @@ async fn what_is_granted_is_on_disk_where_the_server_knows_waitaof() {
 }
 
 #[tokio::test]
-async fn disks_of_replicas_count_beside_the_primarys_own() {
+async fn replica_disks_count_beside_primary() {
     let settings = Settings::default().arg("appendonly", "yes").arg("appendfsync", "always");
     let servers = following(1, &settings);
     let url = servers.primary().url();

@@ -44,7 +44,7 @@ fn place(leader: Option<&Leader>) -> &str {
 }
 
 #[tokio::test]
-async fn one_leads_and_says_where_it_is() {
+async fn single_leader_announces_place() {
     let (server, here, there) = server_and_managers().await;
     let mut observer = there.election(NAME).observe();
     assert_eq!(next(&mut observer).await, None, "nobody leads, and that is told at once");
@@ -114,7 +114,7 @@ fn leading(server: &RedisServer) -> Worker {
 }
 
 #[tokio::test]
-async fn a_killed_leader_is_succeeded_within_one_lease() {
+async fn killed_leader_is_succeeded_within_lease() {
     let server = RedisServer::start();
     let worker = leading(&server);
     let locks = connect(&server.url(), SHORT).await.unwrap();
@@ -133,7 +133,7 @@ async fn a_killed_leader_is_succeeded_within_one_lease() {
 }
 
 #[tokio::test]
-async fn an_observer_sees_that_a_dead_leaders_lease_is_over() {
+async fn observer_sees_expiry_of_killed_leader() {
     let server = RedisServer::start();
     let worker = leading(&server);
     let locks = manager(&server.url()).await;
@@ -144,7 +144,7 @@ async fn an_observer_sees_that_a_dead_leaders_lease_is_over() {
 }
 
 #[tokio::test]
-async fn who_resigns_wakes_the_next_at_once() {
+async fn resigning_wakes_next_candidate_immediately() {
     let (_server, here, there) = server_and_managers().await;
     let first = at(&here, "here").campaign().await.unwrap();
     let token = first.token();
@@ -170,7 +170,7 @@ async fn who_resigns_wakes_the_next_at_once() {
 }
 
 #[tokio::test]
-async fn observers_see_every_last_state_and_tokens_rise() {
+async fn observers_see_latest_state_rising_tokens() {
     let (server, here, there) = server_and_managers().await;
     let watching = manager(&server.url()).await;
     let mut observers = [watching.election(NAME).observe(), here.election(NAME).observe()];
@@ -195,7 +195,7 @@ async fn observers_see_every_last_state_and_tokens_rise() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_loss_is_told_before_another_leads() {
+async fn loss_is_reported_before_next_leader() {
     let server = RedisServer::start();
     let (here, there) = (connect(&server.url(), SHORT).await.unwrap(), manager(&server.url()).await);
     let leadership = at(&here, "here").campaign().await.unwrap();
@@ -215,7 +215,7 @@ async fn a_loss_is_told_before_another_leads() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_lost_costs_time_only() {
+async fn lost_message_only_delays_observer() {
     let (server, here, there) = server_and_managers().await;
     let leadership = at(&here, "here").campaign().await.unwrap();
     let mut observer = there.election(NAME).observe();

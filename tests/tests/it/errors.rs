@@ -91,7 +91,7 @@ async fn a_protocol_error_is_said_once() {
 
 /// A9: an error in the URL shows the URL once, without its secrets, and names the mistake.
 #[tokio::test]
-async fn an_error_in_the_url_shows_where_it_is_and_no_secret() {
+async fn url_error_shows_position_hides_secret() {
     let url = "redis://app:sesame@db.internal:70000/2";
     let expected = "cannot parse the URL redis://***@db.internal:70000/2: its port is not within 1..=65535";
     let error = url.parse::<Config>().unwrap_err();
@@ -104,7 +104,7 @@ async fn an_error_in_the_url_shows_where_it_is_and_no_secret() {
 
 /// A9: a call that failed for lack of a connection reports why there is no connection.
 #[tokio::test]
-async fn a_call_without_a_connection_says_why() {
+async fn disconnected_call_reports_cause() {
     let server = RedisServer::builder().tcp().arg("requirepass", "sesame").start();
     let client = Client::lazy(server.url().parse().unwrap());
     let error = timeout(NO_HANG, client.call(&Command::new("PING"))).await.unwrap().unwrap_err();
@@ -119,7 +119,7 @@ async fn a_call_without_a_connection_says_why() {
 
 /// A9: a lease that cannot be valid, or cannot be renewed in time, is refused before a request is sent.
 #[tokio::test]
-async fn a_lease_that_cannot_work_is_refused_at_once() {
+async fn unusable_lease_is_rejected_before_sending() {
     let server = RedisServer::start();
     let url = server.url();
     let with_watchdog = |millis| LockManager::builder(&url).watchdog_lease(Duration::from_millis(millis));
@@ -146,7 +146,7 @@ async fn a_lease_that_cannot_work_is_refused_at_once() {
 
 /// E3: errors that time may cure differ from errors that need a change of the program or the server.
 #[tokio::test]
-async fn e03_a_server_that_is_away_is_unavailable_and_a_wrong_call_is_not() {
+async fn e03_unavailable_server_differs_from_misuse() {
     let mut server = RedisServer::builder().tcp().start();
     let locks = brisk(&server.url(), LEASE).await;
     let quorum = RedLockManager::new([locks.clone()]).await.unwrap();

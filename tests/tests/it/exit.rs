@@ -17,19 +17,19 @@ use wheellock_tests::{RedisServer, poll_until};
 
 /// B1: the locks of a program are released at its end, over TCP.
 #[test]
-fn what_a_program_holds_as_it_ends_is_released_over_tcp() {
+fn process_exit_releases_over_tcp() {
     all_ends(&RedisServer::builder().tcp().start(), None);
 }
 
 /// B1: the locks of a program are released at its end, over a unix socket.
 #[test]
-fn what_a_program_holds_as_it_ends_is_released_over_a_unix_socket() {
+fn process_exit_releases_over_unix_socket() {
     all_ends(&RedisServer::start(), None);
 }
 
 /// B1: the locks of a program are released at its end, through TLS.
 #[test]
-fn what_a_program_holds_as_it_ends_is_released_through_tls() {
+fn process_exit_releases_over_tls() {
     let authority = Authority::new("ours");
     let server = RedisServer::builder().tls(&authority.issue(&leaf(&["127.0.0.1"])), authority.pem());
     let server = server.arg("tls-auth-clients", "no").start();
@@ -38,7 +38,7 @@ fn what_a_program_holds_as_it_ends_is_released_through_tls() {
 
 /// B1: guards that outlive their runtime are released, however they end, while the process continues.
 #[test]
-fn guards_that_outlive_their_runtime_are_released() {
+fn guards_outliving_runtime_are_released() {
     let server = RedisServer::start();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (first, second) = (runtime(), runtime());

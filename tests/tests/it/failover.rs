@@ -14,7 +14,7 @@ use wheellock_tests::{RedisServer, eventually};
 
 /// B2: the library sends releases that a failover lost to the new primary again.
 #[tokio::test]
-async fn releases_that_a_failover_lost_are_repeated() {
+async fn lost_releases_repeat_after_failover() {
     let mut set = SentinelSet::start(&Settings::default());
     let (here, there) = (connect(&set.url(), LONG).await.unwrap(), patient(&set.url()).await);
     let names: Vec<_> = (0..300).map(|number| format!("order:{number}")).collect();
@@ -36,7 +36,7 @@ async fn releases_that_a_failover_lost_are_repeated() {
 
 /// B2: the first server that takes over knows a release, and the second, soon after, does not. It gets the release again.
 #[tokio::test]
-async fn what_one_server_knew_of_is_told_the_next_one_too() {
+async fn second_failover_repeats_known_release() {
     let mut set = Replicas::start(2, &Settings::default());
     let locks = connect(&set.url(), LONG).await.unwrap();
     let guards = take_and_replicate(&locks, &["orders".to_owned()], 2).await;
@@ -64,7 +64,7 @@ async fn what_one_server_knew_of_is_told_the_next_one_too() {
 
 /// B2: in a cluster, the replica of a dead node gets the releases of the node's slots again.
 #[tokio::test]
-async fn releases_that_a_node_took_with_it_are_repeated() {
+async fn cluster_failover_repeats_lost_releases() {
     let mut cluster = Cluster::start(3, 1, &Settings::default());
     let locks = connect(&cluster.url(), LONG).await.unwrap();
     let victim = cluster.owner_of_key("order");
@@ -87,7 +87,7 @@ async fn releases_that_a_node_took_with_it_are_repeated() {
 
 /// B2: if the old primary confirms a release after its replacement, the new primary gets the release again.
 #[tokio::test]
-async fn a_release_by_a_primary_that_was_replaced_already_is_repeated() {
+async fn release_confirmed_by_replaced_primary_repeats() {
     let set = Replicas::start(1, &Settings::default());
     let locks = connect(&set.url(), LONG).await.unwrap();
     let guards = take_and_replicate(&locks, &["split".to_owned()], 1).await;
@@ -109,7 +109,7 @@ async fn a_release_by_a_primary_that_was_replaced_already_is_repeated() {
 
 /// B2: an owner that holds the lock again keeps it, although the failover lost a release of that owner.
 #[tokio::test]
-async fn an_owner_that_holds_again_is_left_alone() {
+async fn new_hold_survives_repeated_release() {
     let mut set = Replicas::start(1, &Settings::default());
     let locks = connect(&set.url(), LONG).await.unwrap();
     let (owner, names) = (locks.owner(), ["again", "gone"].map(str::to_owned));
@@ -162,7 +162,7 @@ async fn a_repeated_release_frees_nobody_else() {
 
 /// B2: a repeated release wakes a waiter.
 #[tokio::test]
-async fn a_waiter_is_woken_by_the_repetition() {
+async fn repeated_release_wakes_waiter() {
     let mut set = Replicas::start(1, &Settings::default());
     let (here, there) = (connect(&set.url(), LONG).await.unwrap(), patient(&set.url()).await);
     let guards = take_and_replicate(&here, &["orders".to_owned()], 1).await;
@@ -182,7 +182,7 @@ async fn a_waiter_is_woken_by_the_repetition() {
 /// B2: held permits stay held. Permits whose release the failover lost are released again. Permits whose release the new primary knows are
 /// not.
 #[tokio::test]
-async fn permits_whose_release_a_failover_lost_are_given_back_once() {
+async fn lost_permit_release_repeats_once() {
     let mut set = SentinelSet::start(&Settings::default());
     let locks = patient(&set.url()).await;
     let (leased, counted) = (locks.permit_semaphore("leased"), locks.semaphore("counted"));

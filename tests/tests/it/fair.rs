@@ -42,7 +42,7 @@ fn waiter(lock: &Lock) -> tokio::task::JoinHandle<wheellock::Guard> {
 }
 
 #[tokio::test]
-async fn the_wire_contract_of_a_fair_lock() {
+async fn fair_lock_follows_wire_contract() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.fair_lock(NAME);
     let guard = lock.acquire().await.unwrap();
@@ -107,7 +107,7 @@ async fn grants_follow_arrival_over_several_processes() {
 /// Of a thousand waiters a tenth leaves, and the process of another tenth dies. The other waiters get the lock in the server's order of
 /// arrival.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_waiters_of_ten_processes_are_served_in_the_order_of_arrival() {
+async fn thousand_waiters_are_served_in_order() {
     const PROCESSES: usize = 10;
     const EACH: usize = 100;
     let (server, locks) = server_and_manager().await;
@@ -159,7 +159,7 @@ async fn a_thousand_waiters_of_ten_processes_are_served_in_the_order_of_arrival(
 /// Between processes, a tenth of all waiters leaves, and one of ten processes is killed. The other waiters get the lock in the server's
 /// order of arrival, at the latest when the dead entries expire. `WHEELLOCK_FAIR_WAITERS=1000` is the long form.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_of_ten_processes_are_served_in_the_order_of_arrival() {
+async fn killed_process_preserves_waiter_order() {
     const PROCESSES: usize = 10;
     if let Ok(url) = std::env::var(CHILD) {
         return waiters_of_one_process(&url).await;
@@ -227,7 +227,7 @@ struct Process {
 
 impl Process {
     fn start(server: &RedisServer) -> Self {
-        let test = "fair::waiters_of_ten_processes_are_served_in_the_order_of_arrival";
+        let test = "fair::killed_process_preserves_waiter_order";
         let mut program = std::process::Command::new(std::env::current_exe().unwrap());
         program.args(["--exact", test]).env(CHILD, server.url());
         Self { child: program.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap() }
@@ -273,7 +273,7 @@ const SERVED: &str = "served";
 const PROCESS_IDS: &str = "process-ids";
 
 #[tokio::test]
-async fn who_leaves_loses_its_place_and_nobody_else_does() {
+async fn leaving_waiter_loses_only_own_place() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.fair_lock(NAME);
     let guard = lock.acquire().await.unwrap();
@@ -303,7 +303,7 @@ async fn who_leaves_loses_its_place_and_nobody_else_does() {
 }
 
 #[tokio::test]
-async fn a_release_tells_the_head_and_nobody_else() {
+async fn release_notifies_head_only() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.fair_lock(NAME);
     let guard = lock.acquire().await.unwrap();
@@ -326,7 +326,7 @@ async fn a_release_tells_the_head_and_nobody_else() {
 
 /// If a message reaches no subscriber, the release knows that it has to search for a live waiter.
 #[tokio::test]
-async fn a_release_that_the_head_does_not_hear_tells_the_first_who_lives() {
+async fn missed_release_notifies_first_live_waiter() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.fair_lock(NAME);
     let guard = lock.acquire().await.unwrap();
@@ -377,7 +377,7 @@ async fn a_wait_costs_two_questions() {
 }
 
 #[tokio::test]
-async fn who_holds_and_who_stands_where_can_be_asked() {
+async fn holders_and_positions_are_reported() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.fair_lock(NAME);
     assert_eq!(holders(&lock).await, [""; 0]);
@@ -446,7 +446,7 @@ fn calls(server: &RedisServer, command: &str) -> usize {
 
 /// A hold without a TTL, which only another program can make. The head polls at its usual rate for a hold that does not end soon.
 #[tokio::test]
-async fn a_lock_without_a_ttl_does_not_make_its_head_ask_without_a_pause() {
+async fn missing_ttl_keeps_head_poll_rate() {
     let (server, locks) = server_and_manager().await;
     set(&server, &["HSET", NAME, "8a3ba4a9-51d9-4eb3-a2ee-7a3ba0dfd9f4:1", "1"]);
     let lock = locks.fair_lock(NAME);
@@ -458,7 +458,7 @@ async fn a_lock_without_a_ttl_does_not_make_its_head_ask_without_a_pause() {
 
 /// Behind a lease of days, deadlines are days away. Within that time, only its polls show that a waiter is alive.
 #[tokio::test]
-async fn who_waits_is_known_for_longer_than_its_deadline() {
+async fn waiter_entry_outlives_deadline() {
     let (server, _locks) = server_and_manager().await;
     set(&server, &["HSET", NAME, "8a3ba4a9-51d9-4eb3-a2ee-7a3ba0dfd9f4:1", "1"]);
     set(&server, &["PEXPIRE", NAME, "259200000"]);
@@ -478,7 +478,7 @@ async fn who_waits_is_known_for_longer_than_its_deadline() {
 
 /// A head that leaves just after the lock became free notifies the next waiter.
 #[tokio::test]
-async fn a_head_that_leaves_a_free_lock_tells_the_next() {
+async fn leaving_head_notifies_next_waiter() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.fair_lock(NAME);
     for round in 0..20 {
@@ -505,7 +505,7 @@ async fn a_head_that_leaves_a_free_lock_tells_the_next() {
 
 /// A waiter whose process has died blocks the waiters behind it for a few seconds only.
 #[tokio::test]
-async fn a_dead_head_is_passed_within_its_time() {
+async fn dead_head_is_skipped_in_time() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.fair_lock(NAME);
     let guard = lock.acquire().await.unwrap();
@@ -558,7 +558,7 @@ async fn order_is_kept(
 const LEASE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn a_queue_that_a_replica_has_heard_of_survives_a_failover() {
+async fn replicated_queue_survives_failover() {
     let set = std::cell::RefCell::new(Replicas::start(1, &Settings::default()));
     let url = set.borrow().url();
     let queue = async || set.borrow().servers()[0].cli(&["LLEN", QUEUE]);
@@ -578,7 +578,7 @@ async fn a_queue_that_a_replica_has_heard_of_survives_a_failover() {
 }
 
 #[tokio::test]
-async fn in_a_cluster_the_order_is_kept() {
+async fn cluster_keeps_queue_order() {
     let cluster = Cluster::start(3, 0, &Settings::default());
     let owner = &cluster.nodes()[cluster.owner_of_key(NAME)];
     order_is_kept(&cluster.url(), async || owner.cli(&["LLEN", QUEUE]), async |_| {}).await;
@@ -587,7 +587,7 @@ async fn in_a_cluster_the_order_is_kept() {
 
 /// The cause may be Redisson's `delete()`, or a failover.
 #[tokio::test]
-async fn a_queue_that_vanishes_keeps_nobody_waiting_and_leaves_nothing() {
+async fn vanished_queue_frees_waiters_leaves_nothing() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.fair_lock(NAME);
     let guard = lock.acquire().await.unwrap();
@@ -617,7 +617,7 @@ async fn a_queue_that_vanishes_keeps_nobody_waiting_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn one_who_waits_long_keeps_its_place() {
+async fn long_waiter_keeps_place() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.fair_lock(NAME);
     let guard = lock.acquire().await.unwrap();
@@ -651,7 +651,7 @@ async fn one_who_waits_long_keeps_its_place() {
 
 /// Redisson's entries count until their deadlines, and the entries behind them move up as Redisson moves them.
 #[tokio::test]
-async fn entries_of_others_are_respected_until_their_deadlines() {
+async fn foreign_entries_count_until_deadline() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.fair_lock(NAME);
     let now = clock(&server);
@@ -673,7 +673,7 @@ async fn entries_of_others_are_respected_until_their_deadlines() {
 }
 
 #[tokio::test]
-async fn a_lost_connection_and_a_forced_release_cost_nobody_its_place() {
+async fn disconnect_and_forced_release_keep_places() {
     let server = RedisServer::start();
     let locks = brisk(&server.url(), RENEWED).await;
     let others = brisk(&server.url(), RENEWED).await;
@@ -694,7 +694,7 @@ async fn a_lost_connection_and_a_forced_release_cost_nobody_its_place() {
 }
 
 #[tokio::test]
-async fn a_shutdown_tells_waiters_at_once_and_leaves_no_entry() {
+async fn shutdown_rejects_waiters_leaves_no_entry() {
     let (server, locks) = server_and_manager().await;
     let others = manager(&server.url()).await;
     let guard = others.fair_lock(NAME).acquire().await.unwrap();
@@ -714,7 +714,7 @@ async fn a_shutdown_tells_waiters_at_once_and_leaves_no_entry() {
 }
 
 #[tokio::test]
-async fn what_is_no_fair_lock_is_left_alone() {
+async fn foreign_data_stays_untouched() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.fair_lock(NAME);
     let data: [&[&str]; 2] = [&["SET", NAME, "x"], &["HSET", NAME, "mode", "read"]];

@@ -47,7 +47,7 @@ async fn c01_dropped_before_its_first_poll() {
 }
 
 #[tokio::test]
-async fn c02_dropped_while_queued_gives_its_room_back() {
+async fn c02_cancelled_queued_call_frees_room() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let mut config = config(&proxy.url());
@@ -77,7 +77,7 @@ async fn c02_dropped_while_queued_gives_its_room_back() {
 }
 
 #[tokio::test]
-async fn c03_dropped_with_its_frame_partly_written() {
+async fn c03_cancelled_partial_write_completes_frame() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let client = connect(&proxy.url()).await;
@@ -101,7 +101,7 @@ async fn c03_dropped_with_its_frame_partly_written() {
 
 /// The reply stops after each of its bytes, the caller leaves, and the rest arrives. No other caller gets it.
 #[tokio::test]
-async fn c04_dropped_at_every_byte_of_its_reply() {
+async fn c04_cancelled_call_discards_partial_reply() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let client = connect(&proxy.url()).await;
@@ -133,7 +133,7 @@ async fn c04_dropped_at_every_byte_of_its_reply() {
 }
 
 #[tokio::test]
-async fn c05_dropped_with_its_reply_parsed_and_not_fetched() {
+async fn c05_cancelled_call_discards_parsed_reply() {
     let server = RedisServer::start();
     let client = connect(&server.url()).await;
     for round in 0..100 {
@@ -151,7 +151,7 @@ async fn c05_dropped_with_its_reply_parsed_and_not_fetched() {
 }
 
 #[tokio::test]
-async fn c06_dropped_while_reconnecting_is_never_sent() {
+async fn c06_cancelled_while_reconnecting_is_never_sent() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let client = connect(&proxy.url()).await;
@@ -173,7 +173,7 @@ async fn c06_dropped_while_reconnecting_is_never_sent() {
 }
 
 #[tokio::test]
-async fn c07_dropped_between_noscript_and_the_repetition() {
+async fn c07_cancelled_noscript_retry_never_runs_twice() {
     let server = RedisServer::start();
     let client = connect(&server.url()).await;
     let script = Script::new("return redis.call('incr', KEYS[1])", 1, 0);
@@ -197,7 +197,7 @@ async fn c07_dropped_between_noscript_and_the_repetition() {
 }
 
 #[tokio::test]
-async fn c08_subscriptions_dropped_at_every_stage_leave_nothing() {
+async fn c08_cancelled_subscriptions_leave_nothing() {
     let server = RedisServer::start();
     let client = connect(&server.url()).await;
     let mut random = Random::new(8);
@@ -232,7 +232,7 @@ async fn c08_subscriptions_dropped_at_every_stage_leave_nothing() {
 
 /// A hundred thousand callers leave at random moments. Every remaining caller gets its own reply.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r01_a_hundred_thousand_cancellations_and_no_reply_in_the_wrong_hands() {
+async fn r01_many_cancellations_misroute_no_reply() {
     const TASKS: u64 = 64;
     const CANCELLATIONS: u64 = 100_000;
     let server = RedisServer::builder().tcp().start();
@@ -288,7 +288,7 @@ async fn r01_a_hundred_thousand_cancellations_and_no_reply_in_the_wrong_hands() 
 }
 
 #[tokio::test]
-async fn o03_a_full_queue_refuses_at_once_and_keeps_reserved_room() {
+async fn o03_full_queue_rejects_keeps_reserve() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let mut config = config(&proxy.url());
@@ -326,7 +326,7 @@ async fn o03_a_full_queue_refuses_at_once_and_keeps_reserved_room() {
 }
 
 #[tokio::test]
-async fn o05_a_busy_server_is_not_given_more_than_was_asked() {
+async fn o05_busy_server_gets_no_extra_calls() {
     let server = RedisServer::builder().arg("enable-debug-command", "yes").start();
     let mut config = config(&server.url());
     config.response_timeout = 3 * SHORT;
@@ -357,7 +357,7 @@ async fn o05_a_busy_server_is_not_given_more_than_was_asked() {
 }
 
 #[tokio::test]
-async fn o06_a_flood_of_pushes_holds_no_memory_and_hides_no_wake_up() {
+async fn o06_push_flood_bounds_memory_wakes_subscriber() {
     const PUSHES: usize = 1_000_000;
     let server = FakeServer::ready(|_, session| {
         loop {
@@ -386,7 +386,7 @@ async fn o06_a_flood_of_pushes_holds_no_memory_and_hides_no_wake_up() {
 
 /// A client with pending calls gets random bytes, and frames with a few changed bytes.
 #[tokio::test]
-async fn x01_a_hostile_server_ends_calls_and_nothing_else() {
+async fn x01_hostile_server_only_ends_calls() {
     const CONNECTIONS: usize = 400;
     let server = FakeServer::ready(|number, session| {
         if number >= CONNECTIONS {
@@ -431,7 +431,7 @@ async fn x01_a_hostile_server_ends_calls_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn x02_redirections_are_errors_and_lead_nowhere() {
+async fn x02_redirections_are_errors_not_followed() {
     let elsewhere = FakeServer::ready(|_, session| session.serve());
     let addr = elsewhere.addr();
     let server = FakeServer::ready(move |_, session| {
@@ -509,7 +509,7 @@ async fn x09_no_secret_in_any_text() {
 }
 
 #[tokio::test]
-async fn x10_foreign_texts_and_lock_names_cannot_forge_log_lines() {
+async fn x10_untrusted_text_cannot_forge_log_lines() {
     let server = RedisServer::start();
     let client = connect(&server.url()).await;
     let evil = "EVIL\r\nINFO forged \x1b[31m\u{202e}";
@@ -522,7 +522,7 @@ async fn x10_foreign_texts_and_lock_names_cannot_forge_log_lines() {
 }
 
 #[tokio::test]
-async fn x10_own_command_names_cannot_forge_log_lines() {
+async fn x10_command_names_cannot_forge_log_lines() {
     let server = RedisServer::start();
     let client = connect(&server.url()).await;
     let error = client.call(&Command::new("EVIL\r\nINFO forged \x1b[31m").arg("x")).await.unwrap_err();
@@ -556,7 +556,7 @@ async fn x11_no_name_becomes_a_command() {
 }
 
 #[tokio::test]
-async fn x12_identities_are_long_and_never_repeat() {
+async fn x12_manager_ids_are_long_and_unique() {
     let server = RedisServer::start();
     let mut seen = std::collections::HashSet::new();
     for _ in 0..50 {

@@ -53,7 +53,7 @@ fn count(asked: &[Asked], what: impl Fn(&Asked) -> bool) -> usize {
 }
 
 #[tokio::test]
-async fn l01_a_renewal_without_an_answer_is_repeated_in_time() {
+async fn l01_unanswered_renewal_retries_in_time() {
     let server = RedisServer::start();
     let survives = async |name: &str, fault: Fault| {
         let proxy = Proxy::before(&server);
@@ -76,7 +76,7 @@ async fn l01_a_renewal_without_an_answer_is_repeated_in_time() {
 }
 
 #[tokio::test]
-async fn l02_a_renewal_that_comes_too_late_resurrects_nothing() {
+async fn l02_late_renewal_resurrects_nothing() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let locks = brisk(&proxy.url(), SHORT).await;
@@ -97,7 +97,7 @@ async fn l02_a_renewal_that_comes_too_late_resurrects_nothing() {
 }
 
 #[tokio::test]
-async fn l03_a_renewal_of_an_expired_key_creates_none() {
+async fn l03_renewal_never_recreates_expired_key() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let locks = brisk(&proxy.url(), SHORT).await;
@@ -117,7 +117,7 @@ async fn l03_a_renewal_of_an_expired_key_creates_none() {
 }
 
 #[tokio::test]
-async fn l04_a_lock_taken_again_after_a_loss_is_renewed() {
+async fn l04_lock_reacquired_after_loss_renews() {
     let server = RedisServer::start();
     let locks = brisk(&server.url(), SHORT).await;
     let taken_again = async |name: &str, same_owner: bool| {
@@ -137,7 +137,7 @@ async fn l04_a_lock_taken_again_after_a_loss_is_renewed() {
 }
 
 #[tokio::test]
-async fn l05_what_was_not_acquired_is_not_renewed() {
+async fn l05_failed_acquire_is_never_renewed() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let locks = brisk(&proxy.url(), SHORT).await;
@@ -166,7 +166,7 @@ async fn l05_what_was_not_acquired_is_not_renewed() {
 }
 
 #[tokio::test]
-async fn l06_a_grant_slower_than_its_lease_is_never_believed() {
+async fn l06_grant_slower_than_lease_is_revoked() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let locks = brisk(&proxy.url(), LEASE).await;
@@ -194,7 +194,7 @@ async fn l06_a_grant_slower_than_its_lease_is_never_believed() {
 }
 
 #[tokio::test]
-async fn l07_an_acquire_whose_answer_is_lost_is_repeated_or_taken_back() {
+async fn l07_lost_acquire_reply_retries_or_revokes() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let locks = brisk(&proxy.url(), LEASE).await;
@@ -227,7 +227,7 @@ async fn l07_an_acquire_whose_answer_is_lost_is_repeated_or_taken_back() {
 
 /// The caller's own time ends the wait, and the server already has the request.
 #[tokio::test]
-async fn l07_a_wait_whose_last_question_was_not_answered_may_have_taken_the_lock() {
+async fn l07_unanswered_last_poll_reports_maybe_executed() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let locks = brisk(&proxy.url(), LEASE).await;
@@ -247,7 +247,7 @@ async fn l07_a_wait_whose_last_question_was_not_answered_may_have_taken_the_lock
 }
 
 #[tokio::test]
-async fn l08_a_release_repeated_after_the_next_owners_grant_harms_nobody() {
+async fn l08_repeated_release_spares_next_owner() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let (locks, others) = (brisk(&proxy.url(), LEASE).await, manager(&server.url()).await);
@@ -267,7 +267,7 @@ async fn l08_a_release_repeated_after_the_next_owners_grant_harms_nobody() {
 }
 
 #[tokio::test]
-async fn l09_a_missed_message_costs_no_more_than_the_lease_or_the_re_poll() {
+async fn l09_missed_message_delays_until_next_poll() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let (holder, locks) = (manager(&server.url()).await, brisk(&proxy.url(), LEASE).await);
@@ -290,7 +290,7 @@ async fn l09_a_missed_message_costs_no_more_than_the_lease_or_the_re_poll() {
 }
 
 #[tokio::test]
-async fn l09_the_end_of_a_lease_granted_to_the_same_process_is_not_overslept() {
+async fn l09_waiter_polls_when_local_lease_expires() {
     let server = RedisServer::start();
     let (holder, locks) = (manager(&server.url()).await, manager(&server.url()).await);
     let guard = holder.lock("line").acquire().await.unwrap();
@@ -309,7 +309,7 @@ async fn l09_the_end_of_a_lease_granted_to_the_same_process_is_not_overslept() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn l10_a_release_before_the_subscription_is_confirmed_is_noticed() {
+async fn l10_release_before_confirmed_subscription_is_noticed() {
     let server = RedisServer::start();
     let (holder, locks) = (manager(&server.url()).await, manager(&server.url()).await);
     for round in 0..300 {
@@ -328,7 +328,7 @@ async fn l10_a_release_before_the_subscription_is_confirmed_is_noticed() {
 }
 
 #[tokio::test]
-async fn l11_after_a_reconnect_each_line_of_waiters_asks_once() {
+async fn l11_reconnect_polls_once_per_lock() {
     let server = RedisServer::start();
     let (holder, locks) = (manager(&server.url()).await, brisk(&server.url(), LEASE).await);
     let names = ["one", "two", "three"];
@@ -364,7 +364,7 @@ async fn l11_after_a_reconnect_each_line_of_waiters_asks_once() {
 }
 
 #[tokio::test]
-async fn l12_without_the_right_to_subscribe_waiters_poll() {
+async fn l12_waiters_poll_without_subscribe_permission() {
     let server = RedisServer::start();
     if server.redis_version() < (6, 2, 0) {
         return; // no rules for channels yet
@@ -398,7 +398,7 @@ async fn l12_without_the_right_to_subscribe_waiters_poll() {
 }
 
 #[tokio::test]
-async fn l14_leases_that_the_server_would_refuse_or_misread_never_reach_it() {
+async fn l14_invalid_leases_are_never_sent() {
     let server = RedisServer::start();
     let locks = manager(&server.url()).await;
     let monitor = server.monitor();
@@ -441,7 +441,7 @@ async fn l14_leases_that_the_server_would_refuse_or_misread_never_reach_it() {
 
 /// No decision may depend on a clock that can be set backwards. Not reading such a clock is the only certain way.
 #[test]
-fn l19_the_wall_clock_is_read_nowhere() {
+fn l19_wall_clock_is_never_read() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("crates");
     let mut found = Vec::new();
     let mut files = 0;
@@ -484,7 +484,7 @@ fn source_lines(folder: &Path, files: &mut u32) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn l20_after_a_stalled_thread_the_clock_decides_and_not_the_timer() {
+async fn l20_stalled_thread_expires_by_clock() {
     let server = RedisServer::start();
     let locks = brisk(&server.url(), Duration::from_millis(400)).await;
     let kept = locks.lock("kept").acquire().await.unwrap();
@@ -514,7 +514,7 @@ fn acquire_in(runtime: &runtime::Runtime, locks: &LockManager, name: &str) -> Gu
 }
 
 #[test]
-fn l21_guards_that_outlive_their_runtime_end_with_their_lease() {
+fn l21_guards_outliving_runtime_expire() {
     let server = RedisServer::start();
     for background in [false, true] {
         let (home, other) = (single(), single());
@@ -548,7 +548,7 @@ fn l21_guards_that_outlive_their_runtime_end_with_their_lease() {
 }
 
 #[test]
-fn l21_a_guard_dropped_anywhere_is_released_while_its_runtime_lives() {
+fn l21_guard_dropped_anywhere_is_released() {
     let server = RedisServer::start();
     let home = runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let other = single();
@@ -572,7 +572,7 @@ fn l21_a_guard_dropped_anywhere_is_released_while_its_runtime_lives() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn l22_no_two_owners_are_the_same() {
+async fn l22_owners_are_unique() {
     let server = RedisServer::start();
     let mut tasks = JoinSet::new();
     for _ in 0..10 {
@@ -587,7 +587,7 @@ async fn l22_no_two_owners_are_the_same() {
 }
 
 #[tokio::test]
-async fn l23_only_the_owner_releases_and_only_once() {
+async fn l23_only_owner_releases_once() {
     let server = RedisServer::start();
     let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
     let guard = locks.lock("mine").acquire().await.unwrap();
@@ -611,7 +611,7 @@ async fn l23_only_the_owner_releases_and_only_once() {
 }
 
 #[tokio::test]
-async fn l24_deadlines_end_two_locks_taken_in_opposite_order() {
+async fn l24_deadline_breaks_opposite_order_deadlock() {
     let server = RedisServer::start();
     for managers in [1, 2] {
         let first = manager(&server.url()).await;
@@ -638,7 +638,7 @@ async fn l24_deadlines_end_two_locks_taken_in_opposite_order() {
 }
 
 #[tokio::test]
-async fn c09_a_wake_up_is_passed_on_wherever_the_woken_waiter_is_dropped() {
+async fn c09_dropped_waiter_passes_wake_on() {
     let server = RedisServer::start();
     let (holder, locks) = (manager(&server.url()).await, manager(&server.url()).await);
     let mut served = 0;
@@ -664,7 +664,7 @@ async fn c09_a_wake_up_is_passed_on_wherever_the_woken_waiter_is_dropped() {
 }
 
 #[tokio::test]
-async fn c10_a_release_dropped_at_any_point_goes_on() {
+async fn c10_release_dropped_anywhere_completes() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let locks = brisk(&proxy.url(), SHORT).await;
@@ -754,7 +754,7 @@ async fn end(way: &'static str, work: Work, begun: impl AsyncFnOnce() -> bool) {
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 #[tokio::test]
-async fn c11_whatever_ends_an_acquire_leaves_nothing_behind() {
+async fn c11_ended_acquire_leaves_nothing() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let locks = brisk(&proxy.url(), 2 * SHORT).await;
@@ -791,7 +791,7 @@ async fn c11_whatever_ends_an_acquire_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn c11_whatever_ends_a_holder_frees_its_lock() {
+async fn c11_ended_holder_frees_lock() {
     let server = RedisServer::start();
     let locks = brisk(&server.url(), 2 * SHORT).await;
     let clock = locks.lock("clock").acquire().await.unwrap();

@@ -20,7 +20,7 @@ use crate::faults::{LONG, PATIENCE, config, connect, echo, within};
 const SHORT: Duration = Duration::from_millis(100);
 
 #[tokio::test]
-async fn n01_refused_until_the_server_is_back() {
+async fn n01_refused_connection_recovers_with_server() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     proxy.gate(Gate::Refuse);
@@ -41,7 +41,7 @@ async fn n01_refused_until_the_server_is_back() {
 
 /// A listener with a full backlog drops SYNs, as a silent network does.
 #[tokio::test]
-async fn n02_a_vanishing_syn_is_bounded_by_the_connect_timeout() {
+async fn n02_dropped_syn_ends_at_connect_timeout() {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     socket.listen(0).unwrap();
@@ -172,7 +172,7 @@ async fn n06_rst_between_and_inside_frames() {
 /// With the default settings, pending calls end by their own deadlines. With or without pending calls, the client replaces the dead socket
 /// within five seconds.
 #[tokio::test]
-async fn n07_a_silent_drop_both_ways_is_found_out() {
+async fn n07_silent_drop_replaces_connection() {
     let server = RedisServer::start();
     let scenario = async |calling: bool| {
         let proxy = Proxy::before(&server);
@@ -199,7 +199,7 @@ async fn n07_a_silent_drop_both_ways_is_found_out() {
 }
 
 #[tokio::test]
-async fn n08_requests_arrive_and_replies_are_lost() {
+async fn n08_lost_replies_report_maybe_executed() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let mut config = config(&proxy.url());
@@ -214,7 +214,7 @@ async fn n08_requests_arrive_and_replies_are_lost() {
 }
 
 #[tokio::test]
-async fn n09_reading_goes_on_while_a_write_is_blocked() {
+async fn n09_blocked_write_keeps_reading() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let client = connect(&proxy.url()).await;
@@ -252,7 +252,7 @@ async fn n09_reading_goes_on_while_a_write_is_blocked() {
 }
 
 #[tokio::test]
-async fn n10_progress_does_not_move_a_deadline() {
+async fn n10_progress_never_moves_deadline() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let client = connect(&proxy.url()).await;
@@ -311,7 +311,7 @@ fn collect_detached(config: &mut Config) -> Seen {
 }
 
 #[tokio::test]
-async fn n12_a_stall_and_then_a_burst_of_a_hundred_thousand_replies() {
+async fn n12_reply_burst_after_stall_keeps_order() {
     const CALLS: u64 = 100_000;
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
@@ -357,7 +357,7 @@ async fn n12_a_stall_and_then_a_burst_of_a_hundred_thousand_replies() {
 }
 
 #[tokio::test]
-async fn n13_duplicated_and_mistyped_replies_end_the_connection() {
+async fn n13_duplicate_or_mistyped_reply_ends_connection() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let client = connect(&proxy.url()).await;
@@ -380,7 +380,7 @@ async fn n13_duplicated_and_mistyped_replies_end_the_connection() {
 
 /// Under load, a caller cannot see that each reply belongs to the call before. The health check expects its own number in the reply.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n13_shifted_replies_are_found_out_under_load() {
+async fn n13_shifted_replies_are_detected_under_load() {
     let server = RedisServer::start();
     for fault in [Fault::Swallow, Fault::Duplicate] {
         let proxy = Proxy::before(&server);
@@ -413,7 +413,7 @@ async fn n13_shifted_replies_are_found_out_under_load() {
 }
 
 #[tokio::test]
-async fn n14_the_kind_of_the_operating_systems_error_is_kept() {
+async fn n14_os_error_kind_is_kept() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let client = connect(&proxy.url()).await;
@@ -427,7 +427,7 @@ async fn n14_the_kind_of_the_operating_systems_error_is_kept() {
 }
 
 #[tokio::test]
-async fn n15_an_idle_connection_closed_by_the_server_is_nobodys_error() {
+async fn n15_idle_disconnect_reconnects_without_error() {
     let server = RedisServer::builder().arg("timeout", "1").start();
     let mut config = config(&server.url());
     // Health checks would keep the connection busy.
@@ -438,7 +438,7 @@ async fn n15_an_idle_connection_closed_by_the_server_is_nobodys_error() {
 }
 
 #[tokio::test]
-async fn n16_names_are_resolved_and_every_address_is_tried() {
+async fn n16_resolved_addresses_are_all_tried() {
     let server = RedisServer::builder().tcp().start();
     // `localhost` usually is ::1 as well, where the server does not listen.
     let client = connect(&format!("redis://localhost:{}", server.addr().port())).await;
@@ -495,7 +495,7 @@ async fn without_descriptors() {
 
 /// Ten clients of a server that closes right after the handshake. Without a growing backoff they would reconnect thousands of times.
 #[tokio::test]
-async fn n18_a_flapping_server_is_not_hammered() {
+async fn n18_flapping_server_gets_backoff() {
     let server = FakeServer::start(|_, session| session.handshake());
     let clients: Vec<_> = (0..10)
         .map(|_| {
@@ -513,7 +513,7 @@ async fn n18_a_flapping_server_is_not_hammered() {
 }
 
 #[tokio::test]
-async fn n19_ten_thousand_queued_calls_keep_their_order_and_the_expired_are_not_sent() {
+async fn n19_queued_calls_keep_order_skip_expired() {
     const CALLS: u64 = 10_000;
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
@@ -594,7 +594,7 @@ async fn n20_nothing_is_ever_replayed() {
 
 /// The server's end stops reading, so that the kernel keeps the written bytes. A kernel still delivers the bytes of a closed socket.
 #[tokio::test]
-async fn n20_what_counts_as_lost_does_not_arrive_behind_what_is_sent_next() {
+async fn n20_lost_call_never_arrives_after_next() {
     let (next_came, next) = std::sync::mpsc::channel();
     let next = Mutex::new(next);
     let arrived = Arc::new(AtomicU64::new(0));
@@ -625,7 +625,7 @@ async fn n20_what_counts_as_lost_does_not_arrive_behind_what_is_sent_next() {
 }
 
 #[tokio::test]
-async fn n21_subscriptions_in_flight_are_reconciled_not_replayed() {
+async fn n21_reconnect_reconciles_subscriptions_in_flight() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let client = connect(&proxy.url()).await;
@@ -661,7 +661,7 @@ async fn n21_subscriptions_in_flight_are_reconciled_not_replayed() {
 
 /// The server behind an address changes, and the client reaches the new server.
 #[tokio::test]
-async fn n21_another_server_behind_the_same_address() {
+async fn n21_replaced_server_gets_subscriptions_and_scripts() {
     let (old, new) = (RedisServer::start(), RedisServer::start());
     let proxy = Proxy::before(&old);
     let client = connect(&proxy.url()).await;

@@ -56,7 +56,7 @@ async fn hold_many(locks: &LockManager, count: u32) -> Vec<Guard> {
 const PARTS: u32 = 256;
 
 #[tokio::test]
-async fn l16_leases_are_believed_by_a_clock_that_counts_suspend() {
+async fn l16_lease_clock_counts_suspend() {
     let reading = || BootInstant::now().since_boot().as_secs_f64();
     if std::env::var_os(L16_CHILD).is_some() {
         println!("reading {}", reading());
@@ -66,7 +66,7 @@ async fn l16_leases_are_believed_by_a_clock_that_counts_suspend() {
     let this = std::env::current_exe().unwrap();
     let mut child = Command::new("unshare");
     child.args(["-T", "--boottime=100000"]).arg(this);
-    let test = "faults_overload::l16_leases_are_believed_by_a_clock_that_counts_suspend";
+    let test = "faults_overload::l16_lease_clock_counts_suspend";
     child.args(["--exact", test, "--nocapture"]);
     let here = reading();
     match child.env(L16_CHILD, "1").output() {
@@ -86,7 +86,7 @@ async fn l16_leases_are_believed_by_a_clock_that_counts_suspend() {
 const L16_CHILD: &str = "WHEELLOCK_L16_CHILD";
 
 #[tokio::test]
-async fn l17_a_server_clock_that_jumps_ahead_is_noticed_and_the_first_holder_told() {
+async fn l17_forward_clock_jump_notifies_holder() {
     let (server, shim) = Shim::preloaded(RedisServer::builder()).unwrap();
     let (first, second) = (connect(&server.url(), LEASE).await.unwrap(), manager(&server).await);
     let held = first.lock("orders").acquire().await.unwrap();
@@ -104,7 +104,7 @@ async fn l17_a_server_clock_that_jumps_ahead_is_noticed_and_the_first_holder_tol
 }
 
 #[tokio::test]
-async fn l18_a_server_clock_set_back_lengthens_no_renewed_lease() {
+async fn l18_backward_clock_never_lengthens_renewed_lease() {
     let (server, shim) = Shim::preloaded(RedisServer::builder()).unwrap();
     let locks = connect(&server.url(), LEASE).await.unwrap();
     let held = locks.lock("orders").acquire().await.unwrap();
@@ -122,7 +122,7 @@ async fn l18_a_server_clock_set_back_lengthens_no_renewed_lease() {
 }
 
 #[tokio::test]
-async fn l18_nor_is_it_lengthened_for_another_kind() {
+async fn l18_backward_clock_lengthens_no_lock_kind() {
     let (server, shim) = Shim::preloaded(RedisServer::builder()).unwrap();
     let locks = connect(&server.url(), LEASE).await.unwrap();
     let (reading, writing) = (locks.read_write_lock("reading"), locks.read_write_lock("writing"));
@@ -155,7 +155,7 @@ async fn l18_nor_is_it_lengthened_for_another_kind() {
 const LEASE: Duration = Duration::from_secs(3);
 
 #[tokio::test]
-async fn c12_two_and_three_cancellations_at_every_pair_of_points() {
+async fn c12_concurrent_cancellations_leave_nothing() {
     let server = RedisServer::start();
     let locks = manager(&server).await;
     let blocker = manager(&server).await;
@@ -196,7 +196,7 @@ fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
 }
 
 #[tokio::test]
-async fn o01_two_thousand_waiters_cost_the_server_as_much_as_one_and_are_served_in_order() {
+async fn o01_many_waiters_cost_little_keep_order() {
     const WAITERS: u32 = 2000;
     let server = RedisServer::start();
     let (locks, holder) = (manager(&server).await, manager(&server).await);
@@ -231,7 +231,7 @@ async fn o01_two_thousand_waiters_cost_the_server_as_much_as_one_and_are_served_
 }
 
 #[tokio::test]
-async fn o02_twenty_thousand_held_locks_are_renewed_in_batches_and_none_is_lost() {
+async fn o02_held_locks_renew_in_batches() {
     const LOCKS: u32 = 20_000;
     let server = RedisServer::start();
     let locks = connect(&server.url(), Duration::from_secs(6)).await.unwrap();
@@ -250,7 +250,7 @@ async fn o02_twenty_thousand_held_locks_are_renewed_in_batches_and_none_is_lost(
 }
 
 #[test]
-fn o04_a_million_timers_due_at_once_are_handed_out_in_portions() {
+fn o04_due_timers_fire_in_portions() {
     const TIMERS: usize = 1_000_000;
     // A recursion would overflow this small stack.
     let thread = std::thread::Builder::new().stack_size(64 << 10).spawn(|| {
@@ -278,7 +278,7 @@ fn o04_a_million_timers_due_at_once_are_handed_out_in_portions() {
 }
 
 #[tokio::test]
-async fn o05_holders_on_a_busy_server_lose_their_locks_honestly_and_make_no_storm() {
+async fn o05_busy_server_loses_locks_without_storm() {
     const LOCKS: u32 = 200;
     let server = RedisServer::builder().arg("enable-debug-command", "local").start();
     let locks = connect(&server.url(), Duration::from_millis(500)).await.unwrap();
@@ -304,7 +304,7 @@ async fn o05_holders_on_a_busy_server_lose_their_locks_honestly_and_make_no_stor
 }
 
 #[tokio::test]
-async fn o10_a_storm_of_dropped_guards_blocks_nobody_and_leaves_no_key() {
+async fn o10_dropped_guards_never_block_or_leak() {
     const LOCKS: u32 = 20_000;
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);

@@ -84,12 +84,12 @@ async fn s01_no_room_for_another_client() {
 }
 
 #[tokio::test]
-async fn s01_no_room_on_a_unix_socket() {
+async fn s01_full_server_rejects_unix_client() {
     refuses_a_fourth_client(RedisServer::builder().arg("maxclients", "3").start()).await;
 }
 
 #[tokio::test]
-async fn s02_client_kill_with_a_call_in_flight() {
+async fn s02_client_kill_loses_call_in_flight() {
     let server = RedisServer::start();
     let client = connect(&server.url()).await;
     let blocked = block(&client, &server).await;
@@ -100,7 +100,7 @@ async fn s02_client_kill_with_a_call_in_flight() {
 }
 
 #[tokio::test]
-async fn s03_killed_by_the_output_buffer_limit_after_executing() {
+async fn s03_output_limit_kill_reports_maybe_executed() {
     let server = RedisServer::start();
     let client = connect(&server.url()).await;
     assert_eq!(server.cli(&["SET", "big", &"x".repeat(1 << 20)]), "OK");
@@ -122,7 +122,7 @@ async fn s03_killed_by_the_output_buffer_limit_after_executing() {
 }
 
 #[tokio::test]
-async fn s04_a_slow_subscriber_is_killed_and_looks_again() {
+async fn s04_killed_slow_subscriber_resubscribes() {
     let server = RedisServer::start();
     assert_eq!(server.cli(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 50000 0 0"]), "OK");
     let proxy = Proxy::before(&server);
@@ -143,7 +143,7 @@ async fn s04_a_slow_subscriber_is_killed_and_looks_again() {
 }
 
 #[tokio::test]
-async fn s05_paused_writes_end_at_the_calls_deadline_and_are_not_taken_for_health() {
+async fn s05_paused_writes_time_out_as_unhealthy() {
     let server = RedisServer::start();
     let mut config = config(&server.url());
     config.response_timeout = 2 * SHORT;
@@ -163,7 +163,7 @@ async fn s05_paused_writes_end_at_the_calls_deadline_and_are_not_taken_for_healt
 }
 
 #[tokio::test]
-async fn s06_a_pause_of_everything_is_waited_for_or_ended_without_a_storm() {
+async fn s06_full_pause_causes_no_storm() {
     let server = RedisServer::start();
     let patient = connect(&server.url()).await;
     let mut config = config(&server.url());
@@ -191,7 +191,7 @@ async fn s06_a_pause_of_everything_is_waited_for_or_ended_without_a_storm() {
 }
 
 #[tokio::test]
-async fn s07_busy_is_an_answer_and_no_reason_to_reconnect() {
+async fn s07_busy_reply_keeps_connection() {
     let server = RedisServer::builder().arg("busy-reply-threshold", "50").start();
     let mut config = config(&server.url());
     config.heartbeat = Duration::from_millis(20);
@@ -221,7 +221,7 @@ async fn s07_busy_is_an_answer_and_no_reason_to_reconnect() {
 
 /// A script also blocks SUBSCRIBE and UNSUBSCRIBE. The client remembers the commands that the server rejects meanwhile.
 #[tokio::test]
-async fn s07_channels_are_those_that_are_wanted_when_a_busy_server_is_free_again() {
+async fn s07_channels_reconcile_after_busy_server() {
     let server = RedisServer::builder().arg("busy-reply-threshold", "50").start();
     let mut config = config(&server.url());
     config.heartbeat = Duration::from_millis(20);
@@ -297,7 +297,7 @@ async fn renewed(server: &RedisServer, key: &str) -> bool {
 }
 
 #[tokio::test]
-async fn s09_out_of_memory_stops_new_locks_and_not_those_held() {
+async fn s09_oom_rejects_only_new_locks() {
     let server = RedisServer::start();
     let locks = locks(&server).await;
     let guard = locks.lock("held").acquire().await.unwrap();
@@ -314,7 +314,7 @@ async fn s09_out_of_memory_stops_new_locks_and_not_those_held() {
 
 /// Holds of every kind are renewed, and released hold by hold.
 #[tokio::test]
-async fn s09_out_of_memory_keeps_no_kind_from_being_renewed_and_given_back() {
+async fn s09_oom_renews_and_releases_every_kind() {
     let server = RedisServer::start();
     let locks = locks(&server).await;
     let sides = locks.read_write_lock("sides");
@@ -360,7 +360,7 @@ async fn s09_out_of_memory_keeps_no_kind_from_being_renewed_and_given_back() {
 }
 
 #[tokio::test]
-async fn s10_an_evicted_lock_is_reported_lost() {
+async fn s10_evicted_lock_is_reported_lost() {
     let server = RedisServer::start();
     let locks = locks(&server).await;
     let guard = locks.lock("held").acquire().await.unwrap();
@@ -379,7 +379,7 @@ async fn s10_an_evicted_lock_is_reported_lost() {
 }
 
 #[tokio::test]
-async fn s11_a_loading_server_is_connected_but_not_ready() {
+async fn s11_loading_server_is_not_ready() {
     let mut server = RedisServer::builder()
         .arg("key-load-delay", "4000")
         .arg("loading-process-events-interval-bytes", "1024")
@@ -463,7 +463,7 @@ async fn s12_lone_reader_learns_of_demotion() {
 }
 
 #[tokio::test]
-async fn s13_refused_credentials_end_every_call_at_once_and_are_not_retried_in_a_storm() {
+async fn s13_rejected_credentials_fail_fast_without_storm() {
     let server = RedisServer::builder().tcp().start();
     let user = ["ACL", "SETUSER", "app", "on", ">sesame", "~*", "+@all"];
     assert_eq!(server.cli(&user), "OK");
@@ -492,7 +492,7 @@ async fn s13_refused_credentials_end_every_call_at_once_and_are_not_retried_in_a
 }
 
 #[tokio::test]
-async fn s14_missing_permissions_have_a_kind_of_their_own() {
+async fn s14_missing_permission_has_distinct_kind() {
     let server = RedisServer::builder().tcp().start();
     let user = ["ACL", "SETUSER", "app", "on", ">pw", "~app:*", "+@all", "-set"];
     assert_eq!(server.cli(&user), "OK");
@@ -526,7 +526,7 @@ async fn s14_missing_permissions_have_a_kind_of_their_own() {
 }
 
 #[tokio::test]
-async fn s15_writes_refused_for_the_servers_own_sake() {
+async fn s15_refused_writes_keep_error_code() {
     let server = RedisServer::start();
     let client = connect(&server.url()).await;
     let refused = async |code: &str| {
@@ -597,7 +597,7 @@ async fn s16_scripts_flushed_every_ten_milliseconds() {
 }
 
 #[tokio::test]
-async fn s17_servers_without_resp3_are_told_apart() {
+async fn s17_missing_resp3_gives_specific_advice() {
     let refusals = [
         ("-NOPROTO unsupported protocol version\r\n", "RESP3"),
         ("-ERR unknown command 'HELLO'\r\n", "Redis 6"),
@@ -620,7 +620,7 @@ async fn s17_servers_without_resp3_are_told_apart() {
 }
 
 #[tokio::test]
-async fn s18_messages_in_the_shape_of_resp2_end_the_connection() {
+async fn s18_resp2_messages_end_connection() {
     let server = FakeServer::ready(|number, session| {
         let command = session.command()?;
         match number {
@@ -643,7 +643,7 @@ async fn s18_messages_in_the_shape_of_resp2_end_the_connection() {
 }
 
 #[tokio::test]
-async fn s19_commands_an_old_server_does_not_know_shift_nothing() {
+async fn s19_unknown_commands_shift_no_reply() {
     let server = FakeServer::start(|_, session| {
         loop {
             let command = session.command()?;
@@ -663,7 +663,7 @@ async fn s19_commands_an_old_server_does_not_know_shift_nothing() {
 }
 
 #[tokio::test]
-async fn s20_somebody_elses_data_under_the_name() {
+async fn s20_foreign_data_is_not_overwritten() {
     let server = RedisServer::start();
     assert_eq!(server.cli(&["SET", "lock", "theirs"]), "OK");
     let locks = locks(&server).await;
@@ -675,7 +675,7 @@ async fn s20_somebody_elses_data_under_the_name() {
 }
 
 #[tokio::test]
-async fn s21_locks_taken_away_or_changed_by_an_operator() {
+async fn s21_operator_changes_lose_or_rearm_lock() {
     let server = RedisServer::start();
     let locks = locks(&server).await;
     for words in [vec!["FLUSHALL"], vec!["DEL", "lock"], vec!["RENAME", "lock", "elsewhere"]] {
@@ -696,7 +696,7 @@ async fn s21_locks_taken_away_or_changed_by_an_operator() {
 }
 
 #[tokio::test]
-async fn s22_shutdown_and_sigterm_with_calls_in_flight() {
+async fn s22_shutdown_loses_calls_then_reconnects() {
     let mut server = RedisServer::builder().arg("busy-reply-threshold", "20").start();
     let client = connect(&server.url()).await;
     let blocked = block(&client, &server).await;
@@ -725,7 +725,7 @@ async fn s22_shutdown_and_sigterm_with_calls_in_flight() {
 }
 
 #[tokio::test]
-async fn s23_servers_of_another_role_or_mode() {
+async fn s23_wrong_role_or_mode_is_rejected() {
     let replica = RedisServer::builder().arg("replicaof", "127.0.0.1 1").start();
     let mut hasty = config(&replica.url());
     hasty.connect_timeout = 3 * SHORT;

@@ -80,7 +80,7 @@ async fn k02_broken_line_ends_and_lengths() {
 }
 
 #[tokio::test]
-async fn k10_a_push_takes_no_reply_away() {
+async fn k10_push_consumes_no_reply() {
     let server = FakeServer::ready(|_, session| {
         loop {
             let command = session.command()?;
@@ -119,7 +119,7 @@ async fn k11_pushes_that_are_none() {
 }
 
 #[tokio::test]
-async fn k16_a_reply_that_nothing_asked_for() {
+async fn k16_unrequested_reply_ends_connection() {
     let server = FakeServer::ready(|number, session| {
         if number == 0 {
             session.answer()?;
@@ -136,7 +136,7 @@ async fn k16_a_reply_that_nothing_asked_for() {
 }
 
 #[tokio::test]
-async fn k17_a_missing_reply_ends_the_connection() {
+async fn k17_missing_reply_ends_connection() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let mut config = config(&proxy.url());
@@ -153,7 +153,7 @@ async fn k17_a_missing_reply_ends_the_connection() {
 /// The missing reply belongs to a call with a short deadline, so its caller is gone when the client detects the gap. Calls before the
 /// connection is poisoned may fail, but must not get the reply of another call.
 #[tokio::test]
-async fn k17_a_missing_reply_of_a_hasty_call_shifts_nobody() {
+async fn k17_timed_out_missing_reply_shifts_nothing() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let mut config = config(&proxy.url());
@@ -177,7 +177,7 @@ async fn k17_a_missing_reply_of_a_hasty_call_shifts_nobody() {
 
 /// The reply to the health check reveals a shift even if it arrives too early, and no caller gets it.
 #[tokio::test]
-async fn k17_the_answer_to_the_health_check_is_no_callers_reply() {
+async fn k17_health_check_reply_reaches_no_caller() {
     let server = FakeServer::ready(|number, session| {
         if number == 0 {
             let _unanswered = session.command()?;
@@ -200,7 +200,7 @@ async fn k17_the_answer_to_the_health_check_is_no_callers_reply() {
 
 /// The layer that knows the form of a reply reports a wrong reply. The client then does not trust the connection any more.
 #[tokio::test]
-async fn k18_a_reply_of_the_wrong_type_condemns_the_connection() {
+async fn k18_mistyped_reply_ends_connection() {
     let server = FakeServer::ready(|number, session| {
         if number == 0 {
             session.command()?;
@@ -223,7 +223,7 @@ async fn k18_a_reply_of_the_wrong_type_condemns_the_connection() {
 }
 
 #[tokio::test]
-async fn k19_hostile_error_texts_are_escaped_and_cut() {
+async fn k19_hostile_errors_are_escaped_and_cut() {
     let text = [b"ERR \x1b[31m\r\nforged line \xff\xfe".as_slice(), &[b'x'; 1_000_000]].concat();
     let wire = [format!("!{}\r\n", text.len()).as_bytes(), &text, b"\r\n"].concat();
     let server = FakeServer::ready(move |_, session| {
@@ -243,7 +243,7 @@ async fn k19_hostile_error_texts_are_escaped_and_cut() {
 }
 
 #[tokio::test]
-async fn r02_a_handshake_step_without_reply_costs_the_socket() {
+async fn r02_silent_handshake_step_replaces_socket() {
     let server = RedisServer::start();
     // HELLO, twice CLIENT SETINFO from 7.2 on, INFO, the write probe, PING.
     let steps = if server.redis_version() < (7, 2, 0) { 4 } else { 6 };
@@ -262,7 +262,7 @@ async fn r02_a_handshake_step_without_reply_costs_the_socket() {
 }
 
 #[tokio::test]
-async fn r03_a_reply_too_many_in_the_handshake_reaches_no_caller() {
+async fn r03_surplus_handshake_reply_reaches_no_caller() {
     let server = FakeServer::start(|number, session| {
         session.handshake_and(if number == 0 { b"+extra\r\n" } else { b"" })?;
         session.serve()
@@ -278,7 +278,7 @@ async fn r03_a_reply_too_many_in_the_handshake_reaches_no_caller() {
 }
 
 #[tokio::test]
-async fn r04_errors_inside_a_pipeline_leave_nothing_behind() {
+async fn r04_pipelined_errors_leave_nothing() {
     let server = RedisServer::start();
     let client = connect(&server.url()).await;
     for round in 0..50 {
@@ -301,7 +301,7 @@ async fn r04_errors_inside_a_pipeline_leave_nothing_behind() {
 }
 
 #[tokio::test]
-async fn r05_a_subscription_ended_by_the_server_takes_no_reply_away() {
+async fn r05_server_unsubscribe_consumes_no_reply() {
     let server = FakeServer::ready(|_, session| {
         loop {
             let command = session.command()?;
@@ -324,7 +324,7 @@ async fn r05_a_subscription_ended_by_the_server_takes_no_reply_away() {
 }
 
 #[tokio::test]
-async fn r05_a_subscription_ended_by_the_server_is_renewed_and_a_reason_to_look() {
+async fn r05_server_unsubscribe_resubscribes_and_notifies() {
     let (seen, orders) = std::sync::mpsc::channel();
     let server = FakeServer::ready(move |_, session| {
         loop {
@@ -373,7 +373,7 @@ async fn r06_credentials_go_alone_and_first() {
 }
 
 #[tokio::test]
-async fn r07_a_parse_error_poisons_the_connection() {
+async fn r07_parse_error_poisons_connection() {
     let server = FakeServer::ready(|number, session| {
         if number > 0 {
             return session.serve();
@@ -442,7 +442,7 @@ async fn r09_announced_bytes_allocate_nothing() {
 }
 
 #[tokio::test]
-async fn r16_payload_bytes_that_look_like_frames() {
+async fn r16_frame_like_payload_stays_data() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let client = connect(&proxy.url()).await;
@@ -460,7 +460,7 @@ async fn r16_payload_bytes_that_look_like_frames() {
 
 /// The client detects a foreign text under the hash of our script, on the socket's side of this promise.
 #[tokio::test]
-async fn x15_a_foreign_script_under_our_hash_is_found_out() {
+async fn x15_foreign_script_under_hash_is_detected() {
     let script = std::sync::Arc::new(Script::new("return ARGV[1]", 0, 1));
     let ours = script.sha().to_owned();
     let server = FakeServer::start({

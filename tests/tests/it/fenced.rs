@@ -22,7 +22,7 @@ fn set(server: &RedisServer, command: &[&str]) {
 }
 
 #[tokio::test]
-async fn the_wire_contract_of_a_fenced_lock() {
+async fn fenced_lock_follows_wire_contract() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.fenced_lock(NAME);
     assert_eq!(lock.token().await.unwrap(), None);
@@ -51,7 +51,7 @@ async fn the_wire_contract_of_a_fenced_lock() {
 }
 
 #[tokio::test]
-async fn tokens_rise_whatever_becomes_of_the_counter() {
+async fn tokens_rise_despite_counter_changes() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.fenced_lock(NAME);
     let mut latest = 0;
@@ -91,7 +91,7 @@ async fn the_clock_rules(server: &RedisServer, lock: &wheellock::FencedLock) {
 }
 
 #[tokio::test]
-async fn a_server_that_lost_its_data_gives_greater_tokens() {
+async fn tokens_rise_after_data_loss() {
     let (mut server, locks) = server_and_manager().await;
     let lock = locks.fenced_lock(NAME);
     let mut latest = 0;
@@ -106,7 +106,7 @@ async fn a_server_that_lost_its_data_gives_greater_tokens() {
 }
 
 #[tokio::test]
-async fn what_is_no_counter_is_left_alone() {
+async fn foreign_counter_stays_untouched() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.fenced_lock(NAME);
     for set_up in [["SET", COUNTER, "x"], ["RPUSH", COUNTER, "x"]] {
@@ -152,7 +152,7 @@ async fn no_token_is_given_twice() {
 }
 
 #[tokio::test]
-async fn a_spin_lock_is_a_plain_lock_that_listens_to_nothing() {
+async fn spin_lock_polls_without_subscribing() {
     let (server, locks) = server_and_manager().await;
     let (spin, plain) = (locks.spin_lock(NAME), manager(&server.url()).await.lock(NAME));
     let guard = plain.acquire().await.unwrap();
@@ -178,7 +178,7 @@ async fn a_spin_lock_is_a_plain_lock_that_listens_to_nothing() {
 }
 
 #[tokio::test]
-async fn a_spin_lock_never_overshoots_its_wait() {
+async fn spin_lock_never_overshoots_wait() {
     let (_server, locks) = server_and_manager().await;
     let guard = locks.lock(NAME).acquire().await.unwrap();
     let slow = locks.spin_lock(NAME).with_backoff(Backoff::Constant(Duration::from_secs(60)));
@@ -190,7 +190,7 @@ async fn a_spin_lock_never_overshoots_its_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn spinning_tasks_of_two_processes_exclude_each_other() {
+async fn spinning_processes_stay_exclusive() {
     let server = RedisServer::start();
     let managers = [manager(&server.url()).await, manager(&server.url()).await];
     exclude_each_other(&managers.map(|locks| locks.spin_lock(NAME)), 16).await;

@@ -54,7 +54,7 @@ async fn held_and_waited_for<F: Future>(locks: &LockManager, lock: &Lock, waiter
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tasks_of_one_process_pass_a_lock_on_in_order_and_the_server_hears_nothing_of_it() {
+async fn hand_over_keeps_order_skips_server() {
     let server = RedisServer::start();
     let locks = handing_over(&server, ALWAYS).await;
     let (inside, all) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -132,7 +132,7 @@ async fn processes_take_turns() {
 /// A waiter that is dropped between its hand-over and its next poll passes the lock on to the next waiter. The last guard releases the lock
 /// on the server.
 #[tokio::test]
-async fn what_was_handed_over_to_one_that_leaves_is_passed_on() {
+async fn dropped_waiter_passes_hand_over_on() {
     let server = RedisServer::start();
     let locks = handing_over(&server, ALWAYS).await;
     let lock = locks.lock(NAME);
@@ -154,7 +154,7 @@ async fn what_was_handed_over_to_one_that_leaves_is_passed_on() {
 
 /// A task may keep a future without polling it. The lock must not stay with such a waiter.
 #[tokio::test]
-async fn what_nobody_takes_is_given_back_soon() {
+async fn unclaimed_hand_over_is_released_soon() {
     let server = RedisServer::start();
     let locks = handing_over(&server, ALWAYS).await;
     let lock = locks.lock(NAME);
@@ -172,7 +172,7 @@ async fn what_nobody_takes_is_given_back_soon() {
 
 /// A caller that has read a guard's owner may present that owner again. Another task's hold must not have the same owner then.
 #[tokio::test]
-async fn an_owner_that_was_shown_is_not_handed_over() {
+async fn shown_owner_is_not_handed_over() {
     let server = RedisServer::start();
     let locks = handing_over(&server, ALWAYS).await;
     let lock = locks.lock(NAME);
@@ -187,7 +187,7 @@ async fn an_owner_that_was_shown_is_not_handed_over() {
 
 /// A waiter is handed a hold only if the hold matches its request. Leases, presented owners, tokens and queue entries may differ.
 #[tokio::test]
-async fn only_what_a_waiter_wants_is_handed_over() {
+async fn hand_over_needs_matching_request() {
     let server = RedisServer::start();
     let locks = handing_over(&server, ALWAYS).await;
     let (plain, fixed) = (locks.lock(NAME), locks.lock(NAME).with_lease(Duration::from_secs(20)));
@@ -225,7 +225,7 @@ async fn only_what_a_waiter_wants_is_handed_over() {
 
 /// The closure forms promise the server's reply. They release on the server even while a task waits.
 #[tokio::test]
-async fn closures_do_not_hand_over_and_learn_of_a_loss() {
+async fn closures_never_hand_over_report_loss() {
     let server = RedisServer::start();
     let locks = handing_over(&server, ALWAYS).await;
     let lock = locks.lock(NAME);
@@ -241,7 +241,7 @@ async fn closures_do_not_hand_over_and_learn_of_a_loss() {
 
 /// A lock is released by force while tasks hand it over. The holder learns of the loss, and the server grants the lock to the next waiter.
 #[tokio::test]
-async fn a_hot_lock_that_is_freed_by_force_is_asked_for_again() {
+async fn hot_lock_polls_after_forced_release() {
     let server = RedisServer::start();
     let locks = handing_over(&server, ALWAYS).await;
     let others = manager(&server.url()).await;
@@ -265,7 +265,7 @@ async fn a_hot_lock_that_is_freed_by_force_is_asked_for_again() {
 /// A lock is evicted after a hand-over, and no message announces the loss. The holder and the waiter in the same process still learn of the
 /// loss.
 #[tokio::test]
-async fn who_waits_for_a_lock_that_its_own_process_has_lost_asks() {
+async fn waiter_detects_loss_of_local_hold() {
     let server = RedisServer::start();
     let builder = LockManager::builder(&server.url()).hand_over(ALWAYS);
     let locks = builder.watchdog_lease(Duration::from_millis(900)).connect().await.unwrap();
@@ -285,7 +285,7 @@ async fn who_waits_for_a_lock_that_its_own_process_has_lost_asks() {
 
 /// The watchdog renews a handed-over hold as it renews any other hold.
 #[tokio::test]
-async fn a_hold_that_is_handed_over_again_and_again_is_kept_alive() {
+async fn handed_over_hold_is_renewed() {
     let server = RedisServer::start();
     let builder =
         LockManager::builder(&server.url()).hand_over(ALWAYS).watchdog_lease(Duration::from_millis(1500));
@@ -312,7 +312,7 @@ async fn a_hold_that_is_handed_over_again_and_again_is_kept_alive() {
 }
 
 #[tokio::test]
-async fn a_shutdown_ends_what_is_being_handed_over() {
+async fn shutdown_ends_hand_over() {
     let server = RedisServer::start();
     for taken in [true, false] {
         let locks = handing_over(&server, ALWAYS).await;
@@ -335,7 +335,7 @@ async fn a_shutdown_ends_what_is_being_handed_over() {
 
 /// A runtime that ends during a hand-over between two of its tasks releases the lock.
 #[test]
-fn a_runtime_that_ends_in_between_leaves_nothing() {
+fn runtime_end_during_hand_over_releases() {
     let server = RedisServer::start();
     for _ in 0..20 {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -359,7 +359,7 @@ fn a_runtime_that_ends_in_between_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn members_of_sets_writers_and_durable_holds_are_handed_over() {
+async fn sets_writers_durable_holds_hand_over() {
     let server = RedisServer::builder().tcp().start();
     let locks = handing_over(&server, ALWAYS).await;
     let (one, other) = (locks.lock(NAME), locks.lock("other"));
@@ -394,7 +394,7 @@ async fn members_of_sets_writers_and_durable_holds_are_handed_over() {
 
 /// A refused writer keeps readers out. A writer that is handed the lock keeps readers out only while it holds the lock.
 #[tokio::test]
-async fn a_writer_that_is_handed_the_lock_leaves_nothing_in_the_readers_way() {
+async fn handed_over_writer_leaves_readers_free() {
     let server = RedisServer::start();
     let locks = handing_over(&server, ALWAYS).await;
     let others = manager(&server.url()).await;
@@ -413,7 +413,7 @@ async fn a_writer_that_is_handed_the_lock_leaves_nothing_in_the_readers_way() {
 /// Readers that pass writers join the hold of a reader of their process. Other readers send a request, because the server knows of writers
 /// elsewhere.
 #[tokio::test]
-async fn readers_of_a_process_join_each_other_and_never_past_a_writer() {
+async fn only_readers_first_joins_local_hold() {
     let server = RedisServer::start();
     let locks = handing_over(&server, ALWAYS).await;
     let lock = locks.read_write_lock(NAME);
@@ -495,7 +495,7 @@ const BRIEF: Duration = Duration::from_millis(5);
 
 /// The budget grows while no other process is subscribed. A process that subscribes later gets its turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lone_process_keeps_lock_until_others_listen() {
+async fn lone_process_yields_to_later_subscriber() {
     let server = RedisServer::start();
     let locks = handing_over(&server, BRIEF).await;
     let over = Arc::new(AtomicBool::new(false));
@@ -515,7 +515,7 @@ async fn lone_process_keeps_lock_until_others_listen() {
 
 /// A release notices that the lock was deleted by hand, before the watchdog does. The loss is counted once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn deleted_hot_lock_is_noticed_by_its_release() {
+async fn release_notices_deleted_hot_lock() {
     let server = RedisServer::start();
     let builder = LockManager::builder(&server.url()).hand_over(BRIEF).watchdog_lease(ALWAYS);
     let locks = builder.connect().await.unwrap();

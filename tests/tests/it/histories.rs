@@ -70,7 +70,7 @@ fn b01_two_holders_at_once() {
 }
 
 #[test]
-fn b02_the_next_holder_believes_before_the_release_is_sent() {
+fn b02_next_grant_precedes_release() {
     let other = "@50 2 1 1 l invoked acquire true =600 - -
         @99.9 2 1 1 l granted b:1 @640
         @120 2 1 1 l releasing
@@ -79,7 +79,7 @@ fn b02_the_next_holder_believes_before_the_release_is_sent() {
 }
 
 #[test]
-fn b03_a_third_holder_inside_the_first_ones_belief_is_found_behind_a_short_one() {
+fn b03_overlap_found_behind_short_hold() {
     let text = format!(
         "{A_HOLDS}
         @200 1 1 1 l moved @800
@@ -95,12 +95,12 @@ fn b03_a_third_holder_inside_the_first_ones_belief_is_found_behind_a_short_one()
 }
 
 #[test]
-fn b04_the_witness_sees_another_and_the_guard_still_claims() {
+fn b04_witness_contradicts_valid_guard() {
     broken(&format!("{A}@50 1 1 1 l overlap 2"), Checker::Witness);
 }
 
 #[test]
-fn b05_a_fault_that_keeps_the_data_excuses_no_double_grant() {
+fn b05_lossless_fault_excuses_no_double_grant() {
     let text = format!(
         "{A}@40 0 0 0 - begins down -
         @45 0 0 0 - ends down
@@ -113,7 +113,7 @@ fn b05_a_fault_that_keeps_the_data_excuses_no_double_grant() {
 }
 
 #[test]
-fn b06_data_lost_after_both_were_granted_excuses_nothing() {
+fn b06_later_data_loss_excuses_nothing() {
     let text = format!(
         "{A}@50 2 1 1 l invoked acquire true =600 - -
         @60 2 1 1 l granted b:1 @640
@@ -147,7 +147,7 @@ fn b08_a_dropped_guard_wakes_nobody() {
 }
 
 #[test]
-fn b09_the_waiter_that_was_woken_leaves_and_passes_nothing_on() {
+fn b09_woken_waiter_leaves_next_asleep() {
     let text = format!(
         "{A}@50 2 1 1 l invoked try-for true =600 @150 -
         @150.3 2 1 1 l not-granted
@@ -160,7 +160,7 @@ fn b09_the_waiter_that_was_woken_leaves_and_passes_nothing_on() {
 }
 
 #[test]
-fn b10_a_dead_holders_lock_goes_to_nobody_after_its_lease() {
+fn b10_dead_holder_is_succeeded_late() {
     let text = format!(
         "{A_HOLDS}@1 1 0 0 - started
         @100 1 0 0 - killed
@@ -173,7 +173,7 @@ fn b10_a_dead_holders_lock_goes_to_nobody_after_its_lease() {
 }
 
 #[test]
-fn b11_a_wait_goes_on_beyond_its_deadline() {
+fn b11_wait_exceeds_deadline() {
     let text = format!(
         "{A_HOLDS}@100 1 1 1 l moved @900
         @50 2 1 1 l invoked try-for true =600 @150 -
@@ -190,7 +190,7 @@ fn b12_a_wait_never_ends() {
 }
 
 #[test]
-fn b13_a_wait_outlives_the_last_fault_by_far() {
+fn b13_wait_outlasts_last_fault() {
     let text = "@50 2 1 1 l invoked acquire true =600 - -
         @60 0 0 0 - begins silent -
         @100 0 0 0 - ends silent
@@ -216,14 +216,14 @@ fn b15_a_process_vanishes() {
 }
 
 #[test]
-fn b16_a_free_lock_is_called_held() {
+fn b16_free_lock_reported_held() {
     broken("@50 2 1 1 l invoked try true =600 - -\n@51 2 1 1 l not-granted", Checker::Honesty);
     let long_after = format!("{A}@5000 2 1 1 l invoked try true =600 - -\n@5001 2 1 1 l not-granted");
     broken(&long_after, Checker::Honesty);
 }
 
 #[test]
-fn b17_a_wait_is_given_up_before_its_deadline() {
+fn b17_wait_ends_before_deadline() {
     let text = format!(
         "{A_HOLDS}@50 2 1 1 l invoked try-for true =600 @150 -
         @140 2 1 1 l not-granted
@@ -258,12 +258,12 @@ fn b19_lost_without_a_cause() {
 }
 
 #[test]
-fn b20_a_release_finds_the_lock_lost_without_a_cause() {
+fn b20_release_reports_loss_without_cause() {
     broken(&format!("{A_HOLDS}@100 1 1 1 l releasing\n@101 1 1 1 l already-lost"), Checker::Honesty);
 }
 
 #[test]
-fn b21_what_was_never_sent_holds_the_lock() {
+fn b21_unexecuted_acquire_holds_lock() {
     for outcome in ["not-sent", "rejected"] {
         let text = format!(
             "@40 0 0 0 - begins cut -
@@ -277,7 +277,7 @@ fn b21_what_was_never_sent_holds_the_lock() {
 }
 
 #[test]
-fn b22_what_was_called_held_by_others_holds_the_lock() {
+fn b22_refused_acquire_holds_lock() {
     let text = format!(
         "{A}@50 2 1 1 l invoked try true =600 - b:1
         @51 2 1 1 l not-granted
@@ -287,7 +287,7 @@ fn b22_what_was_called_held_by_others_holds_the_lock() {
 }
 
 #[test]
-fn b23_a_double_grant_is_not_told_for_more_than_a_renewal() {
+fn b23_double_grant_unreported_after_renewal() {
     let text = "@10 1 1 1 l invoked acquire true =600 - -
         @12 1 1 1 l granted a:1 @600
         @40 0 0 0 - begins forgot -
@@ -315,7 +315,7 @@ fn b24_something_is_left_behind() {
 }
 
 #[test]
-fn b25_a_guard_claims_the_lock_after_its_end() {
+fn b25_expired_guard_claims_lock() {
     let text = format!(
         "{A_HOLDS}@601 1 1 1 l claimed @600
         @601.1 1 1 1 l dropped"
@@ -324,7 +324,7 @@ fn b25_a_guard_claims_the_lock_after_its_end() {
 }
 
 #[test]
-fn b26_a_lost_guard_claims_the_lock_again() {
+fn b26_lost_guard_claims_lock() {
     let text = "@10 1 1 1 l invoked acquire false =600 - -
         @12 1 1 1 l granted a:1 @600
         @580 1 1 1 l lost expired @600
@@ -334,7 +334,7 @@ fn b26_a_lost_guard_claims_the_lock_again() {
 }
 
 #[test]
-fn b27_the_news_of_a_loss_is_late() {
+fn b27_loss_is_reported_late() {
     let text = "@10 1 1 1 l invoked acquire false =600 - -
         @12 1 1 1 l granted a:1 @600
         @650 1 1 1 l lost expired @600
@@ -343,7 +343,7 @@ fn b27_the_news_of_a_loss_is_late() {
 }
 
 #[test]
-fn b28_the_news_of_a_loss_never_comes() {
+fn b28_loss_is_never_reported() {
     let text = "@10 1 1 1 l invoked acquire false =600 - -
         @12 1 1 1 l granted a:1 @600
         @1500 1 1 1 l releasing
@@ -358,7 +358,7 @@ fn b29_a_stale_write_is_accepted() {
 }
 
 #[test]
-fn b30_a_lock_is_released_long_after_its_lease() {
+fn b30_release_succeeds_after_expiry() {
     let text = "@10 1 1 1 l invoked acquire false =600 - -
         @12 1 1 1 l granted a:1 @600
         @601 1 0 0 - stalled @3000
@@ -368,7 +368,7 @@ fn b30_a_lock_is_released_long_after_its_lease() {
 }
 
 #[test]
-fn b31_a_lock_is_held_on_the_server_long_after_its_release() {
+fn b31_lock_stays_after_release() {
     broken(&format!("{A}@101.1 0 0 0 l holder a:1\n@400 0 0 0 l holder a:1"), Checker::Leaks);
     broken(&format!("{A_HOLDS}@100 1 1 1 l dropped\n@500 0 0 0 l holder a:1"), Checker::Leaks);
     let killed_at =
@@ -380,7 +380,7 @@ fn b31_a_lock_is_held_on_the_server_long_after_its_release() {
 }
 
 #[test]
-fn b32_a_dropped_acquire_keeps_the_lock() {
+fn b32_cancelled_acquire_keeps_lock() {
     let text = "@50 2 1 1 l invoked acquire true =600 - b:1
         @51 2 1 1 l cancelled
         @400 0 0 0 l holder b:1";
@@ -388,7 +388,7 @@ fn b32_a_dropped_acquire_keeps_the_lock() {
 }
 
 #[test]
-fn right_a_waiter_that_leaves_early_hastens_nobody() {
+fn right_early_timeout_wakes_no_waiter() {
     let text = format!(
         "@1 1 0 0 - started
         {A_HOLDS}@100 1 0 0 - killed
@@ -416,7 +416,7 @@ fn right_one_after_the_other() {
 
 /// A process learns late of a jump of the server's clock. It shortens a lease that was granted after the jump.
 #[test]
-fn b63_a_lease_is_shortened_by_a_jump_and_by_nothing_else() {
+fn b63_only_clock_jump_shortens_lease() {
     let text = "@100 0 0 0 - begins clock -
         @200 0 0 0 - ends clock
         @1600 0 0 0 - begins forgot -
@@ -430,7 +430,7 @@ fn b63_a_lease_is_shortened_by_a_jump_and_by_nothing_else() {
 }
 
 #[test]
-fn right_the_server_forgot_and_the_first_belief_had_ended() {
+fn right_data_loss_without_overlap() {
     let text = format!(
         "{A}@90 0 0 0 - begins forgot -
         @91 0 0 0 - ends forgot
@@ -442,7 +442,7 @@ fn right_the_server_forgot_and_the_first_belief_had_ended() {
 }
 
 #[test]
-fn right_the_server_forgot_and_the_first_holder_is_told_soon() {
+fn right_forgotten_holder_is_notified_soon() {
     let text = "@10 1 1 1 l invoked acquire true =600 - -
         @12 1 1 1 l granted a:1 @600
         @40 0 0 0 - begins forgot -
@@ -460,7 +460,7 @@ fn right_the_server_forgot_and_the_first_holder_is_told_soon() {
 
 /// Simulated fleets found this with seed 11584. The reply was on its way when the server lost its data.
 #[test]
-fn right_the_server_forgot_a_grant_whose_answer_came_after_the_next_ones() {
+fn right_forgotten_grant_has_late_reply() {
     let text = "@30 2 1 1 l invoked acquire true =600 - -
         @40 0 0 0 - begins forgot -
         @41 0 0 0 - ends forgot
@@ -482,7 +482,7 @@ fn right_the_server_forgot_a_grant_whose_answer_came_after_the_next_ones() {
 
 /// Simulated fleets found this with seed 15365. Both holders were granted the lock in one moment, and one of them was told of the loss.
 #[test]
-fn right_of_two_who_were_granted_it_in_the_moment_of_a_loss_one_is_told() {
+fn right_data_loss_notifies_one_holder() {
     let text = "@10 1 1 1 l invoked acquire true =600 - -
         @20 2 1 1 l invoked acquire true =600 - -
         @30 0 0 0 - begins forgot -
@@ -500,7 +500,7 @@ fn right_of_two_who_were_granted_it_in_the_moment_of_a_loss_one_is_told() {
 
 /// Simulated fleets found this with seed 13819. The server may have lost a hold before a second task requests its hand-over.
 #[test]
-fn right_a_hold_that_was_lost_is_handed_over_before_anybody_knows() {
+fn right_lost_hold_is_handed_over() {
     let text = "@10 1 1 1 l invoked acquire true =600 - -
         @20 1 1 1 l granted a:1 @600
         @30 0 0 0 - begins forgot -
@@ -516,7 +516,7 @@ fn right_a_hold_that_was_lost_is_handed_over_before_anybody_knows() {
 }
 
 #[test]
-fn right_the_server_forgot_that_a_lease_was_extended_and_the_holder_hears_of_it_when_it_asks() {
+fn right_forgotten_extension_expires_early() {
     let text = "@10 1 1 1 l invoked acquire false =600 - -
         @12 1 1 1 l granted a:1 @600
         @40 0 0 0 - begins forgot -
@@ -545,7 +545,7 @@ fn right_the_same_owner_holds_twice() {
 }
 
 #[test]
-fn right_a_stopped_holder_learns_of_its_loss_when_it_goes_on() {
+fn right_resumed_holder_learns_of_loss() {
     let text = format!(
         "{A_HOLDS}@100 1 0 0 - stopped
         @50 2 1 1 l invoked acquire true =600 - -
@@ -565,7 +565,7 @@ fn right_a_stopped_holder_learns_of_its_loss_when_it_goes_on() {
 
 /// Process 0 is the campaign itself, which watches the CPUs. The thread of the timer that ends the wait may run on the stopped CPU.
 #[test]
-fn right_a_wait_ends_late_while_a_cpu_stands_still() {
+fn right_stalled_cpu_delays_timeout() {
     let late = format!(
         "{A_HOLDS}@50 2 1 1 l invoked try-for true =600 @404 -
         @698 2 1 1 l not-granted
@@ -579,7 +579,7 @@ fn right_a_wait_ends_late_while_a_cpu_stands_still() {
 }
 
 #[test]
-fn right_a_killed_holder_is_succeeded_within_its_lease() {
+fn right_killed_holder_succeeded_within_lease() {
     let text = format!(
         "@1 1 0 0 - started
         {A_HOLDS}@100 1 0 0 - killed
@@ -592,7 +592,7 @@ fn right_a_killed_holder_is_succeeded_within_its_lease() {
 }
 
 #[test]
-fn right_errors_while_the_server_is_down() {
+fn right_errors_while_server_is_down() {
     let text = "@40 0 0 0 - begins down -
         @50 2 1 1 l invoked acquire true =600 - b:1
         @60 2 1 1 l failed not-sent refused
@@ -609,7 +609,7 @@ fn right_errors_while_the_server_is_down() {
 }
 
 #[test]
-fn right_a_cancelled_attempt_may_have_held_the_lock() {
+fn right_cancelled_acquire_may_hold_lock() {
     let text = "@50 2 1 1 l invoked acquire true =600 - -
         @51 2 1 1 l cancelled
         @51.5 3 1 1 l invoked try true =600 - -
@@ -618,7 +618,7 @@ fn right_a_cancelled_attempt_may_have_held_the_lock() {
 }
 
 #[test]
-fn right_a_wait_that_is_over_may_be_granted_the_lock_for_a_moment() {
+fn right_timed_out_wait_holds_briefly() {
     let text = format!(
         "{A}@50 2 1 1 l invoked try-for true =600 @101.2 b:1
         @101.3 2 1 1 l not-granted
@@ -630,7 +630,7 @@ fn right_a_wait_that_is_over_may_be_granted_the_lock_for_a_moment() {
 }
 
 #[test]
-fn right_nobody_is_woken_while_messages_are_lost_but_asks_in_the_end() {
+fn right_waiter_polls_despite_lost_messages() {
     let text = format!(
         "@5 0 0 0 - begins deaf -
         {A}@50 2 1 1 l invoked acquire true =600 - -
@@ -645,7 +645,7 @@ fn right_nobody_is_woken_while_messages_are_lost_but_asks_in_the_end() {
 }
 
 #[test]
-fn right_renewals_move_the_end_of_a_belief() {
+fn right_renewals_extend_validity() {
     let text = format!(
         "{A_HOLDS}@300 1 1 1 l moved @890
         @500 1 1 1 l claimed @890
@@ -663,7 +663,7 @@ fn right_renewals_move_the_end_of_a_belief() {
 /// If the server had forgotten a hold before its release, the release notifies no waiter. A waiter sends a request when the lease that it
 /// knows of ends.
 #[test]
-fn b50_what_was_forgotten_is_given_back() {
+fn b50_forgotten_hold_delays_waiter_until_expiry() {
     let text = "@10 1 1 1 l invoked acquire false =2000 - -
         @12 1 1 1 l granted a:1 @1980
         @20 2 1 1 l invoked acquire true =600 - -
@@ -687,7 +687,7 @@ fn b50_what_was_forgotten_is_given_back() {
 
 /// B holds the lock for a long time after the faults are over.
 #[test]
-fn b49_a_wait_goes_on_while_nobody_holds_the_lock() {
+fn b49_wait_continues_on_free_lock() {
     let text = "@10 2 1 1 l invoked acquire true =4000 - -
         @12 2 1 1 l granted b:1 @4000
         @20 1 1 1 l invoked acquire true =600 - -
@@ -705,7 +705,7 @@ fn b49_a_wait_goes_on_while_nobody_holds_the_lock() {
 }
 
 #[test]
-fn right_a_stale_write_is_refused_after_the_server_has_forgotten() {
+fn right_stale_write_rejected_after_loss() {
     let text = "@10 1 1 1 l invoked acquire true =600 - -
         @12 1 1 1 l granted a:1 @600 7
         @40 0 0 0 - begins forgot -
@@ -724,7 +724,7 @@ fn right_a_stale_write_is_refused_after_the_server_has_forgotten() {
 
 /// B was granted the lock before the server lost it, and the reply came late. A held the lock by then and has lost nothing.
 #[test]
-fn right_who_has_lost_the_lock_without_knowing_enters_late() {
+fn right_forgotten_holder_enters_late() {
     let text = format!(
         "@5 2 1 1 l invoked acquire true =600 - -
         @8 0 0 0 - begins forgot -

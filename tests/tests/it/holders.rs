@@ -26,7 +26,7 @@ fn is_fresh(holder: &Holder) -> bool {
 }
 
 #[tokio::test]
-async fn the_holder_of_every_kind_is_told_with_its_label() {
+async fn every_kind_reports_labelled_holder() {
     let server = RedisServer::start();
     let locks = labelled(&server.url(), "web-3/1/billing").await;
     let asks = manager(&server.url()).await;
@@ -63,7 +63,7 @@ async fn the_holder_of_every_kind_is_told_with_its_label() {
 }
 
 #[tokio::test]
-async fn foreign_holders_are_shown_as_what_they_are() {
+async fn foreign_holders_are_reported() {
     let server = RedisServer::start();
     let locks = manager(&server.url()).await;
     let java = "0f9a1b2c-0000-4000-8000-00805f9b34fb:51";
@@ -92,7 +92,7 @@ async fn foreign_holders_are_shown_as_what_they_are() {
 }
 
 #[tokio::test]
-async fn what_is_no_such_lock_has_no_holder() {
+async fn holder_query_refuses_other_data() {
     let server = RedisServer::start();
     let locks = manager(&server.url()).await;
     let _written = server.cli(&["SET", "text", "x"]);
@@ -116,7 +116,7 @@ async fn what_is_no_such_lock_has_no_holder() {
 }
 
 #[tokio::test]
-async fn of_many_readers_a_hundred_are_told_and_the_others_counted() {
+async fn hundred_readers_listed_rest_counted() {
     const READERS: usize = 1000;
     let server = RedisServer::start();
     let locks = labelled(&server.url(), "reader").await;
@@ -150,7 +150,7 @@ async fn of_many_readers_a_hundred_are_told_and_the_others_counted() {
 }
 
 #[tokio::test]
-async fn a_label_lives_as_long_as_its_manager() {
+async fn label_ends_with_manager() {
     let server = RedisServer::start();
     let plain = manager(&server.url()).await;
     assert_eq!(server.cli(&["DBSIZE"]), "0", "who has no label writes none");
@@ -199,7 +199,7 @@ async fn a_label_is_written_again() {
 }
 
 #[tokio::test]
-async fn a_user_who_may_not_have_labels_has_none_and_locks_all_the_same() {
+async fn missing_label_permission_still_locks() {
     let server = RedisServer::builder().tcp().start();
     let rules = ["ACL", "SETUSER", "app", "reset", "on", ">secret", "~orders*", "&*", "+@all"];
     assert_eq!(server.cli(&rules), "OK");
@@ -213,7 +213,7 @@ async fn a_user_who_may_not_have_labels_has_none_and_locks_all_the_same() {
 
 /// A lock and its holder's label may be on different nodes.
 #[tokio::test]
-async fn in_a_cluster_holders_and_labels_are_found_wherever_they_are() {
+async fn cluster_finds_holders_and_labels() {
     let cluster = Cluster::start(2, 0, &Settings::default());
     let locks = labelled(&cluster.url(), "node/1/x").await;
     let asks = manager(&cluster.url()).await;

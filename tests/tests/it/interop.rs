@@ -24,7 +24,7 @@ use wheellock_tests::worker::{self, Outcome, Worker, monotonic};
 use wheellock_tests::{Observed, RedisServer, eventually};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_increments_by_threads_of_java_tasks_and_threads_lose_none() {
+async fn mixed_increments_lose_none() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let file = server.directory().join("counter");
     fs::write(&file, "0").unwrap();
@@ -66,7 +66,7 @@ async fn ten_thousand_increments_by_threads_of_java_tasks_and_threads_lose_none(
 /// Tasks of ours that hand a lock over release it when their budget ends, and let Java have its turns. The cases are one thread, two
 /// threads on two processors, and two managers. Two threads leave Java no processor of its own. Two managers act as two processes.
 #[test]
-fn tasks_that_hand_a_lock_over_let_java_have_its_turns() {
+fn hand_over_gives_java_turns() {
     for (threads, managers) in [(1, 1), (2, 1), (2, 2)] {
         let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build().unwrap();
         println!("{managers} managers of ours on {threads} threads:");
@@ -182,7 +182,7 @@ impl Busy {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn holds_of_the_other_side_are_counted_right_and_never_released() {
+async fn foreign_holds_are_counted_never_released() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let (holder, other) = (java.thread("holder"), java.thread("other"));
     let number = holder.number().await;
@@ -231,7 +231,7 @@ async fn holds_of_the_other_side_are_counted_right_and_never_released() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fixed_lease_ends_by_itself_and_what_comes_late_takes_nothing_from_the_other_side() {
+async fn late_release_spares_successor() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let thread = java.thread("t");
     let theirs = java.owner(thread.number().await);
@@ -266,7 +266,7 @@ async fn a_fixed_lease_ends_by_itself_and_what_comes_late_takes_nothing_from_the
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_releases_each_way_wake_the_waiter_of_the_other_side_by_their_message() {
+async fn releases_wake_other_side_by_message() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let thread = java.thread("t");
     // The JVM is slow when it does something for the first time.
@@ -291,7 +291,7 @@ async fn a_hundred_releases_each_way_wake_the_waiter_of_the_other_side_by_their_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_holder_is_succeeded_by_the_other_side_within_one_lease() {
+async fn killed_holder_succeeded_within_lease() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
 
     // Our holder dies, and their thread waits.
@@ -329,7 +329,7 @@ async fn a_killed_holder_is_succeeded_by_the_other_side_within_one_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_watchdog_of_either_side_is_respected_for_three_leases() {
+async fn watchdog_excludes_other_side() {
     let Some((server, java, locks)) = both_sides(SHORT_LEASE).await else { return };
     let theirs = java.thread("holder");
     let number = theirs.number().await;
@@ -350,7 +350,7 @@ async fn the_watchdog_of_either_side_is_respected_for_three_leases() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fifty_locks_of_each_side_outlive_three_leases_in_renewals_of_many_keys() {
+async fn batched_renewals_keep_fifty_locks() {
     let Some((server, java, locks)) = both_sides(SHORT_LEASE).await else { return };
     let thread = java.thread("t");
     let names = |side: &str| -> Vec<String> { (0..50).map(|number| format!("{side}:{number}")).collect() };
@@ -410,7 +410,7 @@ async fn fifty_locks_of_each_side_outlive_three_leases_in_renewals_of_many_keys(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_forced_release_from_either_side_wakes_the_waiters_of_the_other() {
+async fn forced_release_wakes_other_side() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let (thread, boss) = (java.thread("t"), java.thread("boss"));
 
@@ -441,7 +441,7 @@ async fn a_forced_release_from_either_side_wakes_the_waiters_of_the_other() {
 
 /// A single lock of Java also blocks a set. A quorum is blocked only by several locks together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn members_of_sets_and_quorums_are_seen_and_respected() {
+async fn sets_and_quorums_exclude_java() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let thread = java.thread("t");
     let set = multi_lock([locks.lock(NAME), locks.lock("other")]).unwrap();
@@ -510,7 +510,7 @@ async fn both_sides_give_the_same_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn any_name_means_the_same_lock_and_the_same_channel_on_both_sides() {
+async fn any_name_shares_lock_and_channel() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let thread = java.thread("t");
     for name in NAMES {
@@ -526,7 +526,7 @@ async fn any_name_means_the_same_lock_and_the_same_channel_on_both_sides() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn javas_name_mapper_changes_the_name_and_its_codec_changes_nothing() {
+async fn java_name_mapper_changes_lock_name() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let peer = interop::shared().expect("there is Java");
     let client = format!("mapped-{}", server.addr().port());
@@ -548,7 +548,7 @@ async fn javas_name_mapper_changes_the_name_and_its_codec_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_either_side_sends_is_what_the_golden_file_says() {
+async fn requests_match_golden_file() {
     if interop::chosen_version().is_some() {
         // The golden file describes a single version.
         return;

@@ -15,7 +15,7 @@ const HOLD: Duration = Duration::from_millis(1);
 const TURNS: usize = 3;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redisson_spin_lock_has_turns_beside_hot_process() {
+async fn redisson_spin_lock_has_turns() {
     let Some((_server, java, locks)) = both_sides(LEASE).await else { return };
     let process = hot_process(&locks, "spun").await;
     let thread = java.thread("t");
@@ -28,7 +28,7 @@ async fn redisson_spin_lock_has_turns_beside_hot_process() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redisson_try_lock_has_turns_beside_hot_process() {
+async fn redisson_try_lock_has_turns() {
     let Some((_server, java, locks)) = both_sides(LEASE).await else { return };
     let process = hot_process(&locks, "tried").await;
     let thread = java.thread("t");

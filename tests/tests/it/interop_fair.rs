@@ -20,7 +20,7 @@ const DEADLINES: &str = "redisson_lock_timeout:{tickets}";
 const LEASE: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mixed_queue_is_served_in_the_order_of_arrival() {
+async fn mixed_queue_keeps_arrival_order() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     for round in 0..rounds() {
         a_mixed_queue(&server, &java, &locks, round).await;
@@ -29,7 +29,7 @@ async fn a_mixed_queue_is_served_in_the_order_of_arrival() {
 
 /// Java uses its own clock, and this library uses the server's clock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mixed_queue_is_served_in_its_order_whatever_javas_clock_says() {
+async fn mixed_queue_order_survives_clock_skew() {
     if interop::shared().is_none() {
         return;
     }
@@ -120,7 +120,7 @@ fn server_with_clock(ahead: i64) -> (RedisServer, Shim) {
 
 /// Java deletes the queue without a message. All our waiters still find out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_for_a_lock_that_java_deletes_is_served_all_the_same() {
+async fn waiters_survive_deletion_by_java() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let guard = locks.fair_lock(KEY).acquire().await.unwrap();
     let served = Arc::new(Mutex::new(Vec::new()));
@@ -147,7 +147,7 @@ async fn who_waits_for_a_lock_that_java_deletes_is_served_all_the_same() {
 
 /// Redisson leaves the queue entry of an interrupted thread. Our waiters wait until the entry's deadline and not longer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_head_of_java_that_is_interrupted_holds_us_up_until_its_deadline() {
+async fn interrupted_java_head_blocks_until_deadline() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let guard = locks.fair_lock(KEY).with_lease(Duration::from_secs(5)).acquire().await.unwrap();
     let (thread, asked) = (java.thread("t"), attempts(&server));
@@ -170,7 +170,7 @@ async fn a_head_of_java_that_is_interrupted_holds_us_up_until_its_deadline() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_side_sees_the_others_holds_and_waits_for_its_turn() {
+async fn each_side_waits_for_other() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let (thread, lock) = (java.thread("t"), locks.fair_lock(KEY));
     // Their hold, re-entered. A lock that is free for a moment while a waiter is queued is refused to callers that only try.
@@ -208,7 +208,7 @@ async fn each_side_sees_the_others_holds_and_waits_for_its_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_head_of_ours_that_leaves_or_dies_holds_java_up_for_seconds_at_most() {
+async fn gone_head_delays_java_briefly() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let thread = java.thread("t");
     // Our head leaves.
@@ -242,7 +242,7 @@ async fn a_head_of_ours_that_leaves_or_dies_holds_java_up_for_seconds_at_most() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_of_java_that_gives_up_or_dies_is_passed() {
+async fn gone_java_waiter_is_skipped() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let guard = locks.fair_lock(KEY).acquire().await.unwrap();
     let theirs = java.thread("t").try_lock_for(NAME, Duration::from_secs(2));

@@ -21,7 +21,7 @@ use wheellock_tests::worker::{self, Outcome, Worker, monotonic, of_kind};
 use wheellock_tests::{RedisServer, eventually};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn holds_of_the_other_side_keep_out_are_counted_right_and_never_released() {
+async fn foreign_holds_exclude_and_stay_counted() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let (thread, other) = (java.thread("t"), java.thread("other"));
     let theirs = java.owner(thread.number().await);
@@ -69,7 +69,7 @@ async fn holds_of_the_other_side_keep_out_are_counted_right_and_never_released()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_wakes_who_waits_on_the_other_side() {
+async fn release_wakes_other_side() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let thread = java.thread("t");
     for (held, wanted) in PAIRS {
@@ -92,7 +92,7 @@ async fn a_release_wakes_who_waits_on_the_other_side() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_of_both_sides_enter_together_and_the_last_lets_a_writer_in() {
+async fn mixed_readers_share_last_wakes_writer() {
     let Some((server, java, _)) = both_sides(LEASE).await else { return };
     // Readers that join each other would be one reader for the server.
     let builder = LockManager::builder(&server.url()).watchdog_lease(LEASE).hand_over(Duration::ZERO);
@@ -155,7 +155,7 @@ async fn readers_of_both_sides_enter_together_and_the_last_lets_a_writer_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_writer_of_ours_goes_on_reading_and_javas_readers_are_told() {
+async fn downgrade_wakes_java_readers() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let writing = of_kind(&locks, "write@n").acquire().await.unwrap();
     let reading = of_kind(&locks, "read@n").with_owner(writing.owner()).acquire().await.unwrap();
@@ -178,7 +178,7 @@ async fn a_writer_of_ours_goes_on_reading_and_javas_readers_are_told() {
 
 /// Redisson sends no message about it. A new reader is let in, and a waiting reader polls by itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_writer_of_javas_goes_on_reading_and_our_readers_enter() {
+async fn java_downgrade_admits_local_readers() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let (thread, fresh) = (java.thread("t"), manager(&server.url()).await);
     thread.lock("write@n").done().await;
@@ -199,7 +199,7 @@ async fn a_writer_of_javas_goes_on_reading_and_our_readers_enter() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fixed_lease_ends_by_itself_and_what_comes_late_takes_nothing_from_the_other_side() {
+async fn late_release_spares_successor() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
 
     // Our leases end and their holds follow. Our late releases do not change their holds.
@@ -232,7 +232,7 @@ async fn a_fixed_lease_ends_by_itself_and_what_comes_late_takes_nothing_from_the
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_forced_release_from_either_side_wakes_the_waiters_of_the_other() {
+async fn forced_release_wakes_other_side() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let [thread, next, boss] = ["t", "next", "boss"].map(|name| java.thread(name));
     for (held, wanted) in PAIRS {
@@ -266,7 +266,7 @@ async fn a_forced_release_from_either_side_wakes_the_waiters_of_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_holder_is_succeeded_by_the_other_side_within_one_lease() {
+async fn killed_holder_succeeded_within_lease() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
 
     // Our holders die, and their threads wait.
@@ -318,7 +318,7 @@ async fn a_killed_holder_is_succeeded_by_the_other_side_within_one_lease() {
 
 /// The live reader leaves. The hold of a dead reader keeps the writer out until its lease ends and not longer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_reader_beside_a_live_one_keeps_writers_out_for_one_lease() {
+async fn dead_reader_blocks_writers_one_lease() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let thread = java.thread("t");
     let peer = interop::start().unwrap();
@@ -341,7 +341,7 @@ async fn a_dead_reader_beside_a_live_one_keeps_writers_out_for_one_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_waiter_leaves_nothing_in_the_way() {
+async fn killed_waiter_leaves_lock_free() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
 
     // Their waiters die.
@@ -378,7 +378,7 @@ async fn a_killed_waiter_leaves_nothing_in_the_way() {
 
 /// Java does not read the mark of our waiting writers. Our readers wait for such a writer only as long as the mark lasts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_writer_of_ours_who_waits_keeps_our_readers_back_and_none_of_javas() {
+async fn waiting_writer_blocks_only_local_readers() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let [first, second] = ["first", "second"].map(|name| java.thread(name));
     first.lock("read@n").done().await;
@@ -401,7 +401,7 @@ async fn a_writer_of_ours_who_waits_keeps_our_readers_back_and_none_of_javas() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_watchdog_of_either_side_is_respected_for_three_leases() {
+async fn watchdog_excludes_other_side() {
     let Some((server, java, locks)) = both_sides(SHORT_LEASE).await else { return };
     let of = |side: &str, name: &str| format!("{name}:{side}");
     let wait = 3 * SHORT_LEASE;
@@ -438,7 +438,7 @@ async fn the_watchdog_of_either_side_is_respected_for_three_leases() {
 
 /// Redisson's watchdog of readers sets the lock's TTL to its own lease, whatever the leases of the other readers are.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_lease_of_a_reader_outlives_what_javas_watchdog_makes_of_it() {
+async fn reader_lease_outlives_java_watchdog() {
     let Some((server, java, locks)) = both_sides(SHORT_LEASE).await else { return };
     let guard = of_kind(&locks, "read@n").with_lease(2 * LEASE).acquire().await.unwrap();
     let pttl = || -> u128 { server.cli(&["PTTL", "n"]).parse().unwrap_or_default() };
@@ -463,7 +463,7 @@ async fn a_long_lease_of_a_reader_outlives_what_javas_watchdog_makes_of_it() {
 
 /// The same calls on either side leave the same keys, fields and TTLs after each step.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_same_calls_leave_the_same_state() {
+async fn same_calls_leave_same_state() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     for (number, steps) in SAME_STATE.iter().enumerate() {
         let mut theirs = Vec::new();
@@ -628,7 +628,7 @@ async fn tokens_rise_whoever_holds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_writer_is_alone_among_readers_and_writers_of_both_sides() {
+async fn writer_is_exclusive_on_both_sides() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let managers = [locks, manager(&server.url()).await];
     for reads in [9, 1] {

@@ -22,7 +22,7 @@ use wheellock_tests::{RedisServer, eventually};
 
 /// The same calls on either side get the same replies. They leave the same keys, values and TTLs after each step.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_same_calls_leave_the_same_state() {
+async fn same_calls_leave_same_state() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     for (number, steps) in SAME_STATE.iter().enumerate() {
         let thread = java.thread(&format!("t{number}"));
@@ -106,7 +106,7 @@ async fn where_redissons_state_is_not_copied() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_we_do_wakes_who_waits_in_java() {
+async fn local_changes_wake_java_waiters() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let waits = async |object: &str, method: &str| {
         let asked = attempts(&server);
@@ -172,7 +172,7 @@ async fn whatever_we_do_wakes_who_waits_in_java() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_java_does_wakes_who_waits_here() {
+async fn java_changes_wake_local_waiters() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let thread = java.thread("t");
     for method in ["release", "addPermits", "trySetPermits"] {
@@ -218,7 +218,7 @@ async fn whatever_java_does_wakes_who_waits_here() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_of_both_sides_enter_at_one_message() {
+async fn one_message_wakes_both_sides() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     for ours_lets_in in [true, false] {
         for kind in ["semaphore", "permits"] {
@@ -264,7 +264,7 @@ async fn waiters_of_both_sides_enter_at_one_message() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn permits_go_by_their_ids_in_either_language() {
+async fn permit_ids_work_across_languages() {
     let Some((_server, java, locks)) = both_sides(SHORT_LEASE).await else { return };
     let (thread, permits) = (java.thread("t"), locks.permit_semaphore("p"));
     assert!(permits.try_set_permits(3).await.unwrap());
@@ -348,7 +348,7 @@ async fn permits_together_count_in_either_language() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_that_ends_lets_the_other_side_in() {
+async fn expired_permit_admits_other_side() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let (thread, permits) = (java.thread("t"), locks.permit_semaphore("p"));
     assert_eq!(thread.call("permits@p", "trySetPermits", &[&1]).done().await, "true");
@@ -424,7 +424,7 @@ async fn what_a_killed_process_had() {
 
 /// A pool for workers of both sides. The witness is the clock that all processes share.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn never_more_inside_than_there_are_permits() {
+async fn shared_pool_never_exceeds_permits() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let managers = [locks, manager(&server.url()).await];
     let clients = [java, shared_client("more", &server, LEASE).await];
@@ -460,7 +460,7 @@ async fn never_more_inside_than_there_are_permits() {
 
 /// Each kind works beside Java under plain names. A latch whose name has a hash tag works among our own processes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_a_cluster_each_side_wakes_the_other() {
+async fn cluster_changes_wake_other_side() {
     let Some(peer) = interop::shared() else { return };
     let set = Cluster::start(3, 0, &Settings::default());
     let java = peer.open("cluster-semaphores", &set.url(), LEASE).await;

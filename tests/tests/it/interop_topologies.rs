@@ -14,7 +14,7 @@ use wheellock_tests::topology::{Cluster, SentinelSet, Settings};
 use wheellock_tests::{Monitor, Observed, RedisServer, eventually};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_sentinels_java_publishes_on_the_primary_and_follows_it() {
+async fn java_publishes_on_current_sentinel_primary() {
     let Some(peer) = of_the_known_version() else { return };
     let settings = Settings::default().user("app", "p@ss", "~* &* +@all").sentinel_password("another");
     let mut set = SentinelSet::start(&settings);
@@ -47,7 +47,7 @@ async fn behind_sentinels_java_publishes_on_the_primary_and_follows_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_a_cluster_java_publishes_to_the_shard_and_follows_its_master() {
+async fn java_publishes_on_current_shard_master() {
     let Some(peer) = of_the_known_version() else { return };
     let settings = Settings::default().password("open-sesame");
     let mut set = Cluster::start(3, 1, &settings);
@@ -97,7 +97,7 @@ async fn in_a_cluster_java_publishes_to_the_shard_and_follows_its_master() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_sentinels_each_side_wakes_the_other_before_and_after_a_failover() {
+async fn wakeups_survive_sentinel_failover() {
     let Some(peer) = interop::shared() else { return };
     let mut set = SentinelSet::start(&Settings::default());
     let java = peer.open("sentinel-mixed", &set.url(), LEASE).await;
@@ -113,7 +113,7 @@ async fn behind_sentinels_each_side_wakes_the_other_before_and_after_a_failover(
 
 /// D2: in a cluster each side wakes the other. Beside Redisson before 3.28 this needs `ShardedPubSub::Off`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_a_cluster_each_side_wakes_the_other_before_and_after_a_failover_and_a_move() {
+async fn wakeups_survive_cluster_failover_and_move() {
     let Some(peer) = interop::shared() else { return };
     let (sharded, question) = if java_knows_sharded_pubsub() {
         (ShardedPubSub::Auto, "SHARDNUMSUB")

@@ -91,7 +91,7 @@ async fn read_at_once(client: &Client, count: usize) -> Vec<Option<String>> {
 
 /// C12: a call whose reply is over a limit learns which limit it is and how to raise it. The neighbouring calls do not fail.
 #[tokio::test]
-async fn reply_over_limit_names_call_and_limit() {
+async fn oversized_reply_names_call_and_limit() {
     let server = FakeServer::ready(|_, session| {
         let mut calls = 0;
         while calls < 3 {

@@ -17,7 +17,7 @@ async fn gone(server: &RedisServer, key: &str) -> bool {
 }
 
 #[tokio::test]
-async fn the_wire_contract_of_a_plain_lock() {
+async fn plain_lock_matches_wire_contract() {
     let server = RedisServer::start();
     let locks = manager(&server).await;
     let lock = locks.lock("orders:42");
@@ -38,7 +38,7 @@ async fn the_wire_contract_of_a_plain_lock() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tasks_that_share_a_handle_exclude_each_other() {
+async fn shared_handle_excludes_tasks() {
     let server = RedisServer::start();
     let lock = manager(&server).await.lock("shared");
     exclude_each_other(&[lock], 32).await;
@@ -73,7 +73,7 @@ async fn reentrancy_is_counted_on_the_server() {
 
 /// The renewal is on its way behind the grant, and does not know of the grant yet.
 #[tokio::test]
-async fn a_renewal_does_not_shorten_what_the_same_owner_is_just_granted() {
+async fn renewal_never_shortens_concurrent_grant() {
     let server = RedisServer::start();
     let locks = manager(&server).await;
     let (short, long) = (Duration::from_secs(5), Duration::from_secs(60));
@@ -106,7 +106,7 @@ async fn a_renewal_does_not_shorten_what_the_same_owner_is_just_granted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tasks_that_share_an_owner_end_with_the_right_count() {
+async fn shared_owner_keeps_right_count() {
     let server = RedisServer::start();
     let locks = manager(&server).await;
     let lock = locks.lock("crowd").with_owner(locks.owner());
@@ -134,7 +134,7 @@ async fn tasks_that_share_an_owner_end_with_the_right_count() {
 }
 
 #[tokio::test]
-async fn the_watchdog_keeps_a_lock_and_a_fixed_lease_ends() {
+async fn watchdog_renews_fixed_lease_expires() {
     let server = RedisServer::start();
     let lease = Duration::from_secs(2);
     let locks = LockManager::builder(&server.url()).watchdog_lease(lease).connect().await.unwrap();
@@ -157,7 +157,7 @@ async fn the_watchdog_keeps_a_lock_and_a_fixed_lease_ends() {
 }
 
 #[tokio::test]
-async fn a_lock_taken_away_is_reported_and_never_renewed_into_being() {
+async fn taken_lock_is_reported_not_recreated() {
     let server = RedisServer::start();
     let lease = Duration::from_secs(2);
     let locks = LockManager::builder(&server.url()).watchdog_lease(lease).connect().await.unwrap();
@@ -175,7 +175,7 @@ async fn a_lock_taken_away_is_reported_and_never_renewed_into_being() {
 }
 
 #[tokio::test]
-async fn a_waiter_is_woken_by_the_release_and_gives_up_on_time() {
+async fn waiter_wakes_or_times_out() {
     let server = RedisServer::start();
     let (here, there) = (manager(&server).await, manager(&server).await);
     let guard = here.lock("handed").acquire().await.unwrap();
@@ -200,7 +200,7 @@ async fn a_waiter_is_woken_by_the_release_and_gives_up_on_time() {
 }
 
 #[tokio::test]
-async fn a_dead_holders_lock_passes_on_after_its_lease() {
+async fn dead_holder_lock_passes_at_expiry() {
     let server = RedisServer::start();
     let locks = manager(&server).await;
     let _ok = server.cli(&["HSET", "dead", "00000000-0000-4000-8000-000000000000:7", "1"]);
@@ -210,7 +210,7 @@ async fn a_dead_holders_lock_passes_on_after_its_lease() {
 }
 
 #[tokio::test]
-async fn a_dropped_acquire_leaves_nothing_behind_at_any_point() {
+async fn dropped_acquire_leaves_nothing() {
     let server = RedisServer::start();
     let locks = manager(&server).await;
     let blocker = manager(&server).await;
@@ -240,7 +240,7 @@ async fn a_dropped_acquire_leaves_nothing_behind_at_any_point() {
 }
 
 #[tokio::test]
-async fn an_ambiguous_acquire_is_resolved_by_the_library() {
+async fn ambiguous_acquire_is_resolved() {
     let mut server = RedisServer::builder().arg("appendonly", "yes").arg("appendfsync", "always").start();
     let locks = manager(&server).await;
     let lock = locks.lock("ambiguous");
@@ -261,7 +261,7 @@ async fn an_ambiguous_acquire_is_resolved_by_the_library() {
 }
 
 #[tokio::test]
-async fn a_release_that_cannot_be_sent_is_made_good() {
+async fn unsent_release_is_retried() {
     let mut server = RedisServer::builder().arg("appendonly", "yes").arg("appendfsync", "always").start();
     let locks = manager(&server).await;
     let guard = locks.lock("late").acquire().await.unwrap();
@@ -272,7 +272,7 @@ async fn a_release_that_cannot_be_sent_is_made_good() {
 }
 
 #[tokio::test]
-async fn bad_names_and_leases_fail_before_anything_is_sent() {
+async fn invalid_names_and_leases_send_nothing() {
     let server = RedisServer::start();
     let locks = manager(&server).await;
     for (name, lease) in [("", 1000), (&"x".repeat(4097), 1000), ("fine", 0)] {
@@ -297,7 +297,7 @@ async fn bad_names_and_leases_fail_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn somebody_elses_data_under_the_name_is_an_error_and_stays() {
+async fn foreign_data_is_refused_and_kept() {
     let server = RedisServer::start();
     let locks = manager(&server).await;
     let _ok = server.cli(&["SET", "theirs", "precious"]);

@@ -36,7 +36,7 @@ impl Subscriber for Count {
 }
 
 #[test]
-fn what_another_thread_logged_first_is_heard() {
+fn event_logged_elsewhere_first_is_recorded() {
     let heard = Count::default();
     let _listening = listen(heard.clone());
     let say = || tracing::info!("said");

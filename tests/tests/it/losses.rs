@@ -13,7 +13,7 @@ const AT_ONCE: Duration = Duration::from_secs(4);
 
 /// A6: after a forced release and a grant to another task of the same process, only one guard is valid.
 #[tokio::test]
-async fn a_grant_to_another_task_of_the_process_tells_the_first_holder() {
+async fn regrant_in_process_invalidates_first_guard() {
     let server = RedisServer::start();
     let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
     let lock = locks.lock("n");
@@ -36,7 +36,7 @@ async fn a_grant_to_another_task_of_the_process_tells_the_first_holder() {
 
 /// A6: a message on the channel of a held lock makes the holder's process check the hold at once.
 #[tokio::test]
-async fn a_message_on_the_channel_of_a_held_lock_is_a_reason_to_ask() {
+async fn message_on_held_lock_triggers_check() {
     let server = RedisServer::start();
     let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
     let first = locks.lock("n").acquire().await.unwrap();
@@ -61,7 +61,7 @@ async fn a_message_on_the_channel_of_a_held_lock_is_a_reason_to_ask() {
 
 /// A6: a forced release notifies the holder in the same process at once.
 #[tokio::test]
-async fn a_forced_release_tells_the_holder_in_the_same_process() {
+async fn forced_release_notifies_local_holder() {
     let server = RedisServer::start();
     let locks = manager(&server.url()).await;
     let guard = locks.lock("n").acquire().await.unwrap();
@@ -72,7 +72,7 @@ async fn a_forced_release_tells_the_holder_in_the_same_process() {
 
 /// A8: a loss that a release finds is counted in `metrics()`, whether the release is confirmed, dropped or blocking.
 #[tokio::test]
-async fn losses_that_a_release_finds_are_counted() {
+async fn release_counts_found_loss() {
     let server = RedisServer::start();
     let locks = manager(&server.url()).await;
     let counted = async |losses: u64| {
@@ -102,7 +102,7 @@ async fn losses_that_a_release_finds_are_counted() {
 
 /// A8: the blocking API counts these losses, too.
 #[test]
-fn losses_that_a_blocking_release_finds_are_counted() {
+fn blocking_release_counts_found_loss() {
     let server = RedisServer::start();
     let locks = blocking::LockManager::connect(&server.url()).unwrap();
     let guard = locks.lock("a").acquire().unwrap();
@@ -135,7 +135,7 @@ async fn a_repeated_release_counts_no_loss() {
 
 /// B5: the server has forgotten a lock, and its holder releases it. The waiters of this process request the lock then.
 #[tokio::test]
-async fn waiters_are_woken_by_a_release_that_finds_nothing() {
+async fn release_of_forgotten_lock_wakes_waiters() {
     let server = RedisServer::start();
     let locks = LockManager::builder(&server.url()).hand_over(Duration::ZERO).connect().await.unwrap();
     for confirmed in [true, false] {

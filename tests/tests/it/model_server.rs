@@ -7,7 +7,7 @@ use wheellock::testing::server::{Answer, Make, Published, Store, Which};
 use wheellock_tests::{Cli, RedisServer, Reply};
 
 #[test]
-fn the_model_answers_as_a_real_server_does() {
+fn model_replies_match_real_server() {
     let server = RedisServer::start();
     let mut real = server.connect().unwrap();
     let mut listener = server.connect().unwrap();
@@ -42,7 +42,7 @@ fn the_model_answers_as_a_real_server_does() {
 
 /// Some servers have commands that do the same as scripts of simple locks.
 #[test]
-fn the_model_knows_commands_as_a_real_server_does() {
+fn model_commands_match_real_server() {
     let server = RedisServer::start();
     let mut real = server.connect().unwrap();
     let deletes = server.deletes_by();
@@ -76,7 +76,7 @@ fn the_model_knows_commands_as_a_real_server_does() {
 
 /// An operator may have put any data under a name. The model must not panic, and it refuses the calls that a real server refuses.
 #[test]
-fn over_odd_data_the_model_refuses_what_a_real_server_refuses() {
+fn model_refuses_same_odd_data() {
     let server = RedisServer::start();
     let mut real = server.connect().unwrap();
     let (mut told, mut differences) = ([0_usize; KINDS], Vec::new());
@@ -115,7 +115,7 @@ fn over_odd_data_the_model_refuses_what_a_real_server_refuses() {
 
 /// The model replies to any call on any data, or reports that it does not know the call.
 #[test]
-fn nothing_that_is_sent_makes_the_model_panic() {
+fn odd_calls_never_panic_model() {
     let mut random = SplitMix(SEED);
     let (mut model, calls) = (Store::default(), calls_on_a());
     let mut refused = 0;

@@ -12,7 +12,7 @@ use wheellock_tests::topology::{Cluster, Settings};
 use wheellock_tests::worker::connect;
 
 #[tokio::test]
-async fn a_reader_who_goes_leaves_the_lock_to_one_whose_lease_has_not_come_yet() {
+async fn leaving_reader_keeps_unmoved_reader() {
     let (going, managers) = Move::start().await;
     let [stays, goes, writes] = managers.each_ref().map(|manager| manager.read_write_lock(NAME));
     let (stays, goes) = (stays.read().acquire().await.unwrap(), goes.read().acquire().await.unwrap());
@@ -33,7 +33,7 @@ async fn a_reader_who_goes_leaves_the_lock_to_one_whose_lease_has_not_come_yet()
 }
 
 #[tokio::test]
-async fn a_reader_whose_lease_has_not_come_yet_is_renewed_when_it_has() {
+async fn renewal_waits_for_moving_lease() {
     let (going, [locks, ..]) = Move::start().await;
     let reading = locks.read_write_lock(NAME).read().acquire().await.unwrap();
     going.begin();
@@ -49,7 +49,7 @@ async fn a_reader_whose_lease_has_not_come_yet_is_renewed_when_it_has() {
 }
 
 #[tokio::test]
-async fn no_token_is_given_out_before_the_latest_has_come() {
+async fn token_waits_for_moving_counter() {
     let (going, [locks, ..]) = Move::start().await;
     let lock = locks.fenced_lock(NAME);
     let guard = lock.acquire().await.unwrap();
@@ -67,7 +67,7 @@ async fn no_token_is_given_out_before_the_latest_has_come() {
 }
 
 #[tokio::test]
-async fn a_queue_that_has_not_come_yet_is_not_passed() {
+async fn moving_queue_is_not_overtaken() {
     let (going, [holds, waits, comes]) = Move::start().await;
     let held = holds.fair_lock(NAME).acquire().await.unwrap();
     let lock = waits.fair_lock(NAME);
@@ -94,7 +94,7 @@ async fn a_queue_that_has_not_come_yet_is_not_passed() {
 
 /// A node that a slot leaves does not take a missing key for deleted.
 #[tokio::test]
-async fn readers_and_writers_are_released_where_their_slot_leaves() {
+async fn leaving_slot_releases_readers_and_writers() {
     let (going, managers) = Move::start().await;
     let locks = managers.each_ref().map(|manager| manager.read_write_lock(NAME));
     let [first, second, third] = locks.each_ref().map(|lock| async { lock.read().acquire().await.unwrap() });
@@ -115,7 +115,7 @@ async fn readers_and_writers_are_released_where_their_slot_leaves() {
 
 /// Such a node does not take a missing queue for deleted either.
 #[tokio::test]
-async fn a_fair_lock_is_released_where_its_slot_leaves() {
+async fn leaving_slot_releases_fair_lock() {
     let (going, [holds, ..]) = Move::start().await;
     let held = holds.fair_lock(NAME).acquire().await.unwrap();
     going.begin();
@@ -125,7 +125,7 @@ async fn a_fair_lock_is_released_where_its_slot_leaves() {
 }
 
 #[tokio::test]
-async fn permits_are_given_back_when_what_is_known_of_them_has_come() {
+async fn semaphore_release_waits_for_move() {
     let (going, [locks, others, ..]) = Move::start().await;
     let (counted, other) = (locks.semaphore(NAME), others.semaphore(NAME));
     assert!(counted.try_set_permits(3).await.unwrap());
@@ -145,7 +145,7 @@ async fn permits_are_given_back_when_what_is_known_of_them_has_come() {
 }
 
 #[tokio::test]
-async fn permits_with_leases_are_given_back_when_those_have_come() {
+async fn leased_permit_release_waits_for_move() {
     let (going, [locks, others, ..]) = Move::start().await;
     let (near, far) = (locks.permit_semaphore(NAME), others.permit_semaphore(NAME));
     assert_eq!(near.set_permits(2).await.unwrap(), 2);
@@ -166,7 +166,7 @@ async fn permits_with_leases_are_given_back_when_those_have_come() {
 }
 
 #[tokio::test]
-async fn permits_together_are_released_where_their_slot_moves() {
+async fn moving_slot_releases_permits_together() {
     let (going, [locks, others, ..]) = Move::start().await;
     let (near, far) = (locks.permit_semaphore(NAME), others.permit_semaphore(NAME));
     assert_eq!(near.set_permits(3).await.unwrap(), 3);
@@ -187,7 +187,7 @@ async fn permits_together_are_released_where_their_slot_moves() {
 
 /// The record of a manager's earlier request is beside the semaphore, and may move together with it.
 #[tokio::test]
-async fn permits_are_not_counted_anew_while_their_leases_have_not_come() {
+async fn permit_count_waits_for_moving_leases() {
     let (going, [locks, ..]) = Move::start().await;
     let permits = locks.permit_semaphore(NAME);
     assert_eq!(permits.set_permits(2).await.unwrap(), 2);
@@ -209,7 +209,7 @@ async fn permits_are_not_counted_anew_while_their_leases_have_not_come() {
 
 /// The opening of a latch is recorded in a key. The node may lack that key and must not create it.
 #[tokio::test]
-async fn a_latch_opens_where_its_slot_leaves() {
+async fn leaving_slot_opens_latch() {
     let (going, [locks, others, ..]) = Move::start().await;
     let (latch, far) = (locks.count_down_latch(NAME), others.count_down_latch(NAME));
     assert!(latch.try_set_count(NonZeroU32::MIN).await.unwrap());
@@ -227,7 +227,7 @@ async fn a_latch_opens_where_its_slot_leaves() {
 }
 
 #[tokio::test]
-async fn a_latch_does_not_open_because_an_earlier_one_is_heard_of_late() {
+async fn stale_opening_leaves_latch_closed() {
     let (going, [locks, others, ..]) = Move::start().await;
     let (latch, far) = (locks.count_down_latch(NAME), others.count_down_latch(NAME));
     assert!(latch.try_set_count(NonZeroU32::MIN).await.unwrap());

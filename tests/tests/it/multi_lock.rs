@@ -59,7 +59,7 @@ async fn all_or_none_on_several_servers() {
 }
 
 #[tokio::test]
-async fn a_set_says_whether_it_is_locked_and_by_whom() {
+async fn set_reports_locked_and_holder() {
     let mut server = RedisServer::start();
     let locks = brisk(&server.url(), LEASE).await;
     let owner = locks.owner();
@@ -79,7 +79,7 @@ async fn a_set_says_whether_it_is_locked_and_by_whom() {
 }
 
 #[tokio::test]
-async fn members_of_one_server_leave_in_one_flight() {
+async fn one_server_members_share_round_trip() {
     let server = RedisServer::start();
     let locks = manager(&server.url()).await;
     let names: Vec<_> = (0..20).map(|number| format!("n{number}")).collect();
@@ -100,7 +100,7 @@ async fn members_of_one_server_leave_in_one_flight() {
 /// D1: of ten contenders for a free set of locks, one contender wins `try_acquire` every time. This holds on one server and on several, and
 /// in one process and in several.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_ten_contenders_takes_a_free_set() {
+async fn one_contender_wins_free_set() {
     let rounds =
         std::env::var("WHEELLOCK_SET_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(100);
     let (here, there) = (RedisServer::start(), RedisServer::start());
@@ -140,7 +140,7 @@ async fn one_of_ten_contenders_takes_a_free_set() {
 
 /// D1: this also holds for threads that send their requests at the same moment.
 #[test]
-fn one_of_ten_threads_takes_a_free_set() {
+fn one_thread_wins_free_set() {
     let server = RedisServer::start();
     let locks = wheellock::blocking::LockManager::connect(&server.url()).unwrap();
     for round in 0..30 {
@@ -162,7 +162,7 @@ fn one_of_ten_threads_takes_a_free_set() {
 }
 
 #[tokio::test]
-async fn while_one_member_is_busy_the_others_are_free_for_everybody() {
+async fn busy_member_leaves_others_free() {
     let server = RedisServer::start();
     let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
     let busy = others.lock("b").acquire().await.unwrap();
@@ -182,7 +182,7 @@ async fn while_one_member_is_busy_the_others_are_free_for_everybody() {
 }
 
 #[tokio::test]
-async fn while_a_member_elsewhere_is_busy_nothing_is_kept() {
+async fn busy_remote_member_leaves_others_free() {
     let (here, there) = (RedisServer::start(), RedisServer::start());
     let (h, t) = (manager(&here.url()).await, manager(&there.url()).await);
     let busy = t.lock("b").acquire().await.unwrap();
@@ -197,7 +197,7 @@ async fn while_a_member_elsewhere_is_busy_nothing_is_kept() {
 
 /// A waiting set keeps only the members that come before the busy member.
 #[tokio::test]
-async fn what_is_held_while_waiting_comes_before_what_is_waited_for() {
+async fn waiting_set_keeps_only_earlier_members() {
     let server = RedisServer::start();
     let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
     let (a, b) = (others.lock("a").acquire().await.unwrap(), others.lock("b").acquire().await.unwrap());
@@ -216,7 +216,7 @@ async fn what_is_held_while_waiting_comes_before_what_is_waited_for() {
 /// D3: a circle with a process that takes the members in another order ends when our set lets go. That takes two seconds at most, however
 /// long the other process holds on. Then both continue. A `MultiLock` of Redisson may take its members in such an order.
 #[tokio::test]
-async fn a_circle_with_somebody_who_keeps_no_order_is_broken() {
+async fn unordered_circle_is_broken() {
     const LETS_GO_WITHIN: Duration = Duration::from_secs(2);
     let server = RedisServer::start();
     let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
@@ -247,7 +247,7 @@ async fn a_circle_with_somebody_who_keeps_no_order_is_broken() {
 }
 
 #[tokio::test]
-async fn a_fixed_lease_begins_when_all_are_held() {
+async fn fixed_lease_starts_when_complete() {
     let server = RedisServer::start();
     let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
     let (a, b) = (others.lock("a").acquire().await.unwrap(), others.lock("b").acquire().await.unwrap());
@@ -272,7 +272,7 @@ async fn a_fixed_lease_begins_when_all_are_held() {
 }
 
 #[tokio::test]
-async fn the_loss_of_one_member_is_told_and_its_release_stops_no_other() {
+async fn lost_member_is_reported_others_released() {
     let (here, there) = (RedisServer::start(), RedisServer::start());
     let proxy = Proxy::before(&there);
     let h = brisk(&here.url(), SHORT).await;
@@ -301,7 +301,7 @@ async fn the_loss_of_one_member_is_told_and_its_release_stops_no_other() {
 }
 
 #[tokio::test]
-async fn a_dead_server_is_no_busy_lock() {
+async fn dead_server_is_not_busy_lock() {
     let (here, there) = (RedisServer::start(), RedisServer::start());
     let h = brisk(&here.url(), LEASE).await;
     let t = adjusted(&there.url(), LEASE, |config| config.response_timeout = SHORT).await;
@@ -384,7 +384,7 @@ async fn threads_and_owners_take_sets_again() {
 }
 
 #[tokio::test]
-async fn dropped_at_any_point_it_leaves_nothing() {
+async fn dropped_set_leaves_nothing() {
     let (here, there) = (RedisServer::start(), RedisServer::start());
     let (h, t, other) =
         (manager(&here.url()).await, manager(&there.url()).await, manager(&there.url()).await);
@@ -406,7 +406,7 @@ async fn dropped_at_any_point_it_leaves_nothing() {
 
 /// Sets of up to four of seven locks on three servers, in random orders. Each of four managers has ten tasks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_tasks_with_overlapping_sets_in_random_orders_all_go_on() {
+async fn random_overlapping_sets_make_progress() {
     let seconds = std::env::var("WHEELLOCK_SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
     let time = Duration::from_secs(seconds.unwrap_or(3));
     let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
@@ -483,7 +483,7 @@ const LOCKS: usize = 7;
 
 /// L17: a set of locks has the same queries as a lock.
 #[tokio::test]
-async fn set_tells_count_and_lease_and_is_freed() {
+async fn set_reports_count_and_forces_release() {
     let (here, there) = (RedisServer::start(), RedisServer::start());
     let (h, t) = (manager(&here.url()).await, manager(&there.url()).await);
     let owner = h.owner();

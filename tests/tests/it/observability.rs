@@ -227,7 +227,7 @@ async fn die_with_a_renewal(server: &mut RedisServer, locks: &LockManager) {
 
 /// E1: if the lease ends before a renewal is given up, the failing renewal is reported before the loss or with it.
 #[tokio::test]
-async fn e01_a_renewal_without_an_answer_is_told_before_the_loss() {
+async fn e01_failing_renewal_reported_before_loss() {
     let seen = Recorder::default();
     let _default = listen(seen.clone());
     let server = RedisServer::builder().start();
@@ -249,7 +249,7 @@ async fn e01_a_renewal_without_an_answer_is_told_before_the_loss() {
 
 /// E1: an outage that the leases survive ends with a line that says so.
 #[tokio::test]
-async fn e01_renewals_that_succeed_again_are_told() {
+async fn e01_recovered_renewal_is_reported() {
     let seen = Recorder::default();
     let _default = listen(seen.clone());
     let mut server = RedisServer::builder().arg("appendonly", "yes").arg("appendfsync", "always").start();
@@ -270,7 +270,7 @@ async fn e01_renewals_that_succeed_again_are_told() {
 }
 
 #[tokio::test]
-async fn what_the_server_risks_is_told_under_its_target() {
+async fn server_risk_logs_under_server_target() {
     let seen = Recorder::default();
     let _default = listen(seen.clone());
     let server =
@@ -290,7 +290,7 @@ async fn what_the_server_risks_is_told_under_its_target() {
 
 /// A filter that names the documented targets misses no event and no span.
 #[tokio::test]
-async fn every_event_and_span_has_one_of_the_targets() {
+async fn events_and_spans_use_documented_targets() {
     let seen = Recorder::default();
     let _default = listen(seen.clone());
     let mut server = RedisServer::start();
@@ -309,7 +309,7 @@ async fn every_event_and_span_has_one_of_the_targets() {
 }
 
 #[tokio::test]
-async fn a_wait_and_a_hold_have_a_span_each() {
+async fn wait_and_hold_have_spans() {
     let seen = Recorder::default();
     let _default = listen(seen.clone());
     let server = RedisServer::start();
@@ -403,7 +403,7 @@ async fn spans_tell_the_kinds_apart() {
 }
 
 #[tokio::test]
-async fn sets_of_locks_have_a_span_for_all_and_hold_each() {
+async fn set_has_wait_and_hold_spans() {
     let seen = Recorder::default();
     let _default = listen(seen.clone());
     let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
@@ -431,7 +431,7 @@ async fn sets_of_locks_have_a_span_for_all_and_hold_each() {
 }
 
 #[tokio::test]
-async fn health_is_what_is_known_without_asking() {
+async fn health_needs_no_request() {
     let mut server = RedisServer::start();
     let locks = adjusted(&server.url(), Duration::from_secs(30), |config| {
         config.response_timeout = Duration::from_millis(900);
@@ -474,7 +474,7 @@ async fn health_follows_a_failover() {
 }
 
 #[tokio::test]
-async fn a_quorum_is_healthy_as_long_as_a_majority_is() {
+async fn quorum_health_follows_majority() {
     let mut servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
     let quorum = RedLockManager::connect(servers.iter().map(RedisServer::url)).await.unwrap();
     assert!(eventually(PATIENCE, async || quorum.managers().all(LockManager::is_healthy)).await);
@@ -489,7 +489,7 @@ async fn a_quorum_is_healthy_as_long_as_a_majority_is() {
 }
 
 #[test]
-fn threads_ask_for_health_and_families_too() {
+fn blocking_api_reports_health_and_families() {
     let server = RedisServer::start();
     let builder = blocking::LockManager::builder(&server.url()).classify(|_| "all");
     let locks = builder.connect_blocking().unwrap();
@@ -623,7 +623,7 @@ impl metrics::Recorder for Books {
 }
 
 #[tokio::test]
-async fn reports_tell_a_recorder_what_is_new_with_names_and_families() {
+async fn reports_send_new_values_by_family() {
     let books = Books::default();
     let server = RedisServer::start();
     let builder = LockManager::builder(&server.url()).metrics_name("m");
@@ -672,7 +672,7 @@ async fn reports_tell_a_recorder_what_is_new_with_names_and_families() {
 }
 
 #[tokio::test]
-async fn without_a_classifier_there_is_one_series_and_the_manager_has_its_id() {
+async fn unclassified_metrics_use_manager_id() {
     let books = Books::default();
     let server = RedisServer::start();
     let locks = LockManager::connect(&server.url()).await.unwrap();
@@ -683,7 +683,7 @@ async fn without_a_classifier_there_is_one_series_and_the_manager_has_its_id() {
 
 /// A manager that pushes numbers reports them from time to time. It reports the last numbers when it ends.
 #[tokio::test]
-async fn reports_are_made_by_themselves_if_that_is_wanted() {
+async fn periodic_reports_run_until_shutdown() {
     let books = Books::default();
     // The recorder belongs to this thread, on which the manager's tasks run, too.
     let _default = metrics::set_default_local_recorder(&books);

@@ -44,7 +44,7 @@ async fn metrics_count_what_happened() {
 }
 
 #[tokio::test]
-async fn a_server_that_may_lose_locks_is_pointed_out() {
+async fn risky_server_settings_are_reported() {
     let safe = RedisServer::builder().arg("appendonly", "yes").start();
     let locks = LockManager::connect(&safe.url()).await.unwrap();
     assert_eq!(findings(&safe, &locks), []);
@@ -169,7 +169,7 @@ async fn waiter_without_publish_polls_often() {
 }
 
 #[test]
-fn the_diagnosis_asks_for_the_verbs_by_which_releases_are_told() {
+fn diagnosis_checks_given_pubsub_verbs() {
     let server = RedisServer::start();
     if server.redis_version() < CHECKS_PERMISSIONS {
         return;
@@ -187,7 +187,7 @@ fn the_diagnosis_asks_for_the_verbs_by_which_releases_are_told() {
 }
 
 #[tokio::test]
-async fn a_user_without_the_channel_releases_all_the_same() {
+async fn missing_channel_permission_still_releases() {
     let server = RedisServer::builder().tcp().start();
     if server.redis_version() < (6, 2, 0) {
         return; // no rules for channels yet
@@ -205,7 +205,7 @@ async fn a_user_without_the_channel_releases_all_the_same() {
 }
 
 #[tokio::test]
-async fn renewing_by_hand_extends_a_fixed_lease_and_tells_a_loss() {
+async fn manual_renewal_extends_or_reports_loss() {
     let server = RedisServer::start();
     let locks = LockManager::connect(&server.url()).await.unwrap();
     let lease = Duration::from_secs(20);
@@ -227,7 +227,7 @@ async fn renewing_by_hand_extends_a_fixed_lease_and_tells_a_loss() {
 }
 
 #[tokio::test]
-async fn a_renewal_by_hand_without_an_answer_changes_nothing() {
+async fn unanswered_manual_renewal_changes_nothing() {
     let server = RedisServer::start();
     let patience = Duration::from_secs(1);
     let configure = |config: &mut wheellock::client::Config| {
@@ -252,7 +252,7 @@ async fn a_renewal_by_hand_without_an_answer_changes_nothing() {
 /// C2: everything works with the guide's permissions for this version of the server. The server denies no command on the way, and `ACL LOG`
 /// stays empty. Each permission is needed.
 #[tokio::test]
-async fn the_guides_permissions_are_enough_and_not_too_many() {
+async fn guide_permissions_are_exactly_sufficient() {
     let server = {
         let version = RedisServer::start().redis_version();
         let builder = RedisServer::builder().tcp().arg("appendonly", "yes");
@@ -355,7 +355,7 @@ async fn use_everything(server: &RedisServer, rules: &[&str]) -> Result<(), Stri
 }
 
 #[tokio::test]
-async fn the_guides_permissions_for_other_kinds_are_enough_and_not_too_many() {
+async fn guide_kind_permissions_are_exactly_sufficient() {
     let server = {
         let version = RedisServer::start().redis_version();
         let builder = RedisServer::builder().tcp().arg("appendonly", "yes");
@@ -533,7 +533,7 @@ async fn use_side(locks: &LockManager, lock: &Lock, other: &Lock) -> Result<(), 
 }
 
 #[tokio::test]
-async fn more_guards_than_the_queue_holds_are_all_released() {
+async fn guards_over_queue_limit_are_released() {
     let server = RedisServer::start();
     let bound = 64;
     let configure = |config: &mut wheellock::client::Config| config.max_in_flight = bound;

@@ -31,7 +31,7 @@ fn assert_other_data<T: std::fmt::Debug>(result: Result<T, Error>) {
 /// A7: a name with data of another type or another kind of lock is refused with an error that says so. The refusal changes nothing and
 /// leaves nothing to do in the background.
 #[tokio::test]
-async fn other_data_under_the_name_is_told_and_left_alone() {
+async fn other_data_is_reported_and_kept() {
     let server = RedisServer::start();
     let locks = manager(&server.url()).await;
     let lock = locks.lock("n");
@@ -154,7 +154,7 @@ async fn a_forced_release_deletes_locks_only() {
 
 /// A7: other data that replaces a held lock is a lost lock. The loss is reported once.
 #[tokio::test]
-async fn other_data_in_the_place_of_a_held_lock_is_a_loss() {
+async fn other_data_replacing_lock_is_loss() {
     let server = RedisServer::start();
     let locks = manager(&server.url()).await;
     let guards = [locks.lock("n").acquire().await.unwrap(), locks.lock("m").acquire().await.unwrap()];
@@ -172,7 +172,7 @@ async fn other_data_in_the_place_of_a_held_lock_is_a_loss() {
 
 /// D5: a release removes only its own field. The key goes with its last field.
 #[tokio::test]
-async fn a_release_leaves_the_holds_of_others() {
+async fn release_keeps_foreign_holds() {
     let server = RedisServer::start();
     let locks = manager(&server.url()).await;
     // A read lock of Redisson changes our held lock in this way. It finds no `mode` and enters.
@@ -199,7 +199,7 @@ async fn a_release_leaves_the_holds_of_others() {
 
 /// D5: a waiter learns that the lock has meanwhile become a lock of another kind.
 #[tokio::test]
-async fn a_waiter_is_told_of_another_kind_of_lock() {
+async fn waiter_reports_changed_lock_kind() {
     let server = RedisServer::start();
     let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
     let guard = others.lock("n").acquire().await.unwrap();
@@ -214,7 +214,7 @@ async fn a_waiter_is_told_of_another_kind_of_lock() {
 
 /// A reader is one owner for all kinds of locks. Another kind of lock is refused to it as to any other owner.
 #[tokio::test]
-async fn a_readers_own_name_is_refused_to_its_other_kinds_of_locks() {
+async fn reader_owner_is_refused_other_kinds() {
     let server = RedisServer::start();
     let locks = manager(&server.url()).await;
     let reader = locks.read_write_lock("n").read().acquire().await.unwrap();
@@ -265,7 +265,7 @@ fn blocking_forms_tell_other_data_too() {
 
 /// A thread is one owner for all kinds of locks.
 #[test]
-fn a_thread_that_reads_has_no_other_kind_of_lock_of_that_name() {
+fn reading_thread_is_refused_other_kind() {
     let server = RedisServer::start();
     let locks = blocking::LockManager::connect(&server.url()).unwrap();
     let reads = locks.read_write_lock("n").read().acquire().unwrap();

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use wheellock::LockManager;
 use wheellock_client::{CallOptions, Client, Command as Call, Config, Error, ErrorKind, Timer};
+use wheellock_tests::RedisServer;
 use wheellock_tests::certificates::{Authority, leaf};
 use wheellock_tests::pauses::{Pausing, Plan, Tally, run};
-use wheellock_tests::RedisServer;
 
 /// Replies that arrived during a pause are delivered, over TCP.
 #[test]
@@ -119,7 +119,7 @@ async fn let_others_run() {
 
 /// The process stops between the first poll of a call and the driver's next turn. The driver's timer is due much later.
 #[test]
-fn pause_before_drivers_turn_loses_no_call() {
+fn pause_before_turn_loses_no_call() {
     let server = RedisServer::builder().tcp().start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

@@ -20,7 +20,7 @@ use wheellock_tests::worker::{Outcome, Request, Worker};
 use wheellock_tests::{RedisServer, eventually};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_increments_of_each_side_lose_none() {
+async fn peer_increments_lose_none() {
     for library in present() {
         let (server, mut peer, locks) = both_sides(library, LEASE).await;
         let lock = locks.simple_lock(NAME);
@@ -43,7 +43,7 @@ async fn a_thousand_increments_of_each_side_lose_none() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn either_side_waits_for_the_release_of_the_other() {
+async fn each_side_waits_for_release() {
     for library in present() {
         let (server, mut peer, locks) = both_sides(library, LEASE).await;
         let lock = locks.simple_lock(NAME);
@@ -71,7 +71,7 @@ async fn either_side_waits_for_the_release_of_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_renewed_keeps_the_other_side_out_for_three_leases() {
+async fn renewed_hold_excludes_peer() {
     for library in present() {
         let (server, mut peer, locks) = both_sides(library, SHORT_LEASE).await;
         let wait = 3 * SHORT_LEASE;
@@ -103,7 +103,7 @@ async fn what_is_renewed_keeps_the_other_side_out_for_three_leases() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_holder_is_succeeded_by_the_other_side_within_its_lease() {
+async fn killed_holder_succeeded_across_libraries() {
     for library in present() {
         let (server, mut peer, locks) = both_sides(library, LEASE).await;
 
@@ -133,7 +133,7 @@ async fn a_killed_holder_is_succeeded_by_the_other_side_within_its_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_comes_late_takes_nothing_from_the_other_side() {
+async fn late_calls_spare_successor() {
     for library in present() {
         let (server, mut peer, locks) = both_sides(library, LEASE).await;
         let lock = locks.simple_lock(NAME);
@@ -177,7 +177,7 @@ async fn what_comes_late_takes_nothing_from_the_other_side() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_of_theirs_without_an_end_is_waited_for() {
+async fn waiter_waits_for_endless_peer_lock() {
     for library in present().into_iter().filter(|library| library.endless) {
         let (server, mut peer, locks) = both_sides(library, LEASE).await;
         let lock = locks.simple_lock(NAME);
@@ -198,7 +198,7 @@ async fn a_lock_of_theirs_without_an_end_is_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_majority_of_three_servers_is_shared() {
+async fn peer_shares_majority_of_three() {
     for library in present().into_iter().filter(|library| library.quorum != Quorum::None) {
         let (mut servers, mut peer, red) = three_servers(library).await;
         let lock = red.simple_lock(NAME);
@@ -225,7 +225,7 @@ async fn a_majority_of_three_servers_is_shared() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn increments_under_a_shared_majority_lose_none() {
+async fn shared_majority_increments_lose_none() {
     for library in present().into_iter().filter(|library| library.quorum != Quorum::None) {
         let (servers, mut peer, red) = three_servers(library).await;
         let lock = red.simple_lock(NAME);
@@ -255,7 +255,7 @@ async fn rslock_as_a_peer() {
 
 /// A peer leaves no mark on the server. Therefore a simple lock has to be free for long enough between two of our holds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn peer_has_turns_beside_hot_simple_lock() {
+async fn peer_has_turns_beside_hot_lock() {
     for library in present() {
         let (_server, mut peer, locks) = both_sides(library, LEASE).await;
         let process = hot::hot(&locks.simple_lock(NAME), 4, Duration::from_millis(1));

@@ -46,7 +46,7 @@ fn keys(server: &RedisServer) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_wire_contract_of_a_read_lock() {
+async fn read_lock_matches_wire_contract() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.read_write_lock(NAME);
     let first = lock.read().with_lease(Duration::from_secs(20)).acquire().await.unwrap();
@@ -78,7 +78,7 @@ async fn the_wire_contract_of_a_read_lock() {
 }
 
 #[tokio::test]
-async fn the_wire_contract_of_a_write_lock() {
+async fn write_lock_matches_wire_contract() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.read_write_lock("a:{tag}");
     let first = lock.write().acquire().await.unwrap();
@@ -97,7 +97,7 @@ async fn the_wire_contract_of_a_write_lock() {
 }
 
 #[tokio::test]
-async fn readers_enter_together_and_a_writer_is_alone() {
+async fn readers_share_writer_excludes() {
     let (_server, locks) = server_and_manager().await;
     let lock = locks.read_write_lock(NAME);
     let mut reading = Vec::new();
@@ -118,7 +118,7 @@ async fn readers_enter_together_and_a_writer_is_alone() {
 }
 
 #[tokio::test]
-async fn a_writer_may_read_and_goes_on_reading_when_it_writes_no_longer() {
+async fn writer_downgrade_admits_readers() {
     let (server, locks) = server_and_manager().await;
     let (lock, others) = (locks.read_write_lock(NAME), manager(&server.url()).await.read_write_lock(NAME));
     let writing = lock.write().acquire().await.unwrap();
@@ -148,7 +148,7 @@ async fn a_writer_may_read_and_goes_on_reading_when_it_writes_no_longer() {
 }
 
 #[tokio::test]
-async fn a_reader_who_asks_to_write_is_refused_at_once() {
+async fn upgrade_is_refused_immediately() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.read_write_lock(NAME);
     let reading = lock.read().acquire().await.unwrap();
@@ -173,7 +173,7 @@ async fn a_reader_who_asks_to_write_is_refused_at_once() {
 }
 
 #[tokio::test]
-async fn an_inner_hold_with_a_short_lease_shortens_nothing() {
+async fn short_inner_lease_shortens_nothing() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.read_write_lock(NAME);
     for side in [lock.read(), lock.write()] {
@@ -188,7 +188,7 @@ async fn an_inner_hold_with_a_short_lease_shortens_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_readers_of_a_process_who_wait_enter_when_one_does() {
+async fn waiting_readers_enter_together() {
     let (server, locks) = server_and_manager().await;
     let writer = manager(&server.url()).await;
     let lock = locks.read_write_lock(NAME);
@@ -222,7 +222,7 @@ async fn all_readers_of_a_process_who_wait_enter_when_one_does() {
 }
 
 #[tokio::test]
-async fn a_writer_who_waits_goes_before_readers_who_come() {
+async fn waiting_writer_precedes_new_readers() {
     let (server, locks) = server_and_manager().await;
     let (near, far) = (locks.read_write_lock(NAME), manager(&server.url()).await.read_write_lock(NAME));
     let reading = near.read().acquire().await.unwrap();
@@ -252,7 +252,7 @@ async fn a_writer_who_waits_goes_before_readers_who_come() {
 }
 
 #[tokio::test]
-async fn a_writer_asked_to_stand_back_keeps_no_reader_out() {
+async fn readers_first_writer_blocks_no_reader() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.read_write_lock(NAME).with_fairness(Fairness::ReadersFirst);
     let reading = lock.read().acquire().await.unwrap();
@@ -268,7 +268,7 @@ async fn a_writer_asked_to_stand_back_keeps_no_reader_out() {
 }
 
 #[tokio::test]
-async fn a_reader_who_takes_the_lock_anew_after_it_was_deleted_is_counted_once() {
+async fn reader_after_deletion_counts_once() {
     let (server, locks) = server_and_manager().await;
     let others = manager(&server.url()).await;
     let (reader, writer) = (locks.read_write_lock(NAME).read(), others.read_write_lock(NAME).write());
@@ -297,7 +297,7 @@ async fn a_reader_who_takes_the_lock_anew_after_it_was_deleted_is_counted_once()
 
 /// Each hold of a reader has its own lease on the server. A release removes the lease of the released hold.
 #[tokio::test]
-async fn a_reader_relies_only_on_the_leases_of_the_holds_that_are_left() {
+async fn reader_relies_on_remaining_leases() {
     let (server, locks) = server_and_manager().await;
     let others = manager(&server.url()).await;
     let (reader, writer) = (locks.read_write_lock(NAME).read(), others.read_write_lock(NAME).write());
@@ -337,7 +337,7 @@ async fn a_reader_relies_only_on_the_leases_of_the_holds_that_are_left() {
 
 /// When a reader leaves, the server examines only a few of many readers. The reader with the longest lease must not suffer from that.
 #[tokio::test]
-async fn the_lock_lives_as_long_as_the_longest_lease_of_many_readers() {
+async fn lock_lives_for_longest_reader_lease() {
     let (server, locks) = server_and_manager().await;
     let reader = locks.read_write_lock(NAME).read();
     let mut guards = Vec::new();
@@ -360,7 +360,7 @@ async fn the_lock_lives_as_long_as_the_longest_lease_of_many_readers() {
 
 /// When a writer's wait ends for any reason, readers no longer wait behind the writer.
 #[tokio::test]
-async fn a_writer_who_gives_up_lets_the_readers_pass() {
+async fn leaving_writer_lets_readers_pass() {
     let (server, locks) = server_and_manager().await;
     let (near, far) = (locks.read_write_lock(NAME), manager(&server.url()).await.read_write_lock(NAME));
     let mark = format!("{{{NAME}}}:wheellock_writer");
@@ -394,7 +394,7 @@ async fn a_writer_who_gives_up_lets_the_readers_pass() {
 
 /// The short wait replaced the longer wait of the other writer on the server, and ended without a message.
 #[tokio::test]
-async fn a_writer_who_gives_up_sooner_hides_no_writer_who_waits() {
+async fn short_wait_hides_no_waiting_writer() {
     let (server, locks) = server_and_manager().await;
     let near = locks.read_write_lock(NAME);
     let (far, hasty) = (manager(&server.url()).await, manager(&server.url()).await);
@@ -416,7 +416,7 @@ async fn a_writer_who_gives_up_sooner_hides_no_writer_who_waits() {
 
 /// The request of the first waiting writer in a process keeps readers out, until that wait ends. The writer behind it sends a request then.
 #[tokio::test]
-async fn who_stood_behind_a_writer_who_gives_up_keeps_readers_out() {
+async fn next_writer_keeps_readers_out() {
     let (server, locks) = server_and_manager().await;
     let far = manager(&server.url()).await.read_write_lock(NAME);
     let mark = format!("{{{NAME}}}:wheellock_writer");
@@ -435,7 +435,7 @@ async fn who_stood_behind_a_writer_who_gives_up_keeps_readers_out() {
 
 /// A process that dies while its writer waits keeps readers out for only a few seconds.
 #[tokio::test]
-async fn what_a_dead_writer_has_left_ends_by_itself() {
+async fn dead_writer_mark_expires() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.read_write_lock(NAME);
     let reading = lock.read().acquire().await.unwrap();
@@ -449,7 +449,7 @@ async fn what_a_dead_writer_has_left_ends_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn writers_are_alone_and_never_starve_among_many_readers() {
+async fn writers_exclude_and_never_starve() {
     let server = RedisServer::start();
     let managers = [manager(&server.url()).await, manager(&server.url()).await];
     let (readers, writers) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
@@ -522,7 +522,7 @@ async fn the_watchdog_keeps_both_sides() {
 
 /// Redisson's watchdog of readers sets the lease of the whole lock to its own lease.
 #[tokio::test]
-async fn a_renewal_makes_good_what_another_readers_watchdog_has_shortened() {
+async fn renewal_restores_shortened_lock_lease() {
     let server = RedisServer::start();
     let locks = brisk(&server.url(), RENEWED).await;
     let lock = locks.read_write_lock(NAME);
@@ -556,7 +556,7 @@ async fn renewal_keeps_leases_of_other_readers() {
 /// A reader with a fixed lease restores the lock's lease as well, although no watchdog renews its hold. The reader learns of a loss before
 /// its lease ends.
 #[tokio::test]
-async fn a_reader_with_a_fixed_lease_looks_after_itself() {
+async fn fixed_lease_reader_restores_lock_lease() {
     let (server, locks) = server_and_manager().await;
     let read = locks.read_write_lock(NAME).read().with_lease(Duration::from_secs(9));
     let reading = read.acquire().await.unwrap();
@@ -572,7 +572,7 @@ async fn a_reader_with_a_fixed_lease_looks_after_itself() {
 
 /// The reader checks as often as the watchdog renews other holds, whatever its own lease is.
 #[tokio::test]
-async fn a_reader_with_a_long_fixed_lease_looks_as_often_as_the_watchdog() {
+async fn long_lease_reader_checks_like_watchdog() {
     let server = RedisServer::start();
     let locks = brisk(&server.url(), RENEWED).await;
     let read = locks.read_write_lock(NAME).read().with_lease(Duration::from_secs(600));
@@ -587,7 +587,7 @@ async fn a_reader_with_a_long_fixed_lease_looks_as_often_as_the_watchdog() {
 }
 
 #[tokio::test]
-async fn a_lock_that_was_lost_is_told_to_readers_and_writers() {
+async fn lost_lock_notifies_readers_and_writers() {
     let server = RedisServer::start();
     let locks = brisk(&server.url(), RENEWED).await;
     let lock = locks.read_write_lock(NAME);
@@ -604,7 +604,7 @@ async fn a_lock_that_was_lost_is_told_to_readers_and_writers() {
 }
 
 #[tokio::test]
-async fn what_is_no_read_write_lock_is_left_alone() {
+async fn read_write_lock_leaves_other_data() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.read_write_lock(NAME);
     let data: [&[&str]; 4] = [
@@ -640,7 +640,7 @@ async fn what_is_no_read_write_lock_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_reader_whose_lease_key_was_deleted_gets_it_back_or_knows() {
+async fn deleted_reader_lease_is_restored() {
     let server = RedisServer::start();
     let locks = brisk(&server.url(), RENEWED).await;
     let lock = locks.read_write_lock(NAME);
@@ -655,7 +655,7 @@ async fn a_reader_whose_lease_key_was_deleted_gets_it_back_or_knows() {
 
 /// A dead reader leaves its field behind. The last live reader removes the field.
 #[tokio::test]
-async fn what_a_dead_reader_has_left_goes_with_the_last_live_one() {
+async fn last_reader_removes_dead_field() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.read_write_lock(NAME);
     let reading = lock.read().acquire().await.unwrap();
@@ -665,7 +665,7 @@ async fn what_a_dead_reader_has_left_goes_with_the_last_live_one() {
 }
 
 #[tokio::test]
-async fn dropped_guards_and_dropped_waits_leave_nothing() {
+async fn dropped_guards_and_waits_leave_nothing() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.read_write_lock(NAME);
     for side in [lock.read(), lock.write()] {
@@ -686,7 +686,7 @@ async fn dropped_guards_and_dropped_waits_leave_nothing() {
 }
 
 #[tokio::test]
-async fn several_kinds_are_members_of_one_set() {
+async fn set_combines_lock_kinds() {
     let (server, locks) = server_and_manager().await;
     let prices = locks.read_write_lock(NAME);
     let fenced = locks.fenced_lock("fenced");
@@ -705,7 +705,7 @@ async fn several_kinds_are_members_of_one_set() {
 
 /// A script may lack the permission to read the rest of other readers' leases. The release then takes nothing.
 #[tokio::test]
-async fn a_release_that_cannot_see_the_others_leases_takes_nothing() {
+async fn release_without_lease_access_changes_nothing() {
     let (server, _locks) = server_and_manager().await;
     let timeout = |hold: &str| format!("{{{NAME}}}:{hold}");
     // The lock ends before these leases, so a release has to read all of them.

@@ -38,7 +38,7 @@ fn ttl(server: &RedisServer, key: &str) -> i64 {
 }
 
 #[tokio::test]
-async fn w01_an_acquire_that_is_repeated_counts_once() {
+async fn w01_repeated_acquire_counts_once() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let locks = brisk(&proxy.url(), LEASE).await;
@@ -61,7 +61,7 @@ async fn w01_an_acquire_that_is_repeated_counts_once() {
 }
 
 #[tokio::test]
-async fn w02_an_acquire_given_up_leaves_no_orphan() {
+async fn w02_abandoned_acquire_leaves_no_orphan() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let locks = brisk(&proxy.url(), Duration::from_secs(2)).await;
@@ -103,7 +103,7 @@ async fn w02_an_acquire_given_up_leaves_no_orphan() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn w03_no_renewal_comes_after_a_release() {
+async fn w03_no_renewal_follows_release() {
     const TASKS: u64 = 64;
     const ROUNDS: u64 = 8;
     let server = RedisServer::start();
@@ -168,7 +168,7 @@ async fn w04_every_loss_is_reported() {
 }
 
 #[tokio::test]
-async fn w06_one_failing_lock_stops_no_other_renewal() {
+async fn w06_lost_locks_stop_no_other_renewal() {
     let server = RedisServer::start();
     let locks = brisk(&server.url(), Duration::from_secs(1)).await;
     let mut guards = acquire_many(&locks, 250).await;
@@ -185,7 +185,7 @@ async fn w06_one_failing_lock_stops_no_other_renewal() {
 }
 
 #[tokio::test]
-async fn w06_a_batch_without_an_answer_stops_no_other() {
+async fn w06_unanswered_batch_stops_no_renewal() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let locks = brisk(&proxy.url(), Duration::from_secs(1)).await;
@@ -208,7 +208,7 @@ async fn acquire_many(locks: &wheellock::LockManager, count: usize) -> Vec<wheel
 }
 
 #[tokio::test]
-async fn w07_holds_released_in_any_order_leave_none_without_renewal() {
+async fn w07_remaining_holds_are_always_renewed() {
     let server = RedisServer::start();
     let locks = brisk(&server.url(), Duration::from_millis(600)).await;
     let local = LocalSet::new();
@@ -241,7 +241,7 @@ async fn w07_holds_released_in_any_order_leave_none_without_renewal() {
 }
 
 #[tokio::test]
-async fn w08_a_lease_belongs_to_one_hold() {
+async fn w08_lease_belongs_to_one_hold() {
     let server = RedisServer::start();
     let locks = manager(&server.url()).await;
     let lock = locks.lock("leased");
@@ -266,7 +266,7 @@ async fn w08_a_lease_belongs_to_one_hold() {
 }
 
 #[tokio::test]
-async fn w08_renewals_use_the_lease_of_their_hold() {
+async fn w08_renewal_uses_lease_of_hold() {
     let server = RedisServer::start();
     let locks = brisk(&server.url(), RENEWED).await;
     let plain = locks.lock("plain").acquire().await.unwrap();
@@ -291,7 +291,7 @@ async fn w08_renewals_use_the_lease_of_their_hold() {
 }
 
 #[tokio::test]
-async fn w12_leases_below_a_millisecond_are_rejected_and_others_rounded_up() {
+async fn w12_tiny_leases_fail_others_round_up() {
     let server = RedisServer::start();
     let locks = manager(&server.url()).await;
     let lock = locks.lock("tiny");
@@ -352,7 +352,7 @@ async fn w14_a_replica_is_asked_nothing() {
 }
 
 #[tokio::test]
-async fn w15_a_release_during_a_disconnect_wakes_the_waiter_after_it() {
+async fn w15_release_during_disconnect_wakes_waiter() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let (holder, locks) = (manager(&server.url()).await, brisk(&proxy.url(), LEASE).await);
@@ -387,7 +387,7 @@ async fn w15_a_release_during_a_disconnect_wakes_the_waiter_after_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn w16_no_wake_up_is_missed_between_the_question_and_the_sleep() {
+async fn w16_release_racing_attempt_wakes_waiter() {
     const ROUNDS: u32 = 600;
     let server = RedisServer::start();
     let inside = Arc::new(AtomicBool::new(false));
@@ -420,7 +420,7 @@ async fn w16_no_wake_up_is_missed_between_the_question_and_the_sleep() {
 }
 
 #[tokio::test]
-async fn w17_whoever_was_woken_and_leaves_passes_the_wake_up_on() {
+async fn w17_leaving_head_passes_on_wakeup() {
     let server = RedisServer::start();
     let (holder, locks) = (manager(&server.url()).await, manager(&server.url()).await);
     for round in 0..24 {
@@ -452,7 +452,7 @@ async fn w17_whoever_was_woken_and_leaves_passes_the_wake_up_on() {
 }
 
 #[tokio::test]
-async fn w17_a_waiter_whose_wait_is_over_passes_the_wake_up_on() {
+async fn w17_timed_out_waiter_passes_on_wakeup() {
     let server = RedisServer::start();
     let (holder, locks) = (manager(&server.url()).await, manager(&server.url()).await);
     for round in 0..20_u64 {
@@ -475,7 +475,7 @@ async fn w17_a_waiter_whose_wait_is_over_passes_the_wake_up_on() {
 }
 
 #[tokio::test]
-async fn w19_a_crowd_of_waiters_asks_as_one() {
+async fn w19_waiters_share_requests() {
     let server = RedisServer::start();
     let (holder, locks) = (manager(&server.url()).await, manager(&server.url()).await);
     let guard = holder.lock("herd").acquire().await.unwrap();
@@ -515,7 +515,7 @@ async fn w19_a_crowd_of_waiters_asks_as_one() {
 }
 
 #[tokio::test]
-async fn w19_a_crowd_that_comes_at_once_asks_as_one() {
+async fn w19_simultaneous_waiters_share_requests() {
     let server = RedisServer::start();
     let (holder, locks) = (manager(&server.url()).await, manager(&server.url()).await);
     let guard = holder.lock("crowd").acquire().await.unwrap();
@@ -541,7 +541,7 @@ async fn w19_a_crowd_that_comes_at_once_asks_as_one() {
 }
 
 #[tokio::test]
-async fn w20_three_hundred_contended_names_are_all_heard() {
+async fn w20_every_contended_name_is_notified() {
     const NAMES: usize = 300;
     let server = RedisServer::start();
     let (holder, locks) = (manager(&server.url()).await, manager(&server.url()).await);
@@ -560,7 +560,7 @@ async fn w20_three_hundred_contended_names_are_all_heard() {
 }
 
 #[tokio::test]
-async fn w20_a_burst_of_contention_subscribes_once() {
+async fn w20_burst_of_contention_subscribes_once() {
     let server = RedisServer::start();
     let (holder, locks) = (manager(&server.url()).await, manager(&server.url()).await);
     let (monitor, start) = (server.monitor(), Instant::now());
@@ -584,7 +584,7 @@ async fn w20_a_burst_of_contention_subscribes_once() {
 }
 
 #[tokio::test]
-async fn w21_a_wait_that_is_over_leaves_no_subscription() {
+async fn w21_ended_wait_leaves_no_subscription() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let (holder, locks) = (manager(&server.url()).await, brisk(&proxy.url(), LEASE).await);
@@ -612,7 +612,7 @@ const SLACK: Duration = Duration::from_millis(250);
 const FIRST_ANSWER: Duration = Duration::from_millis(300);
 
 #[tokio::test]
-async fn w23_a_bounded_wait_ends_in_time_however_the_server_behaves() {
+async fn w23_bounded_wait_ends_despite_faults() {
     for held in [false, true] {
         for way in ["paused", "stopped", "partitioned", "dead", "slow"] {
             let mut server = RedisServer::start();
@@ -646,7 +646,7 @@ async fn w23_a_bounded_wait_ends_in_time_however_the_server_behaves() {
 }
 
 #[tokio::test]
-async fn w23_a_bounded_wait_behind_another_attempt_of_its_owner_ends_in_time() {
+async fn w23_bounded_wait_behind_own_attempt_ends() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let locks = adjusted(&proxy.url(), LEASE, |config| config.response_timeout = PATIENCE).await;
@@ -683,7 +683,7 @@ async fn bounded(lock: &Lock, wait: Duration) -> Result<Option<wheellock::Guard>
 }
 
 #[tokio::test]
-async fn w25_an_uncontended_pair_is_two_scripts_on_one_key() {
+async fn w25_uncontended_pair_runs_two_scripts() {
     let server = RedisServer::start();
     let lock = manager(&server.url()).await.lock("quiet");
     for dropped in [false, true] {
@@ -719,7 +719,7 @@ async fn w25_an_uncontended_pair_is_two_scripts_on_one_key() {
 }
 
 #[tokio::test]
-async fn w25_a_release_without_an_answer_is_repeated_and_counts_as_one() {
+async fn w25_unanswered_release_is_repeated_successfully() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let locks = brisk(&proxy.url(), LEASE).await;
@@ -735,7 +735,7 @@ async fn w25_a_release_without_an_answer_is_repeated_and_counts_as_one() {
 }
 
 #[tokio::test]
-async fn w27_only_a_presented_owner_enters_again() {
+async fn w27_only_presented_owner_reenters() {
     let server = RedisServer::start();
     let locks = manager(&server.url()).await;
     let lock = locks.lock("mine");

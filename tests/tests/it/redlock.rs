@@ -130,7 +130,7 @@ async fn all_joined(guard: &RedLockGuard, count: usize) -> bool {
 }
 
 #[tokio::test]
-async fn a_majority_decides_and_the_others_join() {
+async fn majority_grants_then_others_join() {
     for count in [1, 2, 3, 5] {
         let fleet = Fleet::start(count);
         let red = fleet.red(LEASE, ANSWER).await;
@@ -199,7 +199,7 @@ async fn broken_minority(how: Break, count: usize) {
 }
 
 #[tokio::test]
-async fn a_broken_majority_is_an_error_in_time_and_no_busy_lock() {
+async fn broken_majority_fails_in_time() {
     for how in [Break::Kill, Break::Stop, Break::Cut] {
         let mut fleet = Fleet::start(3);
         let red = fleet.red(LEASE, ANSWER / 6).await;
@@ -228,7 +228,7 @@ async fn a_broken_majority_is_an_error_in_time_and_no_busy_lock() {
 }
 
 #[tokio::test]
-async fn a_waiter_does_not_take_a_majority_that_dies_for_a_busy_lock() {
+async fn majority_dying_during_wait_is_error() {
     let mut fleet = Fleet::start(3);
     // These waits end before any reply is overdue.
     let (red, other) = (fleet.red(LEASE, ANSWER).await, fleet.red(LEASE, SHORT).await);
@@ -249,7 +249,7 @@ async fn a_waiter_does_not_take_a_majority_that_dies_for_a_busy_lock() {
 
 /// The servers' replies to the last acquire do not answer a new request.
 #[tokio::test]
-async fn who_waits_behind_one_whom_nobody_answers_is_not_told_that_the_lock_is_busy() {
+async fn wait_behind_unanswered_attempt_is_error() {
     let fleet = Fleet::start(3);
     let red = fleet.red(LEASE, ANSWER).await;
     let lock = red.lock("l");
@@ -266,7 +266,7 @@ async fn who_waits_behind_one_whom_nobody_answers_is_not_told_that_the_lock_is_b
 
 /// These are Redisson's old cases.
 #[tokio::test]
-async fn two_of_three_held_elsewhere_is_busy_one_of_three_is_not() {
+async fn only_majority_held_elsewhere_is_busy() {
     let mut fleet = Fleet::start(3);
     let red = fleet.red(LEASE, ANSWER).await;
     fleet.hold_elsewhere(0, "two", LEASE);
@@ -294,7 +294,7 @@ async fn two_of_three_held_elsewhere_is_busy_one_of_three_is_not() {
 }
 
 #[tokio::test]
-async fn who_grants_late_joins_and_a_later_failure_is_survived() {
+async fn late_member_replaces_failed_server() {
     let mut fleet = Fleet::start(3);
     // The renewal comes only after the late server has joined.
     let red = fleet.red(3 * SHORT, ANSWER).await;
@@ -320,7 +320,7 @@ async fn who_grants_late_joins_and_a_later_failure_is_survived() {
 }
 
 #[tokio::test]
-async fn a_late_member_does_not_mend_what_was_lost() {
+async fn late_member_does_not_revive_lock() {
     let fleet = Fleet::start(3);
     let red = fleet.red(SHORT, ANSWER).await;
     fleet.slow(2, SHORT);
@@ -340,7 +340,7 @@ async fn a_late_member_does_not_mend_what_was_lost() {
 }
 
 #[tokio::test]
-async fn a_guard_that_ends_takes_late_members_with_it() {
+async fn ended_guard_releases_late_members() {
     let fleet = Fleet::start(5);
     let red = fleet.red(LEASE, ANSWER).await;
     for release in [false, true] {
@@ -359,7 +359,7 @@ async fn a_guard_that_ends_takes_late_members_with_it() {
 }
 
 #[tokio::test]
-async fn what_was_granted_without_an_answer_is_released() {
+async fn grant_without_reply_is_released() {
     let fleet = Fleet::start(3);
     let red = fleet.red(LEASE, SHORT / 2).await;
     // Two servers execute the attempt, and their replies never come.
@@ -379,7 +379,7 @@ async fn what_was_granted_without_an_answer_is_released() {
 }
 
 #[tokio::test]
-async fn a_waiter_is_woken_by_the_release_or_the_end_of_the_lease() {
+async fn release_or_expiry_wakes_waiter() {
     let fleet = Fleet::start(5);
     let (here, there) = (fleet.red(LEASE, ANSWER).await, fleet.red(LEASE, ANSWER).await);
     let guard = here.lock("l").acquire().await.unwrap();
@@ -413,7 +413,7 @@ async fn a_waiter_is_woken_by_the_release_or_the_end_of_the_lease() {
 }
 
 #[tokio::test]
-async fn a_crowd_of_one_process_asks_as_one() {
+async fn waiters_of_process_share_requests() {
     let fleet = Fleet::start(3);
     let (here, there) = (fleet.red(LEASE, ANSWER).await, fleet.red(LEASE, ANSWER).await);
     let guard = here.lock("l").acquire().await.unwrap();
@@ -448,7 +448,7 @@ async fn a_crowd_of_one_process_asks_as_one() {
 }
 
 #[tokio::test]
-async fn dropped_at_any_point_it_leaves_nothing() {
+async fn cancelled_acquire_leaves_nothing() {
     let fleet = Fleet::start(3);
     let (red, other) = (fleet.red(LEASE, ANSWER).await, fleet.red(LEASE, ANSWER).await);
     for busy in [false, true] {
@@ -467,7 +467,7 @@ async fn dropped_at_any_point_it_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_server_that_forgets_costs_one_member() {
+async fn server_losing_data_costs_one_member() {
     let mut fleet = Fleet::start(3);
     let (red, other) = (fleet.red(SHORT, ANSWER).await, fleet.red(SHORT, ANSWER).await);
     let guard = red.lock("l").acquire().await.unwrap();
@@ -483,7 +483,7 @@ async fn a_server_that_forgets_costs_one_member() {
 }
 
 #[tokio::test]
-async fn fixed_leases_end_in_time_and_are_extended_by_hand() {
+async fn fixed_lease_renews_manually_and_expires() {
     let fleet = Fleet::start(3);
     let red = fleet.red(LEASE, ANSWER).await;
     let guard = red.lock("l").with_lease(SHORT).acquire().await.unwrap();
@@ -554,7 +554,7 @@ async fn only_independent_servers_are_members() {
 }
 
 #[tokio::test]
-async fn a_dead_minority_keeps_nobody_from_starting() {
+async fn dead_minority_does_not_prevent_start() {
     let mut fleet = Fleet::start(3);
     fleet.servers[1].kill();
     let urls: Vec<_> = fleet.proxies.iter().map(Proxy::url).collect();
@@ -727,7 +727,7 @@ const BRIEF: Duration = Duration::from_millis(2);
 
 /// A minority breaks and is mended again and again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_two_are_inside_whatever_happens_to_a_minority() {
+async fn minority_faults_admit_no_second_holder() {
     let mut fleet = Fleet::start(5);
     let crowd = Crowd::gather(&fleet, 6, BRIEF).await;
     let mut random = Random::new(42);
@@ -766,7 +766,7 @@ async fn rolling_restarts_admit_no_second_holder() {
 /// Two of five servers are slow, and another holder has the lock on a third server. The caller does not keep the fast servers while it
 /// waits for the slow servers.
 #[tokio::test]
-async fn a_split_does_not_wait_for_the_slowest() {
+async fn split_attempt_ignores_slow_servers() {
     let fleet = Fleet::start(5);
     let red = fleet.red(LEASE, ANSWER).await;
     fleet.slow(3, SLOW);
@@ -784,7 +784,7 @@ async fn a_split_does_not_wait_for_the_slowest() {
 
 /// A waiter that kept its minority until the slow servers reply would block other callers.
 #[tokio::test]
-async fn split_waiter_gives_back_before_slow_answers() {
+async fn split_waiter_releases_before_slow_replies() {
     let fleet = Fleet::start(5);
     let red = fleet.red(LEASE, ANSWER).await;
     fleet.slow(3, SLOW);
@@ -801,7 +801,7 @@ async fn split_waiter_gives_back_before_slow_answers() {
 
 /// Nine processes request the lock at once, so the members are split between them again and again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn contenders_do_not_keep_each_other_from_the_quorum() {
+async fn contenders_all_reach_quorum() {
     let fleet = Fleet::start(5);
     let directory = cells();
     let mut locks = Vec::new();

@@ -91,7 +91,7 @@ async fn waits_outlast_refused_writes() {
 
 /// A call that does not wait returns the error. So does a call whose wait ends before the shortage does.
 #[tokio::test]
-async fn calls_without_wait_are_told_refused_writes() {
+async fn short_calls_report_refused_writes() {
     for (setting, value, code) in SHORTAGES {
         let (server, locks) = server_and_manager().await;
         set(&server, setting, value);

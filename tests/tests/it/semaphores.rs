@@ -81,7 +81,7 @@ async fn the_wire_contract_of_a_semaphore() {
 
 /// A permit whose semaphore became data of another type is neither released nor removed.
 #[tokio::test]
-async fn a_permit_of_what_is_no_semaphore_any_more_stays() {
+async fn overwritten_semaphore_keeps_permit() {
     let (server, locks) = server_and_manager().await;
     let permits = locks.permit_semaphore(NAME);
     permits.set_permits(1).await.unwrap();
@@ -93,7 +93,7 @@ async fn a_permit_of_what_is_no_semaphore_any_more_stays() {
 }
 
 #[tokio::test]
-async fn permits_of_a_semaphore_that_was_deleted_do_not_bring_it_back() {
+async fn permits_do_not_recreate_deleted_semaphore() {
     let (server, locks) = server_and_manager().await;
     let semaphore = semaphore_of(&locks, 2).await;
     let permits = semaphore.acquire(2).await.unwrap();
@@ -104,7 +104,7 @@ async fn permits_of_a_semaphore_that_was_deleted_do_not_bring_it_back() {
 
 /// One wake-up lets in as many waiters as there are permits. No waiter overtakes an earlier waiter.
 #[tokio::test]
-async fn waiters_of_one_process_are_served_in_order_and_together() {
+async fn waiters_are_served_in_order_together() {
     let (_server, locks) = server_and_manager().await;
     let semaphore = semaphore_of(&locks, 0).await;
     let order = Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -133,7 +133,7 @@ async fn waiters_of_one_process_are_served_in_order_and_together() {
 }
 
 #[tokio::test]
-async fn never_more_inside_than_there_are_permits_and_all_are_given_back() {
+async fn holders_never_exceed_permits() {
     let server = RedisServer::start();
     let managers = [manager(&server.url()).await, manager(&server.url()).await];
     let semaphore = semaphore_of(&managers[0], 5).await;
@@ -230,7 +230,7 @@ async fn what_gets_lost_counts_once() {
 
 /// A request that arrives after its withdrawal has no effect. Permits of a dropped call are released once.
 #[tokio::test]
-async fn what_is_dropped_on_the_way_is_given_back_once() {
+async fn dropped_acquire_releases_permits_once() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let locks = brisk(&proxy.url(), Duration::from_secs(30)).await;
@@ -249,7 +249,7 @@ async fn what_is_dropped_on_the_way_is_given_back_once() {
 
 /// The acquire arrives on a connection that has broken since, or that seems broken to its caller.
 #[tokio::test]
-async fn an_acquire_that_comes_after_it_was_taken_back_takes_nothing() {
+async fn withdrawn_acquire_takes_nothing_late() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let locks = brisk(&proxy.url(), Duration::from_secs(30)).await;
@@ -369,7 +369,7 @@ async fn permits_together_are_all_or_none() {
 
 /// If each caller acquired one permit at a time, two callers could each hold one and wait for the other.
 #[tokio::test]
-async fn callers_of_all_permits_never_wait_in_circles() {
+async fn callers_of_all_permits_never_deadlock() {
     let (server, locks) = server_and_manager().await;
     let others = manager(&server.url()).await;
     assert!(locks.permit_semaphore(NAME).try_set_permits(2).await.unwrap());
@@ -424,7 +424,7 @@ async fn half_reaped_permits_are_granted_once() {
 }
 
 #[tokio::test]
-async fn release_of_many_ids_is_all_or_none() {
+async fn releasing_many_ids_is_atomic() {
     let (server, locks) = server_and_manager().await;
     let permits = locks.permit_semaphore(NAME);
     assert!(permits.try_set_permits(3).await.unwrap());
@@ -485,7 +485,7 @@ async fn leases_are_looked_at_and_extended() {
 }
 
 #[tokio::test]
-async fn the_watchdog_keeps_permits_and_a_dead_process_gives_them_back() {
+async fn watchdog_keeps_permit_unrenewed_permit_expires() {
     let server = RedisServer::start();
     let locks = brisk(&server.url(), RENEWED).await;
     let permits = locks.permit_semaphore(NAME);
@@ -509,7 +509,7 @@ async fn the_watchdog_keeps_permits_and_a_dead_process_gives_them_back() {
 }
 
 #[tokio::test]
-async fn a_permit_that_is_taken_away_is_lost() {
+async fn permit_released_by_id_is_lost() {
     let server = RedisServer::start();
     let locks = brisk(&server.url(), RENEWED).await;
     let permits = locks.permit_semaphore(NAME);
@@ -527,7 +527,7 @@ async fn a_permit_that_is_taken_away_is_lost() {
 
 /// No caller has taken the permit meanwhile, and still its lease had ended. Redisson's reply is the same.
 #[tokio::test]
-async fn a_permit_that_is_given_back_after_its_lease_was_lost() {
+async fn release_of_expired_permit_reports_loss() {
     let (server, locks) = server_and_manager().await;
     let permits = locks.permit_semaphore(NAME);
     permits.set_permits(1).await.unwrap();
@@ -563,7 +563,7 @@ async fn latch_of(locks: &LockManager, count: u32) -> CountDownLatch {
 }
 
 #[tokio::test]
-async fn all_wait_for_a_latch_and_go_on_at_once() {
+async fn open_latch_wakes_all_waiters() {
     let server = RedisServer::start();
     let managers = [manager(&server.url()).await, manager(&server.url()).await];
     let latch = latch_of(&managers[0], 2).await;
@@ -592,7 +592,7 @@ async fn all_wait_for_a_latch_and_go_on_at_once() {
 
 /// The test prints the duration but does not judge it.
 #[test]
-fn a_thousand_waiters_in_ten_processes_go_on_at_one_message() {
+fn one_message_wakes_waiters_everywhere() {
     let server = RedisServer::start();
     let mut opener = spawn(&server);
     let mut processes: Vec<_> = (0..10).map(|_| spawn(&server)).collect();
@@ -649,7 +649,7 @@ fn server_calls(server: &RedisServer, command: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn a_latch_that_is_set_again_is_a_new_one() {
+async fn recreated_latch_holds_only_new_waiters() {
     let (server, locks) = server_and_manager().await;
     let latch = latch_of(&locks, 1).await;
     // The server knows the script from here on.
@@ -681,7 +681,7 @@ async fn a_latch_that_is_set_again_is_a_new_one() {
 
 /// A lost message costs one more read. A broken connection costs none.
 #[tokio::test]
-async fn who_waits_looks_again_after_a_reconnect() {
+async fn waiters_poll_after_reconnect() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let locks = brisk(&proxy.url(), Duration::from_secs(30)).await;
@@ -702,7 +702,7 @@ async fn who_waits_looks_again_after_a_reconnect() {
 }
 
 #[tokio::test]
-async fn a_shutdown_gives_permits_back_and_tells_those_who_wait() {
+async fn shutdown_releases_permits_and_fails_waiters() {
     let (server, locks) = server_and_manager().await;
     let semaphore = semaphore_of(&locks, 2).await;
     let permits = semaphore.acquire(2).await.unwrap();
@@ -723,7 +723,7 @@ async fn a_shutdown_gives_permits_back_and_tells_those_who_wait() {
 
 /// The records of counted permits live for a day. The retry of a refused release must not wait for a twentieth of that.
 #[tokio::test]
-async fn permits_whose_release_was_refused_come_back_soon() {
+async fn refused_permit_release_is_retried_soon() {
     let (server, locks) = server_and_manager().await;
     let semaphore = semaphore_of(&locks, 3).await;
     let permits = semaphore.acquire(2).await.unwrap();
@@ -736,7 +736,7 @@ async fn permits_whose_release_was_refused_come_back_soon() {
 
 /// More leases have ended than one script releases, and more permits than that are missing. The caller does not have to wait.
 #[tokio::test]
-async fn a_permit_is_not_waited_for_whose_lease_has_ended_long_ago() {
+async fn acquire_does_not_await_expired_permits() {
     let (server, _locks) = server_and_manager().await;
     set(&server, &["SET", NAME, "-1500"]);
     let ended: Vec<String> =
@@ -751,7 +751,7 @@ async fn a_permit_is_not_waited_for_whose_lease_has_ended_long_ago() {
 
 /// The text is a number to the scripts' language, but not to any command of the server.
 #[tokio::test]
-async fn only_what_the_server_counts_with_is_a_number() {
+async fn number_unknown_to_server_is_rejected() {
     let (server, locks) = server_and_manager().await;
     let semaphore = locks.semaphore(NAME);
     for text in ["1.5", "1e3", "0x10", "inf", "+5", " 5", ""] {
@@ -767,7 +767,7 @@ async fn only_what_the_server_counts_with_is_a_number() {
 /// Two latches of one name that end one after the other differ in the time of their end. That holds even if the clock is set back in
 /// between.
 #[tokio::test]
-async fn of_latches_of_one_name_each_ends_later_than_the_one_before() {
+async fn recreated_latch_has_later_end() {
     let (server, locks) = server_and_manager().await;
     let latch = locks.count_down_latch(NAME);
     let far = "9000000000000000";

@@ -17,7 +17,7 @@ use wheellock_tests::worker::connect;
 use wheellock_tests::{RedisServer, eventually};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn t1_a_killed_primary_has_a_successor_and_nobody_is_stranded() {
+async fn t1_killed_primary_strands_no_waiter() {
     let mut set = SentinelSet::start(&Settings::default());
     let locks = connect(&set.url(), LEASE).await.unwrap();
     let load = Load::start(&locks, 16);
@@ -44,7 +44,7 @@ async fn t1_a_killed_primary_has_a_successor_and_nobody_is_stranded() {
 }
 
 #[tokio::test]
-async fn t1_a_wanted_failover_costs_no_call() {
+async fn t1_manual_failover_fails_no_call() {
     let set = SentinelSet::start(&Settings::default());
     let locks = connect(&set.url(), LEASE).await.unwrap();
     let lock = locks.lock("orders");
@@ -70,7 +70,7 @@ async fn t1_a_wanted_failover_costs_no_call() {
 }
 
 #[tokio::test]
-async fn t2_a_lock_that_a_failover_lost_is_told_within_a_renewal() {
+async fn t2_loss_by_failover_is_reported_soon() {
     let mut set = SentinelSet::start(&Settings::default());
     let locks = connect(&set.url(), LEASE).await.unwrap();
     let old = set.primary_index();
@@ -91,7 +91,7 @@ async fn t2_a_lock_that_a_failover_lost_is_told_within_a_renewal() {
 }
 
 #[tokio::test]
-async fn t2_a_lock_that_survived_a_failover_is_kept() {
+async fn t2_replicated_lock_survives_failover() {
     let mut set = SentinelSet::start(&Settings::default());
     let locks = connect(&set.url(), LEASE).await.unwrap();
     let guard = locks.lock("orders").acquire().await.unwrap();
@@ -110,7 +110,7 @@ async fn t2_a_lock_that_survived_a_failover_is_kept() {
 }
 
 #[tokio::test]
-async fn t3_a_primary_that_comes_back_from_a_pause_is_not_used() {
+async fn t3_resumed_old_primary_is_not_used() {
     let set = SentinelSet::start(&Settings::default());
     let (here, there) =
         (connect(&set.url(), LEASE).await.unwrap(), connect(&set.url(), LEASE).await.unwrap());
@@ -141,7 +141,7 @@ async fn t3_a_primary_that_comes_back_from_a_pause_is_not_used() {
 }
 
 #[tokio::test]
-async fn t4_an_address_that_is_no_primary_is_not_used() {
+async fn t4_replica_named_primary_is_not_used() {
     let pair = Replicas::start(1, &Settings::default());
     let (primary, replica) = (pair.primary().addr(), pair.replicas().next().unwrap().addr());
     let sentinel = FakeSentinel::start(replica);
@@ -164,7 +164,7 @@ async fn t4_an_address_that_is_no_primary_is_not_used() {
 }
 
 #[tokio::test]
-async fn t5_without_sentinels_the_known_primary_is_kept() {
+async fn t5_known_primary_is_kept_without_sentinels() {
     let mut set = SentinelSet::start(&Settings::default());
     let locks = connect(&set.url(), LEASE).await.unwrap();
     let asked = set.sentinels().len();
@@ -194,7 +194,7 @@ async fn t5_without_sentinels_the_known_primary_is_kept() {
 }
 
 #[tokio::test]
-async fn t5_sentinels_have_credentials_of_their_own() {
+async fn t5_sentinels_use_separate_credentials() {
     let settings = Settings::default().password("servers").sentinel_password("watchers");
     let set = SentinelSet::start(&settings);
     let refused: Config = set.url().parse().unwrap();
@@ -214,7 +214,7 @@ async fn t5_sentinels_have_credentials_of_their_own() {
 
 /// The client distinguishes an ordinary server in a Sentinel's place from a server that refuses the credentials, at once.
 #[tokio::test]
-async fn a_server_that_is_no_sentinel_is_unsupported() {
+async fn ordinary_server_as_sentinel_is_unsupported() {
     let server = RedisServer::builder().tcp().start();
     let url = format!("{}/{SERVICE}", server.tcp_url().replace("redis://", "redis+sentinel://"));
     let error = Client::connect(url.parse().unwrap()).await.unwrap_err();
@@ -223,7 +223,7 @@ async fn a_server_that_is_no_sentinel_is_unsupported() {
 }
 
 #[tokio::test]
-async fn t7_a_switch_that_nobody_announced_is_found_by_asking() {
+async fn t7_unannounced_switch_is_found_by_polling() {
     let (old, new) = (RedisServer::builder().tcp().start(), RedisServer::builder().tcp().start());
     let sentinel = FakeSentinel::start(old.addr());
     let locks = LockManager::builder("redis://ignored")
@@ -240,7 +240,7 @@ async fn t7_a_switch_that_nobody_announced_is_found_by_asking() {
 }
 
 #[tokio::test]
-async fn a_set_of_replicas_is_searched_for_its_primary() {
+async fn primary_is_found_among_replicas() {
     let mut set = Replicas::start(2, &Settings::default());
     let locks = connect(&set.url(), LEASE).await.unwrap();
     let first = set.primary().addr().to_string();

@@ -11,7 +11,7 @@ use wheellock_tests::{Cli, RedisServer, Reply, poll_until};
 const LONG: Duration = Duration::from_secs(20);
 
 #[test]
-fn a_server_answers_on_its_socket_only() {
+fn server_answers_on_socket_only() {
     let server = RedisServer::start();
     assert_eq!(server.url(), format!("unix://{}", server.socket_path().display()));
     assert_eq!(server.cli(&["SET", "key", "value"]), "OK");
@@ -32,7 +32,7 @@ fn a_tcp_server_answers_on_both() {
 }
 
 #[test]
-fn a_killed_server_is_gone_and_restarts_at_the_same_place_with_its_data() {
+fn killed_server_restarts_with_data() {
     let mut server =
         RedisServer::builder().tcp().arg("appendonly", "yes").arg("appendfsync", "always").start();
     let (url, addr, pid) = (server.url(), server.addr(), server.pid());
@@ -49,7 +49,7 @@ fn a_killed_server_is_gone_and_restarts_at_the_same_place_with_its_data() {
 }
 
 #[test]
-fn a_paused_server_is_silent_until_resumed() {
+fn paused_server_is_silent_until_resumed() {
     let server = RedisServer::start();
     let mut cli = server.connect().unwrap();
     server.pause();
@@ -70,7 +70,7 @@ fn a_password_is_required_and_used() {
 }
 
 #[test]
-fn a_monitor_tells_all_and_only_that() {
+fn monitor_reports_exactly_later_commands() {
     let server = RedisServer::start();
     assert_eq!(server.cli(&["SET", "before", "1"]), "OK");
     let monitor = server.monitor();
@@ -103,7 +103,7 @@ fn many_servers_start_side_by_side() {
 }
 
 #[test]
-fn what_a_server_wrote_into_its_configuration_file_outlives_a_restart_but_not_a_clean_one() {
+fn rewritten_configuration_survives_only_plain_restart() {
     let hello = ["SET", "hello", "1"];
     let mut server = RedisServer::builder()
         .tcp()
@@ -128,7 +128,7 @@ fn what_a_server_wrote_into_its_configuration_file_outlives_a_restart_but_not_a_
 }
 
 #[test]
-fn a_revived_server_is_up_whether_it_was_killed_or_paused_or_neither() {
+fn revived_server_is_up() {
     let mut server = RedisServer::start();
     let pid = server.pid();
     server.revive();
@@ -154,7 +154,7 @@ fn a_revived_server_is_up_whether_it_was_killed_or_paused_or_neither() {
 }
 
 #[test]
-fn nodes_and_sentinels_are_what_they_say() {
+fn nodes_and_sentinels_run_in_mode() {
     let node = RedisServer::builder().cluster().start();
     assert!(node.cli(&["INFO", "server"]).contains("redis_mode:cluster"));
     assert!(node.cli(&["CLUSTER", "NODES"]).contains("myself,master"));
@@ -163,7 +163,7 @@ fn nodes_and_sentinels_are_what_they_say() {
 }
 
 #[test]
-fn a_server_that_cannot_start_says_why() {
+fn failed_start_reports_cause() {
     let error = RedisServer::builder().arg("no-such-directive", "1").try_start().unwrap_err();
     assert!(error.to_string().contains("no-such-directive"), "{error}");
 }
@@ -179,7 +179,7 @@ fn dropping_a_server_leaves_nothing() {
 }
 
 #[test]
-fn a_server_dies_with_the_process_that_owns_it() {
+fn server_dies_with_owning_process() {
     let mut owner = Command::new(env!("CARGO_BIN_EXE_server_owner"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -43,7 +43,7 @@ async fn polled<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
 
 /// B1: a shutdown releases all locks, notifies holders and waiters, and grants no lock afterwards.
 #[tokio::test]
-async fn a_shutdown_gives_everything_back_and_tells_everybody() {
+async fn shutdown_releases_locks_and_notifies_callers() {
     let server = RedisServer::start();
     let (locks, other) = (manager(&server.url()).await, manager(&server.url()).await);
     let elsewhere = other.lock("elsewhere").acquire().await.unwrap();
@@ -123,7 +123,7 @@ async fn attempts_under_way_are_taken_back() {
 
 /// B1: a shutdown ends in time and reports the releases that the server has not confirmed.
 #[tokio::test]
-async fn what_a_stopped_server_has_not_confirmed_is_left_over() {
+async fn shutdown_reports_unconfirmed_releases() {
     let server = RedisServer::start();
     let locks = manager(&server.url()).await;
     let guards = acquire_all(&locks, "held", 3).await;
@@ -144,7 +144,7 @@ async fn what_a_stopped_server_has_not_confirmed_is_left_over() {
 
 /// B1: a shutdown whose future is dropped continues as far as it can.
 #[tokio::test]
-async fn a_shutdown_that_is_dropped_goes_on() {
+async fn dropped_shutdown_continues() {
     let server = RedisServer::start();
     let locks = manager(&server.url()).await;
     let guards = acquire_all(&locks, "held", 100).await;
@@ -159,7 +159,7 @@ async fn a_shutdown_that_is_dropped_goes_on() {
 
 /// B1: a shutdown releases more locks than the connection's queue holds.
 #[tokio::test]
-async fn more_locks_than_the_queue_holds_are_given_back() {
+async fn shutdown_releases_more_than_queue_holds() {
     let server = RedisServer::start();
     let configure = |config: &mut wheellock::client::Config| config.max_in_flight = 64;
     let locks = LockManager::builder(&server.url()).configure(configure).connect().await.unwrap();
@@ -172,7 +172,7 @@ async fn more_locks_than_the_queue_holds_are_given_back() {
 
 /// B1: `close` releases the locks whose guards were dropped before it. A release after `close` fails with a typed error.
 #[tokio::test]
-async fn closing_the_client_sends_what_was_dropped_before_and_nothing_after() {
+async fn close_sends_only_earlier_releases() {
     let server = RedisServer::start();
     let locks = manager(&server.url()).await;
     let mut guards = acquire_all(&locks, "held", 20).await;
@@ -189,7 +189,7 @@ async fn closing_the_client_sends_what_was_dropped_before_and_nothing_after() {
 
 /// B1: threads that wait for locks or hold locks learn of a shutdown.
 #[test]
-fn threads_that_wait_or_hold_are_told() {
+fn shutdown_notifies_waiting_and_holding_threads() {
     let server = RedisServer::start();
     let (locks, other) = [(); 2].map(|()| blocking::LockManager::connect(&server.url()).unwrap()).into();
     let elsewhere = other.lock("elsewhere").acquire().unwrap();
@@ -209,7 +209,7 @@ fn threads_that_wait_or_hold_are_told() {
 
 /// B1: a shutdown reaches every node of a cluster.
 #[tokio::test]
-async fn a_shutdown_reaches_every_node_of_a_cluster() {
+async fn shutdown_reaches_every_cluster_node() {
     let cluster = Cluster::start(3, 0, &Settings::default());
     let locks = manager(&cluster.url()).await;
     let guards = acquire_all(&locks, "held", 60).await;
@@ -226,7 +226,7 @@ async fn a_shutdown_reaches_every_node_of_a_cluster() {
 
 /// B1: a shutdown during a failover releases the locks that the new primary knows.
 #[tokio::test]
-async fn a_shutdown_under_sentinel_goes_to_the_present_primary() {
+async fn shutdown_during_failover_reaches_new_primary() {
     let set = SentinelSet::start(&Settings::default());
     let locks = manager(&set.url()).await;
     let guards = acquire_all(&locks, "held", 20).await;
@@ -239,7 +239,7 @@ async fn a_shutdown_under_sentinel_goes_to_the_present_primary() {
 
 /// B1: all servers of a `RedLockManager` are shut down together, and its queue of waiters ends at once.
 #[tokio::test]
-async fn all_servers_of_a_redlock_are_shut_down_together() {
+async fn redlock_shuts_down_all_servers_together() {
     let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
     let urls: Vec<_> = servers.iter().map(RedisServer::url).collect();
     let (red, other) =

@@ -27,7 +27,7 @@ fn taken_by_another(server: &RedisServer, lease: u32) -> bool {
 }
 
 #[tokio::test]
-async fn the_wire_contract_of_a_simple_lock() {
+async fn simple_lock_matches_wire_contract() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.simple_lock(NAME);
     let guard = lock.with_lease(Duration::from_secs(20)).acquire().await.unwrap();
@@ -58,7 +58,7 @@ fn executed(server: &RedisServer, command: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn who_contends_with_nobody_runs_no_script() {
+async fn uncontended_calls_run_no_script() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.simple_lock(NAME);
     for confirmed in [true, false, true] {
@@ -79,7 +79,7 @@ async fn who_contends_with_nobody_runs_no_script() {
 }
 
 #[tokio::test]
-async fn who_may_not_run_a_command_runs_the_script() {
+async fn release_works_without_command_permissions() {
     let server = RedisServer::builder().tcp().start();
     let (version, name) = (server.redis_version(), "orders:1");
     let rules = [guide::permissions(version), guide::kind_permissions("simple", version)].concat();
@@ -106,7 +106,7 @@ async fn who_may_not_run_a_command_runs_the_script() {
 }
 
 #[tokio::test]
-async fn a_second_acquire_of_one_owner_is_refused() {
+async fn second_acquire_of_owner_is_refused() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.simple_lock(NAME);
     let guard = lock.acquire().await.unwrap();
@@ -124,7 +124,7 @@ async fn a_second_acquire_of_one_owner_is_refused() {
 }
 
 #[tokio::test]
-async fn a_waiter_hears_of_our_releases_and_asks_for_those_of_others() {
+async fn waiter_polls_only_for_foreign_releases() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.simple_lock(NAME);
     let others = manager(&server.url()).await.simple_lock(NAME);
@@ -156,7 +156,7 @@ async fn a_waiter_hears_of_our_releases_and_asks_for_those_of_others() {
 }
 
 #[tokio::test]
-async fn the_watchdog_renews_and_knows_of_a_loss() {
+async fn watchdog_renews_and_reports_loss() {
     let server = RedisServer::start();
     let locks = brisk(&server.url(), RENEWED).await;
     let guard = locks.simple_lock(NAME).acquire().await.unwrap();
@@ -171,7 +171,7 @@ async fn the_watchdog_renews_and_knows_of_a_loss() {
 
 /// The release comes before the watchdog can know of the loss.
 #[tokio::test]
-async fn a_release_leaves_alone_what_another_has_taken() {
+async fn release_spares_lock_of_new_holder() {
     let (server, locks) = server_and_manager().await;
     for confirmed in [true, false] {
         let guard = locks.simple_lock(NAME).acquire().await.unwrap();
@@ -188,7 +188,7 @@ async fn a_release_leaves_alone_what_another_has_taken() {
 }
 
 #[tokio::test]
-async fn what_is_no_simple_lock_is_left_alone() {
+async fn simple_lock_leaves_other_data() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.simple_lock(NAME);
     set(&server, &["RPUSH", NAME, "x"]);
@@ -206,7 +206,7 @@ async fn what_is_no_simple_lock_is_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tasks_of_two_processes_exclude_each_other() {
+async fn tasks_of_two_processes_exclude() {
     let server = RedisServer::start();
     let managers = [manager(&server.url()).await, manager(&server.url()).await];
     exclude_each_other(&managers.map(|locks| locks.simple_lock(NAME)), 16).await;
@@ -214,7 +214,7 @@ async fn tasks_of_two_processes_exclude_each_other() {
 }
 
 #[tokio::test]
-async fn a_majority_is_shared_with_everybody_else() {
+async fn majority_excludes_foreign_clients_both_ways() {
     let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
     let red = RedLockManager::connect(servers.iter().map(RedisServer::url)).await.unwrap();
     let lock = red.simple_lock(NAME);
@@ -229,7 +229,7 @@ async fn a_majority_is_shared_with_everybody_else() {
 }
 
 #[tokio::test]
-async fn a_waiter_for_a_majority_asks_for_releases_that_nobody_tells() {
+async fn majority_waiter_polls_for_silent_releases() {
     let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
     let red = RedLockManager::connect(servers.iter().map(RedisServer::url)).await.unwrap();
     assert!(servers.iter().all(|server| taken_by_another(server, 600_000)));

@@ -7,7 +7,7 @@ fn complaints(seed: u64, kind: Kind) -> Vec<String> {
 }
 
 #[test]
-fn fleets_of_every_kind_do_what_is_promised() {
+fn fleets_of_every_kind_keep_promises() {
     let night = Night { from: 0, seeds: SEEDS, kind: None, at_most: None, until_found: false };
     let morning = night.pass(|_| {});
     assert!(morning.findings.is_empty(), "{:#?}", morning.findings);
@@ -41,84 +41,84 @@ fn a_seed_replays_on_another_machine() {
 
 /// The records of counted permits live for a day. A release that the server refused was repeated only after a twentieth of that.
 #[test]
-fn seed_1088_permits_whose_release_was_refused_come_back() {
+fn seed_1088_refused_release_retries_soon() {
     assert_eq!(complaints(1088, Kind::Semaphore), [""; 0]);
 }
 
 /// The reply to a request from before a release made the head wait for the end of the lease.
 #[test]
-fn seed_680_an_old_answer_puts_off_nobody_who_stands_back() {
+fn seed_680_old_reply_delays_no_head() {
     assert_eq!(complaints(680, Kind::Hot), [""; 0]);
     assert_eq!(complaints(513, Kind::Hot), [""; 0]);
 }
 
 /// A wait ended while a script was sent in full. It failed with the server's reply that the script was missing.
 #[test]
-fn seed_1985_that_a_script_is_missing_is_no_failure() {
+fn seed_1985_missing_script_is_no_failure() {
     assert_eq!(complaints(1985, Kind::Hot), [""; 0]);
 }
 
 /// A reader sent its request after a writer's release and before the next writer's grant. The reader then slept beyond the end of the
 /// second writer's lease.
 #[test]
-fn seed_85_a_reader_behind_a_writer_who_dies_does_not_oversleep_its_lease() {
+fn seed_85_reader_polls_at_writer_expiry() {
     assert_eq!(complaints(85, Kind::ReadWrite), [""; 0]);
 }
 
 /// The server refused to let a waiter leave a fair lock's queue. The waiter repeated that request only after 1.5 s, and was in the way
 /// until then.
 #[test]
-fn seed_2677_who_may_not_leave_a_queue_leaves_again_soon() {
+fn seed_2677_refused_leave_retries_soon() {
     assert_eq!(complaints(2677, Kind::Fair), [""; 0]);
 }
 
 /// A campaign's announcement was answered long after it had taken effect. The campaign won a leadership that was already lost.
 #[test]
-fn seed_1408_a_campaign_wins_no_leadership_that_is_lost() {
+fn seed_1408_campaign_wins_no_lost_leadership() {
     assert_eq!(complaints(1408, Kind::Election), [""; 0]);
 }
 
 /// A waiter came during a hand-over and could not be handed the lock. It was not subscribed when the lock was released.
 #[test]
-fn seed_5410_who_came_during_a_hand_over_hears_of_the_release() {
+fn seed_5410_hand_over_newcomer_is_notified() {
     assert_eq!(complaints(5410, Kind::Hot), [""; 0]);
 }
 
 /// A request for the state of a hold waited for a connection. The rest of the lease was then counted from before the outage.
 #[test]
-fn seed_6103_what_an_old_question_says_ends_no_lease() {
+fn seed_6103_old_request_ends_no_lease() {
     assert_eq!(complaints(6103, Kind::Hot), [""; 0]);
 }
 
 /// A process died that held a fair lock and was also first in its queue. The next waiter waits for the end of that queue entry, as for any
 /// other dead waiter's entry. The test `b45` of the checkers shows the same.
 #[test]
-fn seed_16622_who_dies_with_a_fair_lock_may_stand_in_its_queue_too() {
+fn seed_16622_dead_holder_may_be_queued() {
     assert_eq!(complaints(16622, Kind::Fair), [""; 0]);
 }
 
 /// A writer that waited for 18 ms replaced, on the server, a writer that waited without end. Readers then passed the second writer.
 #[test]
-fn seed_59324_a_writer_who_gives_up_sooner_hides_no_writer_who_waits() {
+fn seed_59324_short_wait_hides_no_writer() {
     assert_eq!(complaints(59324, Kind::ReadWrite), [""; 0]);
 }
 
 /// A reader whose wait was shorter than a round trip came after the writer had left. The reader was told that the lock was held.
 #[test]
-fn seed_130530_who_comes_when_the_writer_has_gone_is_not_told_that_it_is_there() {
+fn seed_130530_reader_ignores_departed_writer() {
     assert!(run(&Plan::of(130_530, None)).complaints.is_empty());
 }
 
 /// A reader came after the writer had left and was told that the lock was held. The reader before it was sending a request, because it knew
 /// that the writer had left.
 #[test]
-fn seed_233206_who_comes_when_the_writer_was_heard_to_go_is_not_told_that_it_is_there() {
+fn seed_233206_reader_behind_request_ignores_departed_writer() {
     assert!(run(&Plan::of(233_206, None)).complaints.is_empty());
 }
 
 /// A wait ended between a grant and its acknowledgements. The wait failed, although the server and its replica replied all the time.
 #[test]
-fn seed_722_a_wait_that_ends_before_the_acknowledgements_is_no_error() {
+fn seed_722_unacknowledged_timeout_is_no_error() {
     for seed in [722, 316, 520] {
         assert!(run(&Plan::of(seed, None)).complaints.is_empty(), "seed {seed}");
     }
@@ -126,101 +126,101 @@ fn seed_722_a_wait_that_ends_before_the_acknowledgements_is_no_error() {
 
 /// A reader with a short lease took the lock again with a long lease. It released that hold, and still relied on the long lease.
 #[test]
-fn seed_488161_a_reader_relies_only_on_the_leases_that_are_left() {
+fn seed_488161_reader_relies_on_remaining_leases() {
     assert!(run(&Plan::of(488_161, None)).complaints.is_empty());
 }
 
 /// A permit's lease ended while everything was stopped. A request that arrived late asked for the permit once more, and the permit was
 /// released.
 #[test]
-fn seed_686620_what_came_late_is_given_back_late() {
+fn seed_686620_late_permit_is_released_late() {
     assert!(run(&Plan::of(686_620, None)).complaints.is_empty());
 }
 
 /// A writer died while it waited. Its mark for readers expired by a clock that was set back.
 #[test]
-fn seed_909592_what_a_dead_writer_has_left_ends_by_the_servers_clock() {
+fn seed_909592_writer_mark_follows_server_clock() {
     assert!(run(&Plan::of(909_592, None)).complaints.is_empty());
 }
 
 /// A leader's lease is the watchdog's lease, whatever the step says. The checkers used the step's lease when the leader's process was
 /// killed.
 #[test]
-fn seed_236462_a_dead_leader_is_succeeded_when_its_own_lease_ends() {
+fn seed_236462_dead_leader_keeps_watchdog_lease() {
     assert!(run(&Plan::of(236_462, None)).complaints.is_empty());
 }
 
 /// A renewal waited for a connection, and its reply came right after the watchdog's beat. The lease ended before the next beat, although
 /// the server was there to extend it. The loss was reported at that beat.
 #[test]
-fn seed_108776_a_renewal_that_is_answered_late_is_followed_by_another() {
+fn seed_108776_late_renewal_reply_triggers_renewal() {
     assert_eq!(complaints(108776, Kind::Hot), [""; 0]);
 }
 
 /// Many holds of seconds followed each other. A waiter then waited for longer than the checkers allowed after the last fault.
 #[test]
-fn seed_37801_whoever_waits_while_others_hold_waits() {
+fn seed_37801_long_holds_excuse_wait() {
     assert_eq!(complaints(37801, Kind::Hot), [""; 0]);
 }
 
 /// A forced release came late, and removed the hold of that later time.
 #[test]
-fn seed_51041_a_release_by_force_may_come_late() {
+fn seed_51041_forced_release_may_arrive_late() {
     assert_eq!(complaints(51041, Kind::Election), [""; 0]);
 }
 
 /// Two leaders were told of their loss. The leader that was elected before the server lost its data was told last.
 #[test]
-fn seed_64789_a_grant_that_was_lost_may_be_told_late() {
+fn seed_64789_lost_leadership_may_report_late() {
     assert_eq!(complaints(64789, Kind::Election), [""; 0]);
 }
 
 /// A closed client had no reply after a quarter of a second. It then read the clock again and again until the next millisecond. If the
 /// clock does not advance while it is read, this loop has no end.
 #[test]
-fn seed_110234_a_client_that_closes_lets_time_pass() {
+fn seed_110234_closing_client_lets_time_pass() {
     assert!(run(&Plan::of(110_234, None)).complaints.is_empty());
 }
 
 /// The server lost its data between two grants of one microsecond, which no real server's clock allows.
 #[test]
-fn seed_173454_no_two_tokens_are_of_one_microsecond() {
+fn seed_173454_tokens_have_distinct_microseconds() {
     assert!(run(&Plan::of(173_454, None)).complaints.is_empty());
 }
 
 /// A shutdown ended the wait for a set. The set had held one of its locks while it waited for the other lock.
 #[test]
-fn seed_186711_a_set_that_fails_may_have_had_a_part() {
+fn seed_186711_failed_set_may_hold_member() {
     assert!(run(&Plan::of(186_711, None)).complaints.is_empty());
 }
 
 /// A caller that only tried was refused, because a campaign still held the lock. The server had refused the announcement of that campaign.
 #[test]
-fn seed_267414_a_campaign_that_fails_may_have_led() {
+fn seed_267414_failed_campaign_may_hold_lock() {
     assert!(run(&Plan::of(267_414, None)).complaints.is_empty());
 }
 
 /// The server had forgotten a fixed lease long before its holder released it. Such a release notifies no waiter in another process.
 #[test]
-fn seed_296463_what_was_forgotten_is_waited_for_until_its_lease_ends() {
+fn seed_296463_waiter_awaits_forgotten_lease() {
     assert!(run(&Plan::of(296_463, None)).complaints.is_empty());
 }
 
 /// A shutdown had released a lock. A late request for the lock then entered the queue.
 #[test]
-fn seed_341050_who_was_served_before_it_stood_in_the_queue_has_overtaken_nobody() {
+fn seed_341050_late_queue_entry_is_not_overtaken() {
     assert!(run(&Plan::of(341_050, None)).complaints.is_empty());
 }
 
 /// A dead process had two queue entries when the server's clock was set back.
 #[test]
-fn seed_413883_a_place_of_the_dead_ends_by_the_servers_clock() {
+fn seed_413883_dead_entry_follows_server_clock() {
     assert!(run(&Plan::of(413_883, None)).complaints.is_empty());
 }
 
 /// Managers were shut down while their connections were broken. They could not make the server remove their queue entries.
 #[test]
-fn seeds_653056_and_682271_who_is_shut_down_without_a_connection_leaves_its_place() {
+fn seeds_653056_and_682271_disconnected_shutdown_leaves_queue_entry() {
     for seed in [653_056, 682_271] {
         assert!(run(&Plan::of(seed, None)).complaints.is_empty(), "{seed}");
     }
@@ -228,73 +228,73 @@ fn seeds_653056_and_682271_who_is_shut_down_without_a_connection_leaves_its_plac
 
 /// A lock was renewed by hand right after its grant. The new end of the hold was not recorded.
 #[test]
-fn seed_464260_what_is_renewed_by_hand_is_held_for_longer() {
+fn seed_464260_manual_renewal_extends_hold() {
     assert!(run(&Plan::of(464_260, None)).complaints.is_empty());
 }
 
 /// A permit's first reply was lost. The second request did not extend the permit's lease on the server.
 #[test]
-fn seed_324653_a_permit_that_is_asked_for_again_has_its_lease_from_then_on() {
+fn seed_324653_repeated_acquire_extends_lease() {
     assert!(run(&Plan::of(324_653, None)).complaints.is_empty());
 }
 
 /// The server's clock was set back twice, and then the server forgot the counter. The checkers looked for either fault, but not for both at
 /// once.
 #[test]
-fn seed_10056074_a_token_falls_when_a_clock_is_set_back_and_the_counter_lost() {
+fn seed_10056074_combined_faults_lower_token() {
     assert!(run(&Plan::of(10_056_074, None)).complaints.is_empty());
 }
 
 /// Only the old primary granted a lock to a writer. On the new primary the writer still waited, and its mark kept readers out for seconds.
 #[test]
-fn seed_10171149_who_lost_its_grant_by_a_failover_waits_no_more() {
+fn seed_10171149_grant_lost_leaves_no_mark() {
     assert!(run(&Plan::of(10_171_149, None)).complaints.is_empty());
 }
 
 /// A reader's request came late and held the lock for a lease. The last reader that knew of this hold had already left.
 #[test]
-fn seed_10171154_a_reader_that_knows_nothing_of_its_hold_keeps_writers_out_for_its_lease() {
+fn seed_10171154_unknown_read_hold_blocks_writers() {
     assert!(run(&Plan::of(10_171_154, None)).complaints.is_empty());
 }
 
 /// A reader came while the reader before it repeated a request. The new reader's short wait ended before the reply. The new reader was told
 /// the state from before its arrival.
 #[test]
-fn seed_30365228_who_comes_while_the_first_in_line_asks_is_not_told_what_was_known_before() {
+fn seed_30365228_new_reader_ignores_old_state() {
     assert!(run(&Plan::of(30_365_228, None)).complaints.is_empty());
 }
 
 /// The server was flushed. The writer's next request was due at the end of the lease that the writer knew of. A reader came before that
 /// request.
 #[test]
-fn seed_30593257_a_writer_that_was_forgotten_is_passed_until_it_asks_again() {
+fn seed_30593257_forgotten_writer_may_be_passed() {
     assert!(run(&Plan::of(30_593_257, None)).complaints.is_empty());
 }
 
 /// A lock was evicted after a hand-over. The waiter in the same process slept on when the holder learned of the loss, because no message
 /// came.
 #[test]
-fn seed_30737444_who_waits_for_a_lock_that_its_own_process_has_lost_asks() {
+fn seed_30737444_local_loss_wakes_waiter() {
     assert!(run(&Plan::of(30_737_444, None)).complaints.is_empty());
 }
 
 /// A waiter was shut down while the server refused everything. Its queue entry was in the way of a caller that tried once.
 #[test]
-fn seed_30616316_a_place_that_could_not_be_given_back_is_in_the_way() {
+fn seed_30616316_unremoved_entry_blocks_try() {
     assert!(run(&Plan::of(30_616_316, None)).complaints.is_empty());
 }
 
 /// A request came late, after its connection had broken. It took permits for a waiter that waited behind another waiter. The requests of
 /// that other waiter could not find the permits, and both waited for ever.
 #[test]
-fn seed_40370138_who_may_have_been_granted_what_it_asked_for_looks_itself() {
+fn seed_40370138_ambiguous_waiter_polls_itself() {
     assert!(run(&Plan::of(40_370_138, None)).complaints.is_empty());
 }
 
 /// Two servers took over, one right after the other. The releases were repeated to the first server, which already knew of them. They were
 /// not repeated to the second server, which did not know of them. A writer that had left long before kept readers out for seconds.
 #[test]
-fn seeds_50202258_and_50228693_what_one_server_knew_of_is_told_the_next_one_too() {
+fn seeds_50202258_and_50228693_next_primary_gets_repeated_releases() {
     for seed in [50_202_258, 50_228_693] {
         assert!(run(&Plan::of(seed, None)).complaints.is_empty(), "{seed}");
     }
@@ -302,103 +302,103 @@ fn seeds_50202258_and_50228693_what_one_server_knew_of_is_told_the_next_one_too(
 
 /// The server read a writer's request long after the writer's death. Readers waited behind that writer from then on.
 #[test]
-fn seed_50279273_a_dead_writers_question_may_be_read_late() {
+fn seed_50279273_dead_writer_request_arrives_late() {
     assert!(run(&Plan::of(50_279_273, None)).complaints.is_empty());
 }
 
 /// A reader left whose lease was longer than the lease of the reader that died. A writer had been told of the longer lease.
 #[test]
-fn seed_50465108_a_writer_asks_when_the_lease_ends_of_which_it_was_told() {
+fn seed_50465108_writer_polls_at_known_expiry() {
     assert!(run(&Plan::of(50_465_108, None)).complaints.is_empty());
 }
 
 /// A server took over that knew a writer as a waiter. The writer's manager had been shut down.
 #[test]
-fn seed_50559774_who_was_shut_down_gives_nothing_back_again() {
+fn seed_50559774_closed_manager_repeats_no_release() {
     assert!(run(&Plan::of(50_559_774, None)).complaints.is_empty());
 }
 
 /// Two callers read a latch at once. The first caller read again after it had subscribed, and its wait ended before that reply. The reply
 /// found the latch open. The second caller's older reply came meanwhile, and that caller slept on.
 #[test]
-fn seed_60059904_who_leaves_in_the_middle_of_a_question_leaves_it_to_the_head() {
+fn seed_60059904_leaving_while_polling_makes_head_poll() {
     assert!(run(&Plan::of(60_059_904, Some(Kind::Latch))).complaints.is_empty());
 }
 
 /// One of three servers came back without its data, and one server lost a lock. Another owner held the lock there and released it before
 /// the next renewal. By then the lock was held on the server that had come back instead.
 #[test]
-fn seed_60530025_a_server_that_joins_late_makes_up_for_one_that_forgot() {
+fn seed_60530025_late_server_replaces_forgetful_server() {
     assert!(run(&Plan::of(60_530_025, None)).complaints.is_empty());
 }
 
 /// A reader's request came late. Its lease ended after the lease of the reader that released the lock.
 #[test]
-fn seed_60793167_what_came_late_may_last_longer_than_what_was_given_back() {
+fn seed_60793167_late_lease_outlasts_released_lease() {
     assert!(run(&Plan::of(60_793_167, None)).complaints.is_empty());
 }
 
 /// One of three servers was silent when a lock was released. Another server was silent during the whole wait of a second caller. The first
 /// server received the release after that caller's request.
 #[test]
-fn seed_70128881_a_server_that_has_not_heard_of_a_release_refuses() {
+fn seed_70128881_server_without_release_refuses() {
     assert!(run(&Plan::of(70_128_881, None)).complaints.is_empty());
 }
 
 /// A clock was set back by two seconds, and the counter of tokens was lost a second later.
 #[test]
-fn seed_80108181_a_clock_that_was_set_back_is_not_where_it_had_been_yet() {
+fn seed_80108181_clock_set_back_lags_on() {
     assert!(run(&Plan::of(80_108_181, None)).complaints.is_empty());
 }
 
 /// A failover lost a lock, and another process held the lock when the first holder died.
 #[test]
-fn seed_80328334_of_a_holder_whose_lock_was_lost_nothing_ends_when_it_dies() {
+fn seed_80328334_lost_lock_outlives_old_holder() {
     assert!(run(&Plan::of(80_328_334, None)).complaints.is_empty());
 }
 
 /// A writer's wait was so short that its mark had expired by itself when the writer left. The writer behind it slept on, and a reader
 /// passed.
 #[test]
-fn seed_80086990_who_stood_behind_a_writer_who_gives_up_keeps_readers_out() {
+fn seed_80086990_next_writer_blocks_readers() {
     assert!(run(&Plan::of(80_086_990, None)).complaints.is_empty());
 }
 
 /// The server refused a waiter's request, so the waiter could not leave its queue entry either. A caller that tried once was refused
 /// because of that entry.
 #[test]
-fn seed_90367596_who_is_refused_may_leave_a_place_behind() {
+fn seed_90367596_refused_waiter_may_leave_entry() {
     assert!(run(&Plan::of(90_367_596, None)).complaints.is_empty());
 }
 
 /// A queue entry was in the way of a caller that tried once. The waiter of that entry failed later.
 #[test]
-fn seed_90408974_who_fails_had_a_place_from_when_it_asked() {
+fn seed_90408974_waiter_failing_later_blocks_try() {
     assert!(run(&Plan::of(90_408_974, None)).complaints.is_empty());
 }
 
 /// A process learned two seconds late of a jump of the server's clock. The server's data were lost as well.
 #[test]
-fn seed_90977176_a_jump_of_the_clock_is_heard_of_however_late() {
+fn seed_90977176_clock_jump_is_noticed_late() {
     assert!(run(&Plan::of(90_977_176, None)).complaints.is_empty());
 }
 
 /// One of three servers was silent and one refused. Two callers had one server each, and one of these callers tried only once.
 #[test]
-fn seed_100076679_who_asked_once_had_a_server_that_another_one_lacked() {
+fn seed_100076679_single_try_may_split_quorum() {
     assert!(run(&Plan::of(100_076_679, None)).complaints.is_empty());
 }
 
 /// A caller wanted one lock while others wanted sets. It was granted the lock, got no reply, and gave up. No other caller was recorded as
 /// waiting.
 #[test]
-fn seed_61119367_who_gave_up_had_it_unheard() {
+fn seed_61119367_unanswered_grant_excuses_refusal() {
     assert!(run(&Plan::of(61_119_367, None)).complaints.is_empty());
 }
 
 /// The lock was granted but the reply was lost. The server lost its data, and the repeated request was refused.
 #[test]
-fn seed_61255016_who_was_refused_had_it_before_the_server_lost_it() {
+fn seed_61255016_refused_caller_held_lock_before() {
     assert!(run(&Plan::of(61_255_016, None)).complaints.is_empty());
 }
 

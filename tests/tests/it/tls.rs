@@ -112,7 +112,7 @@ fn command_line_trusts_named_authority() {
 }
 
 #[tokio::test]
-async fn good_certificates_by_name_by_address_and_through_an_intermediate() {
+async fn valid_certificates_are_accepted() {
     let ca = Authority::new("ours");
     let server = serve(&ca.issue(&leaf(&["localhost", "127.0.0.1"])), None, &[]);
     works(config(&server, "localhost", &ca)).await;
@@ -131,7 +131,7 @@ async fn good_certificates_by_name_by_address_and_through_an_intermediate() {
 
 /// Encrypted bytes that the socket does not take stay in the session, which has room for 64 KiB.
 #[tokio::test]
-async fn a_command_that_no_socket_takes_at_once_is_written_to_its_end() {
+async fn large_command_is_written_completely() {
     let ca = Authority::new("ours");
     let server = serve(&ca.issue(&leaf(&["localhost"])), None, &[]);
     let mut config = config(&server, "localhost", &ca);
@@ -162,7 +162,7 @@ async fn tls_1_2_is_enough() {
 }
 
 #[tokio::test]
-async fn x05_bad_certificates_are_each_rejected_for_their_own_reason() {
+async fn x05_bad_certificate_is_rejected_with_reason() {
     let ca = Authority::new("ours");
     let adjust = |names: &[&str], adjust: &dyn Fn(&mut CertificateParams)| {
         let mut params = leaf(names);
@@ -265,7 +265,7 @@ async fn x05_bad_certificates_are_each_rejected_for_their_own_reason() {
 }
 
 #[tokio::test]
-async fn x06_client_certificates_are_asked_for_and_a_missing_one_is_named() {
+async fn x06_missing_client_certificate_is_named() {
     let ca = Authority::new("ours");
     let clients = Authority::new("clients");
     let server = serve(&ca.issue(&leaf(&["localhost"])), Some(&clients), &[]);
@@ -326,7 +326,7 @@ async fn rotated_client_certificate_is_presented() {
 }
 
 #[tokio::test]
-async fn x03_x04_tls_and_plaintext_confused_say_what_to_look_at() {
+async fn x03_x04_tls_mismatch_error_names_cause() {
     let ca = Authority::new("ours");
     let server = serve(&ca.issue(&leaf(&["localhost"])), None, &[]);
     let plain: Config = format!("redis://localhost:{}", server.addr().port()).parse().unwrap();
@@ -342,7 +342,7 @@ async fn x03_x04_tls_and_plaintext_confused_say_what_to_look_at() {
 }
 
 #[tokio::test]
-async fn x07_older_than_tls_1_2_is_refused() {
+async fn x07_older_tls_is_refused() {
     let ca = Authority::new("ours");
     let more = [("tls-protocols", "TLSv1.1"), ("tls-ciphers", "DEFAULT@SECLEVEL=0")];
     let server = serve(&ca.issue(&leaf(&["localhost"])), None, &more);
@@ -350,7 +350,7 @@ async fn x07_older_than_tls_1_2_is_refused() {
 }
 
 #[test]
-fn unusable_settings_are_refused_when_they_are_made() {
+fn invalid_tls_settings_fail_at_build() {
     let ca = Authority::new("ours");
     let identity = ca.issue(&leaf(&["me"]));
     let refused = |tls: wheellock_client::TlsBuilder| {
@@ -368,7 +368,7 @@ fn unusable_settings_are_refused_when_they_are_made() {
 }
 
 #[tokio::test]
-async fn n22_an_encrypted_stream_cut_off_or_closed_is_a_lost_connection() {
+async fn n22_ended_tls_stream_is_lost_connection() {
     let ca = Authority::new("ours");
     let server = serve(&ca.issue(&leaf(&["localhost"])), None, &[]);
     let proxy = Proxy::start(Upstream::Tcp(([127, 0, 0, 1], server.addr().port()).into()), 1);

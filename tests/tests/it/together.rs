@@ -57,7 +57,7 @@ async fn server_and_manager() -> (RedisServer, LockManager) {
 }
 
 #[tokio::test]
-async fn many_locks_that_are_asked_for_at_once_cost_few_commands() {
+async fn simultaneous_acquires_share_commands() {
     let (server, locks) = server_and_manager().await;
     let read_write = |name: &str| locks.read_write_lock(name);
     let plain = [many(|name| locks.lock(name)), many(|name| locks.simple_lock(name))];
@@ -92,7 +92,7 @@ async fn many_locks_that_are_asked_for_at_once_cost_few_commands() {
 /// Many readers of one lock come at the same moment. Each of them is a reader, and all wait behind a waiting writer. When the readers with
 /// the longest leases leave, the lock's lease becomes shorter.
 #[tokio::test]
-async fn many_readers_of_one_lock_come_and_go_as_each_of_them_would() {
+async fn batched_readers_behave_like_single_readers() {
     let (server, locks) = server_and_manager().await;
     let [prices, elsewhere] =
         [&locks, &manager(&server.url()).await].map(|locks| locks.read_write_lock("lock"));
@@ -138,7 +138,7 @@ async fn many_readers_of_one_lock_come_and_go_as_each_of_them_would() {
 }
 
 #[tokio::test]
-async fn each_of_many_has_an_answer_of_its_own() {
+async fn batched_acquires_have_separate_results() {
     let (server, locks) = server_and_manager().await;
     let all = many(|name| locks.lock(name));
     assert_eq!(server.cli(&["SET", "lock:5", "text"]), "OK");
@@ -162,7 +162,7 @@ async fn each_of_many_has_an_answer_of_its_own() {
 
 /// The server refuses the command because of one of its keys. The callers of the other keys must not get that error.
 #[tokio::test]
-async fn what_one_user_may_not_lock_is_no_error_of_the_others() {
+async fn forbidden_key_fails_only_own_caller() {
     let server = RedisServer::builder().tcp().start();
     let user = ["ACL", "SETUSER", "app", "on", ">sesame", "~lock:1*", "&*", "+@all"];
     assert_eq!(server.cli(&user), "OK");
@@ -185,7 +185,7 @@ async fn what_one_user_may_not_lock_is_no_error_of_the_others() {
 }
 
 #[tokio::test]
-async fn scripts_that_the_server_has_forgotten_are_no_error() {
+async fn flushed_scripts_are_loaded_again() {
     let (server, locks) = server_and_manager().await;
     let all = many(|name| locks.lock(name));
     for round in 0..4 {
@@ -202,7 +202,7 @@ async fn scripts_that_the_server_has_forgotten_are_no_error() {
 }
 
 #[tokio::test]
-async fn a_server_without_memory_refuses_each_and_changes_nothing() {
+async fn full_server_rejects_each_batched_acquire() {
     let (server, locks) = server_and_manager().await;
     let all = many(|name| locks.lock(name));
     assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", "1"]), "OK");
@@ -224,7 +224,7 @@ async fn a_server_without_memory_refuses_each_and_changes_nothing() {
 
 /// Futures are dropped while their calls are under way as one command. Each of these calls is taken back.
 #[tokio::test]
-async fn of_those_that_are_dropped_meanwhile_nothing_stays() {
+async fn cancelled_batched_acquires_leave_nothing() {
     let (server, locks) = server_and_manager().await;
     let all = many(|name| locks.lock(name));
     for _ in 0..20 {

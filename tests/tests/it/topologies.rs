@@ -12,7 +12,7 @@ const LONG: Duration = Duration::from_secs(20);
 const PASSWORD: &str = "open-sesame";
 
 #[test]
-fn replicas_follow_their_primary_and_whoever_is_promoted() {
+fn replicas_follow_promoted_primary() {
     let mut set = Replicas::start(2, &Settings::default());
     assert_eq!(set.url(), format!("redis://{}", addresses(set.servers())));
     assert_eq!((set.primary_index(), set.replicas().count()), (0, 2));
@@ -44,7 +44,7 @@ fn replicas_follow_their_primary_and_whoever_is_promoted() {
 }
 
 #[test]
-fn sentinels_replace_a_dead_primary_and_a_paused_one() {
+fn sentinels_replace_dead_or_paused_primary() {
     let mut set = SentinelSet::start(&Settings::default());
     assert_eq!(set.url(), format!("redis+sentinel://{}/mymaster", addresses(set.sentinels())));
     assert_eq!(set.primary_index(), 0);
@@ -102,7 +102,7 @@ fn given_up_failover_is_ordered_again() {
 
 /// E9: a topology that has settled streams to every replica. A later write is on its way to all replicas.
 #[test]
-fn a_topology_that_has_settled_streams_to_its_replicas() {
+fn settled_topology_streams_to_replicas() {
     let mut set = Replicas::start(2, &Settings::default());
     assert_streams(set.primary(), 2);
     set.servers_mut()[1].restart_clean();
@@ -131,7 +131,7 @@ fn a_topology_that_has_settled_streams_to_its_replicas() {
 }
 
 #[test]
-fn a_slot_is_moved_at_once_or_step_by_step() {
+fn slot_moves_immediately_or_stepwise() {
     let set = Cluster::start(3, 1, &Settings::default());
     assert_eq!(set.url(), format!("redis+cluster://{}", addresses(set.nodes())));
     assert_eq!([0, 6_000, 16_383].map(|slot| set.owner_of(slot)), [0, 1, 2]);
@@ -188,7 +188,7 @@ fn a_slot_is_moved_at_once_or_step_by_step() {
 }
 
 #[test]
-fn a_cluster_survives_deaths_pauses_and_replacements() {
+fn cluster_survives_deaths_pauses_and_replacements() {
     let mut set = Cluster::start(3, 1, &Settings::default());
     let (key, slot) = ("{tag}", set.slot_of("{tag}"));
     let master = set.owner_of(slot);
@@ -234,7 +234,7 @@ fn a_cluster_survives_deaths_pauses_and_replacements() {
 }
 
 #[test]
-fn a_cluster_of_masters_alone_may_serve_what_is_left() {
+fn cluster_without_coverage_keeps_serving() {
     let settings = Settings::default().arg("cluster-require-full-coverage", "no");
     let mut set = Cluster::start(3, 0, &settings);
     assert_eq!(

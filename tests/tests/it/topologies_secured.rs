@@ -63,7 +63,7 @@ async fn replicas_with_a_user_and_tls() {
 
 /// C2: the guide's user for Sentinels may send all requests that the library sends to Sentinels. The library sends no other requests.
 #[tokio::test]
-async fn sentinels_with_a_user_a_password_of_their_own_and_tls() {
+async fn sentinels_accept_guide_user_and_tls() {
     let settings = settings(guide::permissions).sentinel_password("watchers").tls();
     let mut set = SentinelSet::start(&settings);
     for sentinel in set.sentinels() {
@@ -89,7 +89,7 @@ async fn sentinels_with_a_user_a_password_of_their_own_and_tls() {
 
 /// C2: the guide's user for a cluster may send all requests that the library sends to a cluster. The library sends no other requests.
 #[tokio::test]
-async fn a_cluster_with_a_user_and_tls() {
+async fn cluster_accepts_guide_user_and_tls() {
     let settings = settings(guide::cluster_permissions).tls();
     let cluster = Cluster::start(3, 0, &settings);
     let managers = works(&cluster.url(), &settings).await;
@@ -119,7 +119,7 @@ async fn a_cluster_with_passwords() {
 }
 
 #[tokio::test]
-async fn who_asks_for_tls_never_speaks_without_it() {
+async fn client_with_tls_rejects_plaintext_cluster() {
     let cluster = Cluster::start(2, 0, &Settings::default());
     let trusting = {
         let encrypted = Settings::default().tls();
@@ -133,7 +133,7 @@ async fn who_asks_for_tls_never_speaks_without_it() {
 }
 
 #[tokio::test]
-async fn who_does_not_ask_for_tls_is_told_where_it_is_wanted() {
+async fn error_names_tls_required_by_cluster() {
     let cluster = Cluster::start(2, 0, &Settings::default().tls());
     let plain = cluster.url().replace("rediss+", "redis+");
     let mut config: Config = plain.parse().unwrap();

@@ -82,7 +82,7 @@ const NAMED: &[(&str, Option<&str>)] = &[
 
 /// C1: the user in the URL is the user on the server, or connecting fails and names that user.
 #[tokio::test]
-async fn the_urls_user_is_who_connects_or_nobody_is() {
+async fn url_user_connects_or_fails() {
     let server = populated(RedisServer::builder().tcp());
     // The server's `default` needs no password here, so a URL without a user connects as `default`.
     let unnamed = [
@@ -99,7 +99,7 @@ async fn the_urls_user_is_who_connects_or_nobody_is() {
 
 /// C1: this also holds with TLS.
 #[tokio::test]
-async fn the_urls_user_is_who_connects_through_tls() {
+async fn url_user_connects_through_tls() {
     let authority = Authority::new("ours");
     let identity = authority.issue(&leaf(&["127.0.0.1"]));
     let server = populated(RedisServer::builder().tls(&identity, authority.pem()));
@@ -109,7 +109,7 @@ async fn the_urls_user_is_who_connects_through_tls() {
 
 /// C1: a URL without a user connects as the server's `default`, if that user's password is right.
 #[tokio::test]
-async fn a_url_without_a_user_means_the_default_user_and_its_password() {
+async fn url_without_user_means_default_user() {
     let server = populated(RedisServer::builder().tcp().arg("requirepass", "opensesame"));
     let unnamed = [
         ("", None),
@@ -127,7 +127,7 @@ async fn a_url_without_a_user_means_the_default_user_and_its_password() {
 
 /// C1: a lone word is a password, although it may be meant as a user. If the server does not check it, a finding says so.
 #[tokio::test]
-async fn a_password_that_nobody_checks_is_pointed_out() {
+async fn unchecked_password_is_reported() {
     let server = populated(RedisServer::builder().tcp().arg("appendonly", "yes"));
     let told = async |userinfo: &str| {
         let locks = LockManager::connect(&url(&server.tcp_url(), userinfo)).await.unwrap();
@@ -146,7 +146,7 @@ async fn a_password_that_nobody_checks_is_pointed_out() {
 
 /// C1: `Display` shows a URL with the same user and without the password. Connecting with the shown URL is refused.
 #[tokio::test]
-async fn a_url_that_was_shown_without_its_password_is_nobody_elses() {
+async fn displayed_url_does_not_connect() {
     let server = populated(RedisServer::builder().tcp());
     let shown = config(&url(&server.tcp_url(), "app:sesame@")).to_string();
     let error = who(config(&shown)).await.unwrap_err();
@@ -155,7 +155,7 @@ async fn a_url_that_was_shown_without_its_password_is_nobody_elses() {
 
 /// C1: a client connects as its provider's user. If the provider leaves the user out, the client connects as the configuration's user.
 #[tokio::test]
-async fn a_provider_of_credentials_names_the_user_or_leaves_it_to_the_url() {
+async fn credential_provider_overrides_url_user() {
     let server = populated(RedisServer::builder().tcp());
     let provided = async |userinfo: &str, username: Option<&str>, password: Option<&str>| {
         let given =
@@ -211,7 +211,7 @@ fn executed(server: &RedisServer, command: &str) -> (u64, u64) {
 
 /// C1: after new credentials, even wrong credentials, the client has the same user on the same connection.
 #[tokio::test]
-async fn a_token_is_renewed_on_the_connection_that_lives() {
+async fn token_renews_on_live_connection() {
     let server = populated(RedisServer::builder().tcp());
     assert_eq!(server.cli(&["ACL", "SETUSER", "app", "&*"]), "OK");
     let token = Arc::new(Mutex::new("sesame"));
@@ -266,7 +266,7 @@ fn a_token_of_threads_is_renewed() {
 
 /// C1: new credentials reach every node of a cluster. A node that refuses them is named, and does not keep them from the other nodes.
 #[tokio::test]
-async fn a_token_is_renewed_on_every_node_of_a_cluster() {
+async fn token_renews_on_every_cluster_node() {
     let cluster = Cluster::start(3, 0, &Settings::default().arg("user", "app on >sesame +@all ~* &*"));
     let token = Arc::new(Mutex::new("sesame"));
     let mut config = config(&cluster.url());
@@ -298,7 +298,7 @@ async fn a_token_is_renewed_on_every_node_of_a_cluster() {
 
 /// C1: a client that connects again has the same user. If that user no longer exists, connecting fails.
 #[tokio::test]
-async fn after_a_reconnect_it_is_the_same_user_or_none() {
+async fn reconnect_keeps_user_or_fails() {
     let mut server = populated(RedisServer::builder().tcp());
     let clients = [
         Client::connect(config(&url(&server.tcp_url(), "app:sesame@"))).await.unwrap(),
@@ -326,7 +326,7 @@ async fn after_a_reconnect_it_is_the_same_user_or_none() {
 
 /// C1: in a cluster the client has the URL's user on every node that is found, also later. Otherwise it does not connect.
 #[tokio::test]
-async fn on_every_node_of_a_cluster_it_is_the_urls_user() {
+async fn url_user_reaches_every_cluster_node() {
     let users =
         Settings::default().arg("user", "app on >sesame +@all ~*").arg("user", "free on nopass +@all ~*");
     let cluster = Cluster::start(3, 0, &users);
@@ -364,7 +364,7 @@ async fn on_every_node_of_a_cluster_it_is_the_urls_user() {
 
 /// C1: a client has its own user on Sentinels. On the primary that they name it has the URL's user, also after a failover.
 #[tokio::test]
-async fn sentinels_and_the_servers_that_they_name_each_see_their_user() {
+async fn sentinels_and_primary_get_separate_users() {
     let users = Settings::default().arg("user", "app on >sesame +@all ~*");
     let set = SentinelSet::start(&users);
     for sentinel in set.sentinels() {
@@ -430,7 +430,7 @@ async fn sentinels_and_the_servers_that_they_name_each_see_their_user() {
 
 /// A server without HELLO repeats the whole command in its refusal. This was observed on Redis 7.0.
 #[tokio::test]
-async fn a_server_that_does_not_know_hello_makes_nobody_say_the_password() {
+async fn server_without_hello_reveals_no_password() {
     let settings = [("requirepass", "sesame"), ("rename-command", "HELLO \"\"")];
     let builder = RedisServer::builder().tcp().config_file();
     let server = settings.iter().fold(builder, |builder, (name, value)| builder.arg(name, value)).start();

@@ -36,7 +36,7 @@ fn assert_none(result: &Result<Option<Guard>, Error>, what: &str) {
 
 /// A2: waits of one process that end 0 to 3 ms apart end with `None` while the server replies. The round trip does not matter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waits_that_end_together_are_no_errors_while_the_server_answers() {
+async fn simultaneous_timeouts_are_not_errors() {
     let server = RedisServer::start();
     let holder = manager(&server.url()).await;
     let _held = holder.lock("n").acquire().await.unwrap();
@@ -69,7 +69,7 @@ async fn waits_that_end_together_are_no_errors_while_the_server_answers() {
 
 /// A2: this also holds for sets of locks, async and blocking.
 #[test]
-fn waits_for_sets_that_end_together_are_no_errors_while_the_server_answers() {
+fn simultaneous_set_timeouts_are_not_errors() {
     let server = RedisServer::start();
     let locks = blocking::LockManager::connect(&server.url()).unwrap();
     let held = blocking::LockManager::connect(&server.url()).unwrap().lock("b").acquire().unwrap();
@@ -94,7 +94,7 @@ fn waits_for_sets_that_end_together_are_no_errors_while_the_server_answers() {
 
 /// A5: a wait of zero sends one request. Every call sends at least one request, however short its wait and however long the round trip is.
 #[tokio::test]
-async fn a_wait_shorter_than_a_round_trip_asks_once() {
+async fn wait_below_round_trip_still_requests() {
     let server = RedisServer::start();
     let holder = manager(&server.url()).await;
     let proxy = Proxy::before(&server);
@@ -238,7 +238,7 @@ async fn an_impatient_waiter_fails_alone() {
 
 /// A4: a quorum's waiter whose wait ends in a short fault fails alone, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_impatient_waiter_for_a_quorum_fails_alone() {
+async fn timed_out_quorum_waiter_fails_alone() {
     let servers = [(); 3].map(|()| RedisServer::builder().arg("busy-reply-threshold", "5").start());
     let red = RedLockManager::connect(servers.iter().map(RedisServer::url)).await.unwrap();
     let others = RedLockManager::connect(servers.iter().map(RedisServer::url)).await.unwrap();

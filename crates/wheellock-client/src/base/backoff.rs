@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grows_to_the_maximum_and_jitters_below_it() {
+    fn backoff_grows_to_maximum_with_jitter() {
         let (min, max) = (Duration::from_millis(10), Duration::from_millis(80));
         let mut backoff = Backoff::new(min, max);
         let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap();

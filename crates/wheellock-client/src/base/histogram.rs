@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_duration_lies_in_its_bucket_and_no_further_than_a_quarter_from_its_end() {
+    fn buckets_bound_durations_within_quarter() {
         for power in 0..37 {
             for nanos in [1_u64 << power, (1 << power) + 1, (1 << power) * 3 / 2, (2 << power) - 1] {
                 let end = end_of(bucket_of(nanos));
@@ -186,7 +186,7 @@ mod tests {
 
     /// E2: an exporter's numbers add up.
     #[test]
-    fn buckets_are_seamless_and_the_sum_is_exact() {
+    fn buckets_are_contiguous_sum_is_exact() {
         let mut histogram = Histogram::default();
         let durations = [0, 1, 999, 1_000_000, 1 << 20, 3 << 30, 1 << 37, u64::MAX].map(Duration::from_nanos);
         durations.iter().for_each(|duration| histogram.record(*duration));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_that_no_duration_can_be_ends_there() {
+    fn sum_saturates_at_duration_max() {
         let mut histogram = Histogram::default();
         (0..3).for_each(|_| histogram.record(Duration::MAX));
         assert_eq!((histogram.sum(), histogram.count()), (Duration::MAX, 3));

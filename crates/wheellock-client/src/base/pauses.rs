@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn full_server_is_asked_ever_less_often() {
+    fn full_server_slows_retries() {
         let minute = Duration::from_secs(60);
         let full = connect_error(Some("ERR"), ErrorKind::Connect);
         assert!((30..100).contains(&attempts(&full, false, minute)), "{}", attempts(&full, false, minute));
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn future_primary_is_asked_often_at_first() {
+    fn future_primary_is_retried_fast_first() {
         let mut pauses = Pauses::new((5 * MILLISECOND, 200 * MILLISECOND));
         let (now, replica) = (Instant::now(), connect_error(None, ErrorKind::NotReady));
         let mut longest = |at: Instant| {

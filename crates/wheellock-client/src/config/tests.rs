@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_cannot_be_translated_is_not_used_and_says_why() {
+fn untranslatable_address_is_refused_with_reason() {
     let at = |port| Address::Tcp { host: "h".to_owned(), port };
     let mut config = Config::new(at(1));
     assert_eq!(config.translated(at(2)), Ok(at(2)));

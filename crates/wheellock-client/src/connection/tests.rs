@@ -5,7 +5,7 @@ use super::*;
 /// TLS bytes that are encrypted and not yet taken by the socket are not in any queue. A driver that flushed before a
 /// caller left such bytes must flush again before it waits. Then it also waits for the socket.
 #[test]
-fn a_driver_does_not_wait_while_a_caller_has_left_it_something() {
+fn driver_flushes_again_before_parking() {
     let config: Config = "redis://in.memory".parse().unwrap();
     let shared = Shared::new(config, Role::Primary, 0, Box::new(|_| {}));
     let mut state = shared.lock();

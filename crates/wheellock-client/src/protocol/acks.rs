@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_disk_of_its_own_is_not_made_good_by_replicas() {
+    fn replicas_do_not_replace_own_disk() {
         let disks = |own: i64, theirs: i64| Value::Array(vec![Value::Integer(own), Value::Integer(theirs)]);
         let acks = Acks::Disks { replicas: 1 };
         assert_eq!((acks.wanted(), acks.heard(&disks(1, 1))), (2, Some(2)));

@@ -100,7 +100,7 @@ fn answer(server: Server, words: &[&str]) -> String {
 
 /// One server is restarting, and another server refuses the password. That is an outage, for which callers wait, and not a refusal.
 #[test]
-fn one_who_refuses_us_does_not_speak_for_one_who_is_down() {
+fn call_waits_unless_all_servers_refuse() {
     virtual_time(async {
         let is_up = Arc::new(AtomicUsize::new(0));
         let up = Arc::clone(&is_up);
@@ -128,7 +128,7 @@ fn one_who_refuses_us_does_not_speak_for_one_who_is_down() {
 
 /// The error contains the reply of the server that refuses the client.
 #[test]
-fn an_attempt_at_several_is_refused_if_each_of_them_refuses() {
+fn attempt_is_refused_if_all_refuse() {
     for (first, kind) in [
         (Server::Refusing, ErrorKind::Auth),
         (Server::Down, ErrorKind::Connect),
@@ -152,7 +152,7 @@ fn an_attempt_at_several_is_refused_if_each_of_them_refuses() {
 
 /// Servers log refusals, and punish them.
 #[test]
-fn who_refuses_us_is_asked_once_in_an_attempt_and_the_others_less_and_less_often() {
+fn retries_after_refusal_are_bounded() {
     virtual_time(async {
         for other in [Server::Replica, Server::Down] {
             let world = World::new(|_| {}, move |number| if number == 1 { Server::Refusing } else { other });
@@ -165,7 +165,7 @@ fn who_refuses_us_is_asked_once_in_an_attempt_and_the_others_less_and_less_often
 
 /// A short attempt ends soon, and the next attempt follows.
 #[test]
-fn who_is_no_primary_for_long_is_looked_at_less_often() {
+fn lasting_replica_is_tried_less_often() {
     virtual_time(async {
         let world =
             World::new(|config| config.connect_timeout = Duration::from_millis(2), |_| Server::Replica);

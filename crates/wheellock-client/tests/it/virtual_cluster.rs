@@ -119,7 +119,7 @@ fn well_behaved(words: &[&str]) -> String {
 
 /// E8: a call that is redirected until its deadline fails with the redirection. The number of its attempts is bounded.
 #[test]
-fn a_call_that_is_redirected_until_its_deadline_says_so() {
+fn call_redirected_until_deadline_reports_redirection() {
     for answer in
         ["-MOVED 1 :0\r\n", "-MOVED\r\n", "-ASK 70000 h:1\r\n", "-CLUSTERDOWN Hash slot not served\r\n"]
     {
@@ -138,7 +138,7 @@ fn a_call_that_is_redirected_until_its_deadline_says_so() {
 /// E8: endless redirections are the reason of a failure, even if the deadline passes while the last reply is on its way. The first few
 /// redirections are not, because the node that they name would have replied.
 #[test]
-fn a_redirection_that_comes_at_the_deadline_is_the_reason_if_it_is_not_among_the_first() {
+fn repeated_redirection_at_deadline_is_reason() {
     for (asked, is_reason) in [(1, false), (5, false), (7, true)] {
         virtual_time(async move {
             let mut world = World::start(&["-MOVED 1 :0\r\n"]).await;
@@ -170,7 +170,7 @@ fn a_redirection_that_comes_at_the_deadline_is_the_reason_if_it_is_not_among_the
 
 /// E8: if the deadline passes between two attempts, the redirection is the only reason, and nothing was executed.
 #[test]
-fn a_deadline_that_passes_between_two_attempts_leaves_no_doubt() {
+fn deadline_between_attempts_means_rejected() {
     virtual_time(async {
         let mut world = World::start(&["-MOVED 1 :0\r\n"]).await;
         let call = world.call();
@@ -187,7 +187,7 @@ fn a_deadline_that_passes_between_two_attempts_leaves_no_doubt() {
 
 /// E8: if the deadline passes during an attempt after a redirection, the error contains both.
 #[test]
-fn a_deadline_that_passes_during_an_attempt_tells_of_the_redirection_before_it() {
+fn deadline_during_attempt_mentions_redirection() {
     virtual_time(async {
         let mut world = World::start(&["-MOVED 1 :0\r\n", "-MOVED 1 :0\r\n", ""]).await;
         let call = world.call();
@@ -200,7 +200,7 @@ fn a_deadline_that_passes_during_an_attempt_tells_of_the_redirection_before_it()
 }
 
 #[test]
-fn who_watches_a_cluster_no_more_is_forgotten() {
+fn dropped_watch_is_forgotten() {
     virtual_time(async {
         let world = World::new(&[], |_| {});
         assert_it_forgets_who_left(|| {
@@ -212,7 +212,7 @@ fn who_watches_a_cluster_no_more_is_forgotten() {
 
 /// A subscriber to a slot without a node is notified of the end, as at a node.
 #[test]
-fn who_listens_nowhere_is_told_of_the_end() {
+fn unassigned_subscriber_is_notified_of_close() {
     virtual_time(async {
         let mut world = World::new(&[], |_| {});
         let mut news = world.client.subscribe(b"news");
@@ -226,7 +226,7 @@ fn who_listens_nowhere_is_told_of_the_end() {
 
 /// The last event is that the cluster was closed. It arrives once, whatever happens to the nodes' connections afterwards.
 #[test]
-fn who_watches_a_cluster_is_told_once_that_it_is_closed() {
+fn watch_reports_closed_cluster_once() {
     virtual_time(async {
         // The call has no reply, so its node is closed a while after the cluster.
         let mut world = World::start(&[""]).await;
@@ -253,7 +253,7 @@ fn who_watches_a_cluster_is_told_once_that_it_is_closed() {
 
 /// If a runtime ends, no task can ever connect again. That is as final as closing the client.
 #[test]
-fn a_cluster_is_closed_when_its_runtime_ends() {
+fn runtime_end_closes_cluster() {
     for is_known in [false, true] {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let client = runtime.block_on(async {

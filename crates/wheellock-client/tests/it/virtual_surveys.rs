@@ -143,7 +143,7 @@ fn empty_list_of_nodes_is_told() {
 
 /// The subscription's node is down and retired before another node takes over the slot.
 #[test]
-fn a_subscription_waits_for_whoever_takes_its_slot_over() {
+fn subscription_follows_slot_to_successor() {
     virtual_time(async {
         let replica = line('b', "slave", 'a', 1, "");
         let views = [
@@ -195,7 +195,7 @@ fn a_subscription_waits_for_whoever_takes_its_slot_over() {
 /// A subscription is settled at the node that serves its channel's slot, however late that node appears. A slot without a node is a
 /// reason to survey.
 #[test]
-fn a_subscription_is_settled_by_whoever_serves_its_slot_then() {
+fn subscription_settles_when_slot_is_served() {
     virtual_time(async {
         let views = [
             String::new(),
@@ -245,7 +245,7 @@ fn a_subscription_is_settled_by_whoever_serves_its_slot_then() {
 /// No node can confirm the subscription any more. The end of one node's client would not settle the subscription. The user may have
 /// closed that client, or the node may have a successor.
 #[test]
-fn a_subscription_is_settled_when_its_cluster_is_closed() {
+fn closing_cluster_settles_subscription() {
     virtual_time(async {
         let (mut world, config) = World::new(|_: &Pipe, words: &[&str]| match words {
             ["SSUBSCRIBE", _] => String::new(),
@@ -276,7 +276,7 @@ fn a_subscription_is_settled_when_its_cluster_is_closed() {
 
 /// Only a server that does not know the command decides that messages are sent to all nodes.
 #[test]
-fn a_question_that_fails_by_chance_does_not_decide_how_messages_go() {
+fn transient_failure_keeps_sharded_publish() {
     let unknown =
         "-ERR Unknown PUBSUB subcommand or wrong number of arguments for 'SHARDNUMSUB'. Try PUBSUB HELP.\r\n";
     for (first, verb) in [
@@ -314,7 +314,7 @@ fn a_question_that_fails_by_chance_does_not_decide_how_messages_go() {
 
 /// A reply to a survey may arrive after the client is gone. The reply must not open a connection, because no task would close it.
 #[test]
-fn a_client_that_is_gone_leaves_no_connection_to_what_a_survey_finds() {
+fn late_survey_reply_opens_no_connection() {
     for closes in [false, true] {
         virtual_time(async move {
             let held_back = Rc::new(RefCell::new(None));
@@ -345,7 +345,7 @@ fn a_client_that_is_gone_leaves_no_connection_to_what_a_survey_finds() {
 
 /// The user's timeout limits every connection, including the connection of a survey.
 #[test]
-fn a_cluster_is_joined_however_long_a_connection_takes_within_its_timeout() {
+fn slow_connection_within_timeout_joins_cluster() {
     virtual_time(async {
         let (mut world, mut config) = World::new(|_: &Pipe, words: &[&str]| well_behaved(words));
         let timer = config.timer.clone();
@@ -364,7 +364,7 @@ fn a_cluster_is_joined_however_long_a_connection_takes_within_its_timeout() {
 
 /// A node's other name is translated, too. The server chooses which of the two names a redirection contains.
 #[test]
-fn a_node_is_found_by_either_of_its_translated_names() {
+fn either_translated_name_finds_node() {
     for named in ["in.memory", "b.example"] {
         virtual_time(async move {
             let other = line('b', "master", '-', 2, "").replace("@1", "@1,b.example");
@@ -399,7 +399,7 @@ fn a_node_is_found_by_either_of_its_translated_names() {
 /// A translation that panics has no lasting effect. The address is not used, as if it were forbidden, and the next survey translates it
 /// again.
 #[test]
-fn a_translation_that_panics_forbids_its_address_for_now() {
+fn panicking_translation_forbids_address_temporarily() {
     virtual_time(async {
         let nodes = line('a', "myself,master", '-', 1, "0-99") + &line('b', "master", '-', 2, "100-16383");
         let (mut world, mut config) = World::new(move |_: &Pipe, words: &[&str]| match words {
@@ -424,7 +424,7 @@ fn a_translation_that_panics_forbids_its_address_for_now() {
 
 /// A node that accepts connections and never replies, before a node that is refused at first or slow.
 #[test]
-fn a_silent_seed_keeps_no_other_one_from_being_asked() {
+fn silent_seed_does_not_block_others() {
     let ms = Duration::from_millis;
     for (timeout, refuses_for, takes) in
         [(ms(3000), ms(1300), ms(0)), (ms(3000), ms(0), ms(1400)), (Duration::MAX, ms(1300), ms(0))]
@@ -519,7 +519,7 @@ fn silence_ends_connect_at_timeout() {
 
 /// The client waits for a node that never replies, and its timeout is unlimited.
 #[test]
-fn a_client_that_waits_for_its_first_node_can_be_closed() {
+fn client_awaiting_first_node_can_close() {
     virtual_time(async {
         let (mut world, mut config) = World::new(|_: &Pipe, _: &[&str]| String::new());
         config.connect_timeout = Duration::MAX;
@@ -534,7 +534,7 @@ fn a_client_that_waits_for_its_first_node_can_be_closed() {
 
 /// Each of a cluster's node clients is a handle to the cluster's own connection to that node.
 #[test]
-fn a_node_whose_connection_was_closed_is_connected_anew() {
+fn closed_node_connection_is_reopened() {
     virtual_time(async {
         let (mut world, config) = World::new(|_: &Pipe, words: &[&str]| well_behaved(words));
         let client = Client::lazy(config);
@@ -565,7 +565,7 @@ fn a_node_whose_connection_was_closed_is_connected_anew() {
 
 /// A caller waits for a slot without a node, so the client surveys again and again. Surveys must not burden the nodes.
 #[test]
-fn nodes_are_asked_less_often_when_trouble_lasts_whoever_waits() {
+fn lasting_trouble_slows_surveys() {
     virtual_time(async {
         let asked = Rc::new(Cell::new(0));
         let (mut world, config) = World::new({
@@ -601,7 +601,7 @@ fn nodes_are_asked_less_often_when_trouble_lasts_whoever_waits() {
 /// A cluster may lack a part for a long time. Another node's failure is then surveyed as if it were the only failure. A failure that
 /// recurs again and again is not.
 #[test]
-fn the_trouble_of_another_node_is_news_in_a_cluster_that_is_in_trouble() {
+fn other_node_failure_hurries_surveys() {
     virtual_time(async {
         let asked = Rc::new(Cell::new(0));
         let nodes = line('a', "myself,master", '-', 1, "0-99") + &line('b', "master", '-', 2, "100-199");
@@ -649,7 +649,7 @@ fn the_trouble_of_another_node_is_news_in_a_cluster_that_is_in_trouble() {
 /// With `cluster-preferred-endpoint-type unknown-endpoint` a redirection does not name a host. The redirection then means the node that
 /// sent it.
 #[test]
-fn a_detached_call_follows_a_redirection_that_names_no_host() {
+fn detached_call_follows_hostless_redirection() {
     virtual_time(async {
         let nodes = line('a', "myself,master", '-', 1, "0-16383") + &line('b', "master", '-', 2, "");
         let mut is_asking = false;
@@ -685,7 +685,7 @@ fn a_detached_call_follows_a_redirection_that_names_no_host() {
 /// A subscription follows its slot when its owner polls it. Until then its node rejects the subscription. The rejection must not cause
 /// endless requests, or wake subscribers to the node's other channels.
 #[test]
-fn a_subscription_that_nobody_looks_at_does_not_keep_its_node_busy() {
+fn unpolled_subscription_does_not_burden_node() {
     virtual_time(async {
         let slot = slot_of(b"gone");
         let (before, behind) = (format!("0-{}", slot - 1), format!("{}-16383", slot + 1));

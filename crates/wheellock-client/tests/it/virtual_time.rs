@@ -223,7 +223,7 @@ fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
 /// Callers that the same read has woken write together. A few callers write once. Many callers write in two halves, so that the server has the
 /// first half while the others still write. The test counts the writes of the second of two rounds.
 #[test]
-fn those_who_are_woken_together_write_together_and_many_in_two_halves() {
+fn woken_callers_share_few_writes() {
     for (callers, by_callers, by_the_driver) in [(2, 0, 1), (31, 0, 1), (64, 1, 1), (500, 1, 1)] {
         virtual_time(async {
             let mut world = World::new();
@@ -260,7 +260,7 @@ fn those_who_are_woken_together_write_together_and_many_in_two_halves() {
 
 /// A command that would change the shared connection for all callers, or block it, is not sent.
 #[test]
-fn a_command_that_is_at_the_expense_of_all_is_not_sent() {
+fn unshareable_command_is_not_sent() {
     virtual_time(async {
         let mut world = World::new();
         world.until(|world| world.client.is_ready()).await;
@@ -285,7 +285,7 @@ fn a_command_that_is_at_the_expense_of_all_is_not_sent() {
 
 /// A request that runs several commands may fail after some of them took effect, for every author of such a request.
 #[test]
-fn a_command_that_may_fail_midway_is_not_said_to_be_without_effect() {
+fn midway_failure_may_have_executed() {
     virtual_time(async {
         let mut world = World::new();
         let mut outcome = async |name: &'static str, error: &'static str| {
@@ -312,7 +312,7 @@ fn a_command_that_may_fail_midway_is_not_said_to_be_without_effect() {
 }
 
 #[test]
-fn dropped_at_every_poll_with_every_trickle_of_bytes() {
+fn operation_dropped_anywhere_leaves_nothing() {
     virtual_time(async {
         let mut worlds = 0;
         for operation in OPERATIONS {
@@ -350,7 +350,7 @@ fn dropped_at_every_poll_with_every_trickle_of_bytes() {
 }
 
 #[test]
-fn broken_at_every_byte_of_every_answer() {
+fn reply_cut_at_every_byte_recovers() {
     virtual_time(async {
         let mut worlds = 0;
         for operation in OPERATIONS {
@@ -380,7 +380,7 @@ fn broken_at_every_byte_of_every_answer() {
 }
 
 #[test]
-fn a_handshake_broken_at_every_byte_is_made_again() {
+fn handshake_cut_anywhere_is_retried() {
     virtual_time(async {
         for cut in 0.. {
             let mut world = World::new();
@@ -441,7 +441,7 @@ fn deadlines_and_heartbeats_keep_virtual_time() {
 }
 
 #[test]
-fn the_longest_time_there_is_means_never() {
+fn maximum_duration_means_never() {
     virtual_time(async {
         let mut world = World::with(|config| {
             let times = [&mut config.connect_timeout, &mut config.response_timeout, &mut config.heartbeat];
@@ -492,7 +492,7 @@ impl Drop for Fragment {
 
 /// If a task panics when it is woken, the other tasks are woken nevertheless, and the connection stays usable.
 #[test]
-fn a_waker_that_panics_is_alone_with_it() {
+fn panicking_waker_spares_other_tasks() {
     virtual_time(async {
         let mut world = World::new();
         let grenade = Waker::from(Arc::new(Grenade));
@@ -572,7 +572,7 @@ fn everybody_who_waits_is_told() {
 
 /// The client is closed, so the subscription will never be confirmed. No caller must wait for that.
 #[test]
-fn a_subscription_is_settled_when_its_client_is_closed() {
+fn closing_client_settles_subscription() {
     virtual_time(async {
         for is_up in [false, true] {
             let mut world = World::new();
@@ -601,7 +601,7 @@ fn a_subscription_is_settled_when_its_client_is_closed() {
 }
 
 #[test]
-fn what_the_user_is_asked_and_told_may_panic() {
+fn panicking_user_callbacks_are_contained() {
     virtual_time(async {
         let (asked, told) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let mut world = World::with(|config| {
@@ -661,7 +661,7 @@ impl World {
 }
 
 #[test]
-fn a_living_connection_is_told_of_new_credentials() {
+fn live_connection_gets_new_credentials() {
     virtual_time(async {
         let mut world = world_of_tokens(&["first", "second", "third", "fourth"]);
         let (renewed, told) = world.reauthenticate().await;
@@ -718,7 +718,7 @@ fn connect_ends_at_connect_timeout() {
 }
 
 #[test]
-fn new_credentials_that_cannot_be_had_are_told_to_nobody() {
+fn failed_provider_sends_no_credentials() {
     for (tokens, why) in [
         (&["first", ""], "the credentials provider failed: the vault is closed"),
         (&["first", "panic"], "the credentials provider panicked"),
@@ -739,7 +739,7 @@ fn new_credentials_that_cannot_be_had_are_told_to_nobody() {
 
 /// A proxy without AUTH, or with error texts of its own, may repeat the credentials in its error.
 #[test]
-fn a_server_that_repeats_new_credentials_is_not_quoted() {
+fn server_echoing_credentials_is_not_quoted() {
     for (token, kind) in [
         ("-ERR unknown command 'AUTH', with args beginning with: 'app' 's3cret'", ErrorKind::Server),
         ("-ERR s3cret is wrong", ErrorKind::Server),
@@ -764,7 +764,7 @@ fn a_server_that_repeats_new_credentials_is_not_quoted() {
 }
 
 #[test]
-fn a_renewal_of_credentials_that_is_dropped_leaves_nothing() {
+fn dropped_reauthentication_leaves_nothing() {
     for polls in 0..6 {
         virtual_time(async move {
             let mut world = world_of_tokens(&["first", "second"]);
@@ -797,7 +797,7 @@ impl Wake for Announcement {
 }
 
 #[test]
-fn deadlines_are_kept_although_the_first_look_at_a_new_connection_finds_something_to_read() {
+fn early_push_does_not_suspend_deadlines() {
     virtual_time(async {
         let mut world = World::new();
         let client = world.client.clone();
@@ -833,7 +833,7 @@ fn deadlines_are_kept_although_the_first_look_at_a_new_connection_finds_somethin
 }
 
 #[test]
-fn the_same_world_twice_tells_the_same_story() {
+fn simulation_is_deterministic() {
     fn story() -> Vec<Vec<String>> {
         let mut executed = Vec::new();
         virtual_time(async {
@@ -875,7 +875,7 @@ fn queue(client: &Client, token: u64) -> bool {
 
 /// B1: when a runtime ends, queued requests are written as far as the socket accepts them. Only the rest is reported as not sent.
 #[test]
-fn what_is_queued_when_the_runtime_ends_is_written_as_far_as_the_socket_takes_it() {
+fn runtime_end_flushes_queued_calls() {
     for accepted in (0..).step_by(13) {
         let (runtime, mut world, ended) = before_the_end();
         let (client, pipe) = (world.client.clone(), world.server.pipe.clone().unwrap());
@@ -921,7 +921,7 @@ fn what_is_queued_when_the_runtime_ends_is_written_as_far_as_the_socket_takes_it
 
 /// B1: replies that are on their way when a runtime ends still reach their callers.
 #[test]
-fn answers_on_their_way_when_the_runtime_ends_are_heard() {
+fn replies_in_flight_survive_runtime_end() {
     let (runtime, World { client, pipes, mut server, .. }, ended) = before_the_end();
     server.loaded = true;
     let command = Command::new("ECHO").arg("1");
@@ -945,7 +945,7 @@ fn answers_on_their_way_when_the_runtime_ends_are_heard() {
 
 /// The call fails however much room there is, because it would never fit. It fails at once, without waiting for a connection.
 #[test]
-fn a_call_that_is_larger_than_all_the_room_is_refused() {
+fn oversized_call_is_refused_at_once() {
     async fn call(client: &Client, how: usize, text: &str) -> Result<Value, Error> {
         let params = [Arg::from(text)];
         match how {
@@ -979,7 +979,7 @@ fn a_call_that_is_larger_than_all_the_room_is_refused() {
 
 /// A runtime may end before the first turn of a connection's task. In that case no task would end calls at their deadlines.
 #[test]
-fn a_client_whose_runtime_ends_before_it_connects_is_closed() {
+fn runtime_end_before_connect_closes_client() {
     for url in ["redis://in.memory", "redis://in.memory,in.memory:1", "redis+sentinel://in.memory/service"] {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let (client, mut watch) = runtime.block_on(async {

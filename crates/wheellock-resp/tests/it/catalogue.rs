@@ -151,7 +151,7 @@ fn k04_headers_then_silence() {
 
 /// A reader reserves room for a whole megabyte once a sixteenth has arrived, and copies only that sixteenth.
 #[test]
-fn a_large_bulk_is_given_room_once() {
+fn large_bulk_is_reserved_once() {
     let len = 1 << 20;
     let mut stream = format!("${len}\r\n").into_bytes();
     stream.resize(stream.len() + len, b'x');
@@ -304,7 +304,7 @@ fn k06_nesting() {
 
 /// K7 and R16: a chunk that begins inside a payload may begin with any byte and is still payload. `splits.rs` has the general property.
 #[test]
-fn k07_payload_chunks_that_look_like_types() {
+fn k07_payload_may_resemble_types() {
     for byte in 0..=u8::MAX {
         for len in [1, 2, 22, 23, 64, 40_000] {
             let payload = vec![byte; len];
@@ -746,7 +746,7 @@ fn allocations_of_the_usual() {
 
 /// A slice keeps its block alive. A small part of a large block is therefore copied, wherever it lies in the block.
 #[test]
-fn a_slice_does_not_pin_a_block_many_times_its_size() {
+fn slice_does_not_pin_large_block() {
     let bulk = format!("${}\r\n{}\r\n", 40_000, "x".repeat(40_000));
     for (capacity, before) in [(50_000, 0), (150_000, 0), (200_000, 0), (1 << 20, 0), (1 << 20, 1_000_000)] {
         let mut decoder = Decoder::new(Limits::default());

@@ -283,7 +283,7 @@ mod tests {
     use crate::HashedWheelTimer;
 
     #[test]
-    fn a_task_that_is_handed_on_again_and_again_is_one_task() {
+    fn rescheduling_shares_one_task() {
         let (timer, ticker) = HashedWheelTimer::builder().build_manual().unwrap();
         let held = Arc::new(());
         let first = timer.new_timeout(move |_: &Timeout| drop(held.clone()), Duration::ZERO).unwrap();
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn every_handle_is_told_and_the_last_one_frees_the_entry() {
+    fn handles_agree_and_last_frees_entry() {
         let second = Duration::from_secs(1);
         for kept in 0..3 {
             for end in ["cancelled by a handle", "cancelled by a clone", "expired", "stopped"] {
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pending_timeout_without_handles_is_freed_when_it_has_run() {
+    fn fired_timeout_without_handles_is_freed() {
         let (timer, ticker) = HashedWheelTimer::builder().build_manual().unwrap();
         drop(timer.new_timeout(|_: &Timeout| (), Duration::from_secs(1)).unwrap());
         assert_eq!((timer.entries(), timer.pending_timeouts()), (1, 1));
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_without_state_is_dropped_if_it_wants_to_be() {
+    fn stateless_task_with_drop_is_dropped() {
         static DROPS: AtomicUsize = AtomicUsize::new(0);
         struct Empty;
         impl TimerTask for Empty {

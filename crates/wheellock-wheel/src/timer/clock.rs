@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn deadlines_round_up_and_the_present_down() {
+    fn deadlines_round_up_now_rounds_down() {
         let start = Instant::now();
         for tick in [1_000, 1_024, 3_333, 999_983, 1_000_000, 10_000_000, 100_000_000] {
             let ticks = Ticks::new(start, Duration::from_nanos(tick));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_of_an_unknown_moment_is_not_early_and_less_than_a_tick_late() {
+    fn uncertain_start_delays_less_than_tick() {
         let start = Instant::now();
         let at = |nanos: u64| start + Duration::from_nanos(nanos);
         for ticks in [
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_is_clamped() {
+    fn out_of_range_is_clamped() {
         let start = Instant::now() + Duration::from_secs(3600);
         let ticks = Ticks::new(start, Duration::ZERO);
         assert_eq!(ticks.tick(), Duration::from_micros(1));

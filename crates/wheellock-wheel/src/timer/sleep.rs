@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refused_thread_is_told_and_tried_again() {
+    fn refused_thread_is_reported_and_retried() {
         let tick = Duration::from_millis(1);
         let timer = Timer::new(Driver::refused("refused", 1), Clock::System, tick);
         let mut sleep = timer.sleep(50 * tick);

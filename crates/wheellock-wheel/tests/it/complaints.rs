@@ -27,7 +27,7 @@ fn counter() -> (Arc<AtomicUsize>, impl TimerTask) {
 /// #5647, #5852, #6947: the limit counted only timeouts that the worker had accepted, so a burst of schedule and cancel exhausted the
 /// memory.
 #[test]
-fn schedule_and_cancel_without_end_keeps_nothing() {
+fn schedule_and_cancel_keeps_nothing() {
     let (timer, _clock) =
         HashedWheelTimer::builder().tick_duration(MS).max_pending_timeouts(1).build_manual().unwrap();
     for _ in 0..200_000 {
@@ -48,7 +48,7 @@ fn schedule_and_cancel_without_end_keeps_nothing() {
 
 /// #2541, #2561, dubbo #6820, hertzbeat #4201: a cancelled task stayed in memory until its bucket was reached.
 #[test]
-fn a_cancelled_task_is_freed_by_cancel() {
+fn cancel_frees_task_at_once() {
     let (timer, _clock) = HashedWheelTimer::builder().build_manual().unwrap();
     let memory = Arc::new([0_u8; 1024]);
     let inside = memory.clone();
@@ -60,7 +60,7 @@ fn a_cancelled_task_is_freed_by_cancel() {
 
 /// #2453: an empty instance took 250 KB.
 #[test]
-fn an_empty_wheel_holds_no_entries_and_gives_memory_back() {
+fn empty_wheel_holds_no_memory() {
     let mut wheel = Wheel::new(512);
     assert_eq!(wheel.capacity(), 0);
     let keys: Vec<_> = (0..10_000).map(|id| wheel.insert(id, id)).collect();
@@ -186,7 +186,7 @@ fn an_idle_timer_does_not_wake() {
 
 /// #11724, #11728, dubbo #3910: one slow task delays all others.
 #[test]
-fn with_an_executor_a_slow_task_holds_up_nobody() {
+fn slow_executor_task_delays_nothing() {
     let timer = HashedWheelTimer::builder()
         .tick_duration(MS)
         .executor(|job| drop(std::thread::spawn(move || job.run())))
@@ -215,7 +215,7 @@ fn what_stop_returns_is_cancelled() {
 
 /// #14959, #15000: a timeout that was cancelled in the tick of its deadline was counted down twice.
 #[test]
-fn cancel_in_the_tick_it_is_due_counts_once() {
+fn cancel_at_due_tick_counts_once() {
     for round in 0..200 {
         let timer = HashedWheelTimer::builder().tick_duration(MS).build().unwrap();
         let (runs, task) = counter();
@@ -235,7 +235,7 @@ fn cancel_in_the_tick_it_is_due_counts_once() {
 
 /// redisson #3984, #2304: `stop` waited for a task that never ended.
 #[test]
-fn stop_does_not_wait_for_a_task_that_hangs() {
+fn stop_returns_despite_hanging_task() {
     let timer = HashedWheelTimer::builder().tick_duration(MS).build().unwrap();
     let (release, hang) = mpsc::channel::<()>();
     let hang = std::sync::Mutex::new(hang);

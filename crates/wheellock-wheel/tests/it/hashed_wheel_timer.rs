@@ -77,7 +77,7 @@ mod construction {
     }
 
     #[test]
-    fn ticks_per_wheel_becomes_a_power_of_two() {
+    fn wheel_size_becomes_power_of_two() {
         for (asked, given) in
             [(1, 1), (2, 2), (3, 4), (5, 8), (32, 32), (33, 64), (1000, 1024), (usize::MAX, 65_536)]
         {
@@ -98,7 +98,7 @@ mod construction {
     }
 
     #[test]
-    fn a_tick_below_a_millisecond_is_one() {
+    fn short_tick_becomes_one_millisecond() {
         let timer = HashedWheelTimer::builder().tick_duration(Duration::from_micros(10)).build().unwrap();
         assert_eq!(timer.tick_duration(), MS);
     }
@@ -108,7 +108,7 @@ mod scheduling {
     use super::*;
 
     #[test]
-    fn a_task_runs_once_at_its_tick_and_not_before() {
+    fn task_runs_once_at_tick() {
         let (timer, clock) = manual(10 * MS);
         let log = Arc::new(Log::default());
         let timeout = timer.new_timeout(Logged(log.clone()), 25 * MS).unwrap();
@@ -121,7 +121,7 @@ mod scheduling {
     }
 
     #[test]
-    fn a_deadline_on_a_tick_is_on_time() {
+    fn deadline_on_tick_fires_on_time() {
         let (timer, clock) = manual(10 * MS);
         let timeout = timer.new_timeout(nothing, 20 * MS).unwrap();
         clock.advance(20 * MS);
@@ -129,7 +129,7 @@ mod scheduling {
     }
 
     #[test]
-    fn on_the_real_clock_nothing_is_early_and_order_is_that_of_deadlines() {
+    fn real_clock_fires_in_deadline_order() {
         let timer = real();
         let (send, receive) = mpsc::channel();
         let start = Instant::now();
@@ -147,7 +147,7 @@ mod scheduling {
 
     /// Most of these timeouts do not read the clock.
     #[test]
-    fn of_thousands_a_tick_none_is_early_and_each_runs_or_was_cancelled() {
+    fn dense_timeouts_none_early_none_lost() {
         const EACH: u32 = 50_000;
         let (timer, all) = (real(), Barrier::new(3));
         let (ran, early) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -177,7 +177,7 @@ mod scheduling {
     }
 
     #[test]
-    fn a_delay_of_zero_runs_at_the_next_tick_and_may_repeat_without_end() {
+    fn zero_delay_runs_at_next_tick() {
         fn again(timeout: &Timeout, runs: &Arc<AtomicUsize>) {
             runs.fetch_add(1, Ordering::SeqCst);
             let runs = runs.clone();
@@ -195,7 +195,7 @@ mod scheduling {
     }
 
     #[test]
-    fn a_task_can_reschedule_itself_on_the_real_clock() {
+    fn task_reschedules_on_real_clock() {
         fn tick(timer: &HashedWheelTimer, left: usize, done: &mpsc::Sender<()>) {
             if left == 0 {
                 return done.send(()).unwrap();
@@ -212,7 +212,7 @@ mod scheduling {
     }
 
     #[test]
-    fn timeouts_of_one_deadline_run_in_the_order_they_were_made() {
+    fn equal_deadlines_run_in_creation_order() {
         let (timer, clock) = manual(MS);
         let order = Arc::new(Mutex::new(Vec::new()));
         let start = clock.now();
@@ -230,7 +230,7 @@ mod scheduling {
     }
 
     #[test]
-    fn the_maximum_of_pending_timeouts_is_kept() {
+    fn pending_limit_is_enforced() {
         let (timer, clock) =
             HashedWheelTimer::builder().tick_duration(MS).max_pending_timeouts(2).build_manual().unwrap();
         let first = timer.new_timeout(nothing, MS).unwrap();
@@ -254,7 +254,7 @@ mod timeouts {
     use super::*;
 
     #[test]
-    fn whoever_is_first_wins_and_only_once() {
+    fn cancel_or_expiry_wins_once() {
         let (timer, clock) = manual(MS);
         let log = Arc::new(Log::default());
         let timeout = timer.new_timeout(Logged(log.clone()), 5 * MS).unwrap();
@@ -285,7 +285,7 @@ mod timeouts {
     }
 
     #[test]
-    fn a_task_can_cancel_a_sibling_of_its_own_tick() {
+    fn task_cancels_sibling_of_same_tick() {
         let (timer, clock) = manual(MS);
         let log = Arc::new(Log::default());
         let sibling = Arc::new(Mutex::new(None::<Timeout>));
@@ -309,7 +309,7 @@ mod timeouts {
     }
 
     #[test]
-    fn a_timeout_knows_its_timer_and_task() {
+    fn timeout_exposes_timer_and_task() {
         let (timer, clock) = manual(MS);
         let log = Arc::new(Log::default());
         let timeout = timer.new_timeout(Logged(log.clone()), 5 * MS).unwrap();
@@ -323,7 +323,7 @@ mod timeouts {
     }
 
     #[test]
-    fn a_task_is_handed_to_its_timer_again_as_in_netty() {
+    fn task_is_reusable_as_in_netty() {
         let (timer, clock) = manual(MS);
         let log = Arc::new(Log::default());
         let first = timer.new_timeout(Logged(log.clone()), 5 * MS).unwrap();
@@ -337,7 +337,7 @@ mod timeouts {
     }
 
     #[test]
-    fn a_panic_is_contained_wherever_it_comes_from() {
+    fn task_panics_are_contained() {
         struct Rude;
         impl TimerTask for Rude {
             fn run(&self, _: &Timeout) {
@@ -377,7 +377,7 @@ mod timeouts {
 
     /// The code that catches a panic also drops its payload.
     #[test]
-    fn what_is_thrown_may_throw_once_more() {
+    fn panicking_panic_payload_is_contained() {
         struct Thrown;
         impl Drop for Thrown {
             fn drop(&mut self) {
@@ -399,7 +399,7 @@ mod timeouts {
 
     /// A channel parks its waiting thread. The thread that unparks it may also be the thread that makes a timeout.
     #[test]
-    fn a_task_that_parks_its_thread_takes_no_wake_up_of_the_timers() {
+    fn parked_task_steals_no_timer_wake() {
         let timer = real();
         let log = Arc::new(Log::default());
         let next = Logged(log.clone());
@@ -448,7 +448,7 @@ mod executors {
     }
 
     #[test]
-    fn a_job_that_is_rejected_is_lost_and_the_timer_goes_on() {
+    fn rejected_job_leaves_timer_running() {
         let rejected = Arc::new(AtomicUsize::new(0));
         let count = rejected.clone();
         let (timer, clock) = HashedWheelTimer::builder()
@@ -469,7 +469,7 @@ mod executors {
     }
 
     #[test]
-    fn a_task_on_an_executor_may_stop_the_timer() {
+    fn executor_task_may_stop_timer() {
         let (jobs, queue) = mpsc::channel::<Job>();
         let timer = HashedWheelTimer::builder()
             .tick_duration(MS)
@@ -496,7 +496,7 @@ mod stopping {
     use super::*;
 
     #[test]
-    fn stop_returns_what_has_not_run_and_cancels_it() {
+    fn stop_returns_and_cancels_pending() {
         for real_clock in [false, true] {
             let timer = if real_clock { real() } else { manual(MS).0 };
             let log = Arc::new(Log::default());
@@ -513,7 +513,7 @@ mod stopping {
     }
 
     #[test]
-    fn nothing_can_be_made_or_started_afterwards_and_nothing_is_counted() {
+    fn stopped_timer_refuses_timeouts_and_start() {
         for timer in [real(), HashedWheelTimer::builder().max_pending_timeouts(1).build().unwrap()] {
             assert!(timer.stop().unwrap().is_empty(), "never started");
             for _ in 0..3 {
@@ -525,14 +525,14 @@ mod stopping {
     }
 
     #[test]
-    fn start_may_be_called_any_number_of_times() {
+    fn start_is_idempotent() {
         let timer = real();
         assert_eq!((timer.start(), timer.start()), (Ok(()), Ok(())));
         timer.stop().unwrap();
     }
 
     #[test]
-    fn a_task_on_the_timers_own_thread_may_not_stop_it() {
+    fn stop_from_own_task_is_refused() {
         let (send, receive) = mpsc::channel();
         let timer = real();
         let handle = timer.clone();
@@ -557,7 +557,7 @@ mod stopping {
     }
 
     #[test]
-    fn what_waits_behind_a_running_task_is_returned_too() {
+    fn stop_returns_timeouts_behind_running_task() {
         let timer = real();
         let (running, finish) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
         let (inside, until) = (running.clone(), finish.clone());
@@ -583,7 +583,7 @@ mod stopping {
     }
 
     #[test]
-    fn each_timeout_is_run_cancelled_returned_or_refused_and_nothing_else() {
+    fn every_timeout_has_exactly_one_outcome() {
         for round in 0..20 {
             let timer = real();
             let (ran, cancelled) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
@@ -623,7 +623,7 @@ mod ending {
     use super::*;
 
     #[test]
-    fn what_is_pending_runs_although_every_handle_is_gone() {
+    fn pending_timeout_runs_without_handles() {
         let (send, receive) = mpsc::channel();
         real()
             .new_timeout(move |timeout: &Timeout| send.send(timeout.timer().is_none()).unwrap(), 5 * MS)
@@ -633,7 +633,7 @@ mod ending {
     }
 
     #[test]
-    fn a_manual_timer_without_handles_lets_its_tasks_go() {
+    fn manual_timer_without_handles_frees_tasks() {
         let held = Arc::new(());
         let inside = held.clone();
         let (timer, clock) = manual(MS);
@@ -644,7 +644,7 @@ mod ending {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn the_thread_ends_with_the_last_handle() {
+    fn thread_ends_with_last_handle() {
         let threads = || {
             let tasks = std::fs::read_dir("/proc/self/task").unwrap();
             let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());

@@ -58,7 +58,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 #[test]
-fn a_sleep_completes_at_its_deadline_and_not_before() {
+fn sleep_completes_at_deadline() {
     let (timer, clock) = Timer::manual(MS);
     let (alarm, waker) = Alarm::new();
     let mut sleep = timer.sleep(30 * MS);
@@ -73,7 +73,7 @@ fn a_sleep_completes_at_its_deadline_and_not_before() {
 }
 
 #[test]
-fn a_deadline_between_ticks_is_rounded_up() {
+fn deadline_between_ticks_rounds_up() {
     let (timer, clock) = Timer::manual(10 * MS);
     let (alarm, waker) = Alarm::new();
     let mut sleep = timer.sleep(11 * MS);
@@ -85,7 +85,7 @@ fn a_deadline_between_ticks_is_rounded_up() {
 }
 
 #[test]
-fn nothing_is_registered_before_the_first_poll_or_after_the_drop() {
+fn unpolled_or_dropped_sleep_registers_nothing() {
     let (timer, clock) = Timer::manual(MS);
     let (alarm, waker) = Alarm::new();
     let unpolled = timer.sleep(5 * MS);
@@ -100,7 +100,7 @@ fn nothing_is_registered_before_the_first_poll_or_after_the_drop() {
 }
 
 #[test]
-fn a_deadline_that_has_passed_completes_at_the_first_poll() {
+fn past_deadline_completes_immediately() {
     let (timer, clock) = Timer::manual(MS);
     let (_, waker) = Alarm::new();
     clock.advance(Duration::from_secs(3600));
@@ -111,7 +111,7 @@ fn a_deadline_that_has_passed_completes_at_the_first_poll() {
 }
 
 #[test]
-fn the_waker_of_the_last_poll_is_the_one_that_is_woken() {
+fn only_last_waker_is_woken() {
     let (timer, clock) = Timer::manual(MS);
     let ((first, first_waker), (second, second_waker)) = (Alarm::new(), Alarm::new());
     let mut sleep = timer.sleep(5 * MS);
@@ -124,7 +124,7 @@ fn the_waker_of_the_last_poll_is_the_one_that_is_woken() {
 }
 
 #[test]
-fn reset_moves_a_deadline_both_ways_and_revives_a_completed_sleep() {
+fn reset_moves_deadline_and_rearms_sleep() {
     let (timer, clock) = Timer::manual(MS);
     let (alarm, waker) = Alarm::new();
     let mut sleep = timer.sleep(10 * MS);
@@ -151,7 +151,7 @@ fn reset_moves_a_deadline_both_ways_and_revives_a_completed_sleep() {
 }
 
 #[test]
-fn a_deadline_beyond_all_time_is_never() {
+fn maximum_deadline_never_fires() {
     let (timer, clock) = Timer::manual(Duration::from_nanos(1));
     let (alarm, waker) = Alarm::new();
     let mut sleep = timer.sleep(Duration::MAX);
@@ -162,7 +162,7 @@ fn a_deadline_beyond_all_time_is_never() {
 }
 
 #[test]
-fn each_sleep_fires_at_its_own_time_even_in_one_jump() {
+fn clock_jump_fires_sleeps_on_time() {
     struct Stamp(Timer, std::sync::Mutex<Vec<Duration>>, Instant);
     impl Wake for Stamp {
         fn wake(self: Arc<Self>) {
@@ -184,7 +184,7 @@ fn each_sleep_fires_at_its_own_time_even_in_one_jump() {
 }
 
 #[test]
-fn a_waker_that_panics_does_not_take_the_others_with_it() {
+fn panicking_waker_spares_other_sleeps() {
     struct Rude;
     impl Wake for Rude {
         fn wake(self: Arc<Self>) {
@@ -201,7 +201,7 @@ fn a_waker_that_panics_does_not_take_the_others_with_it() {
 }
 
 #[test]
-fn a_clock_that_is_moved_by_hand_stops_where_it_ends() {
+fn manual_clock_saturates_at_maximum() {
     let (timer, clock) = Timer::manual(MS);
     let (alarm, waker) = Alarm::new();
     let mut sleep = timer.sleep(MS);
@@ -214,7 +214,7 @@ fn a_clock_that_is_moved_by_hand_stops_where_it_ends() {
 }
 
 #[test]
-fn a_scheduled_waker_is_woken_once_or_given_back() {
+fn cancel_returns_only_unwoken_waker() {
     let (timer, clock) = Timer::manual(MS);
     let (alarm, waker) = Alarm::new();
     let woken = timer.schedule(timer.now() + 5 * MS, waker.clone()).unwrap();
@@ -243,7 +243,7 @@ fn timeout_gives_the_output_or_elapsed() {
 }
 
 #[test]
-fn an_interval_ticks_at_once_and_then_every_period() {
+fn interval_keeps_period_and_missed_policy() {
     for (missed, after) in
         [(MissedTicks::Burst, [20, 30]), (MissedTicks::Skip, [20, 50]), (MissedTicks::Delay, [20, 55])]
     {
@@ -266,7 +266,7 @@ fn an_interval_ticks_at_once_and_then_every_period() {
 }
 
 #[test]
-fn the_thread_driver_wakes_sleepers_in_order_and_never_early() {
+fn thread_driver_never_wakes_early() {
     let timer = Timer::thread(MS);
     let start = Instant::now();
     block_on(async {
@@ -299,7 +299,7 @@ fn sleeps_of_many_threads_all_complete() {
 }
 
 #[test]
-fn a_sleep_outlives_its_timer_and_moves_between_threads() {
+fn sleep_outlives_timer_and_changes_threads() {
     let mut sleep = Timer::thread(MS).sleep(5 * MS);
     let (_, waker) = Alarm::new();
     assert!(poll(&mut sleep, &waker).is_pending());
@@ -311,7 +311,7 @@ mod with_tokio {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn paused_time_advances_by_itself_to_the_next_deadline() {
+    async fn paused_time_advances_to_next_deadline() {
         let timer = Timer::tokio(MS);
         let start = timer.now();
         timer.sleep(Duration::from_secs(30)).await;
@@ -327,7 +327,7 @@ mod with_tokio {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_keeps_step_with_the_timers_of_tokio() {
+    async fn timer_keeps_pace_with_tokio() {
         let timer = Timer::tokio(MS);
         for ms in [0, 1, 2, 10, 999, 4_096, 5_000, 30_000, 86_400_000] {
             let deadline = timer.now() + ms * MS;
@@ -357,7 +357,7 @@ mod with_tokio {
     }
 
     #[test]
-    fn sleep_of_ended_runtime_is_woken_once() {
+    fn sleep_on_ended_runtime_wakes_once() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let timer = runtime.block_on(async { Timer::tokio(MS) });
         runtime.block_on(timer.sleep(MS));
@@ -374,7 +374,7 @@ mod with_tokio {
     }
 
     #[test]
-    fn sleeps_survive_the_runtime_of_their_driver() {
+    fn sleep_survives_end_of_runtime() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let timer = runtime.block_on(async { Timer::tokio(MS) });
         let mut sleep = timer.sleep(20 * MS);

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_stay_below_a_bound_that_doubles_and_ends() {
+    fn pause_bound_doubles_to_maximum() {
         let (first, most) = (Duration::from_millis(2), Duration::from_millis(50));
         let backoff = Backoff::Exponential { first, most };
         for questions in 0..200 {

@@ -202,7 +202,7 @@ mod tests {
 
     /// E3: a guard's instant can be read as a time of day.
     #[test]
-    fn an_instant_is_a_time_of_the_wall_clock() {
+    fn instant_converts_to_system_time() {
         let (now, wall) = (BootInstant::now(), SystemTime::now());
         let minute = Duration::from_secs(60);
         for (instant, expected) in

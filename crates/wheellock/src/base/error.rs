@@ -565,7 +565,7 @@ mod tests {
 
     /// The text says which operation failed, where, why, and what happens next.
     #[test]
-    fn a_missing_acknowledgement_says_what_it_was_about() {
+    fn missing_acknowledgement_error_names_operation() {
         let (server, by) = (Arc::from("db:6379"), Shortfall { acked: 0, wanted: 1 });
         let grant = Error::not_replicated("dur", Arc::clone(&server), by);
         let expected = "cannot acquire \"dur\" on db:6379: 0 of 1 acknowledgements came in time; the grant is being taken back";
@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_shown_as_they_are_but_for_what_would_break_the_line() {
+    fn error_escapes_only_special_characters() {
         let shown =
             |name: &str| Error::NoQuorum { lock: name.into(), granted: 1, wanted: 2, failures: Vec::new() };
         assert_eq!(shown("anna's").to_string(), "no quorum for lock \"anna's\": 1 of 2 servers");

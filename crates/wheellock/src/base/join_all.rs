@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_are_sent_in_one_turn_and_answers_come_as_they_land() {
+    fn requests_start_together_and_finish_separately() {
         static OPEN: Mutex<Vec<usize>> = Mutex::new(Vec::new());
         static ASKED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
         let request = |number: usize| -> (usize, Request<'static, usize>) {

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_failed_is_tried_again_soon_however_long_the_lease() {
+    fn long_lease_keeps_retry_pause_short() {
         let after = |seconds| Lease::new(Duration::from_secs(seconds)).unwrap().retry_after();
         assert_eq!(after(10), Duration::from_millis(500));
         assert_eq!(after(30), LONGEST_PAUSE);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_that_redis_would_misread_are_rejected() {
+    fn lease_outside_redis_range_is_rejected() {
         for bad in [Duration::ZERO, Duration::from_nanos(1), Duration::from_micros(999), Duration::MAX] {
             assert!(matches!(Lease::new(bad), Err(Error::InvalidLease { .. })), "{bad:?}");
         }
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_is_believed_for_less_than_the_server_keeps_it() {
+    fn local_expiry_precedes_server_expiry() {
         let sent = BootInstant::now();
         let lease = Lease::DEFAULT;
         assert_eq!(
@@ -183,7 +183,7 @@ mod tests {
 
     /// A9: the shortest lease is valid for some time. A lease that is one millisecond shorter is never valid.
     #[test]
-    fn the_shortest_lease_is_the_shortest_that_is_ever_believed() {
+    fn shortest_lease_is_smallest_valid() {
         let sent = BootInstant::now();
         assert!(Lease::SHORTEST.valid_until(sent) > sent);
         assert_eq!(Lease::of_millis(Lease::SHORTEST.0.get() - 1).valid_until(sent), sent);

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_on_the_stack_is_the_text_displayed() {
+    fn stack_text_matches_displayed_owner() {
         let manager: Arc<str> = new_uuid().unwrap().into();
         for number in [0, 1, 9, 10, 12_345, u64::MAX] {
             let owner = Owner { manager: Arc::clone(&manager), number };

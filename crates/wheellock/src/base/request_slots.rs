@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_used_again_with_a_higher_number() {
+    fn reused_slot_gets_higher_serial() {
         let places = Mutex::default();
         let (one, other) = (RequestSlot::take(&places), RequestSlot::take(&places));
         assert_eq!((one.number, other.number), (1, 2));
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_kept_is_nobody_elses() {
+    fn kept_slot_is_not_reused() {
         let places = Mutex::default();
         let kept = RequestSlots::keep(&places);
         let first = RequestSlots::next(&places);

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_together_is_taken_apart() {
+    fn request_tag_round_trips() {
         for number in [0, 7, u32::MAX] {
             let all = [
                 About::Reconcile { hold: number },

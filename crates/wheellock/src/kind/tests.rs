@@ -6,7 +6,7 @@ mod trial;
 use super::*;
 
 #[test]
-fn channels_are_named_as_redisson_names_them() {
+fn channel_names_match_redisson() {
     let channel = |name: &str| {
         let (channel, place) = REENTRANT.channel(name, false);
         assert_eq!(channel[place.start as usize..place.end as usize], *name);
@@ -20,7 +20,7 @@ fn channels_are_named_as_redisson_names_them() {
 }
 
 #[test]
-fn a_latch_has_redissons_channel_or_one_in_its_slot() {
+fn latch_channel_matches_redisson_or_slot() {
     let channel = |name: &str, in_cluster| LATCH.channel(name, in_cluster).0;
     assert_eq!(channel("start", false), "redisson_countdownlatch__channel__{start}");
     assert_eq!(channel("start", true), "redisson_countdownlatch__channel__{start}");
@@ -29,7 +29,7 @@ fn a_latch_has_redissons_channel_or_one_in_its_slot() {
 }
 
 #[test]
-fn scripts_keep_to_the_keys_of_their_lock() {
+fn scripts_never_build_keys() {
     for kind in rows() {
         for text in kind.scripts().map(|script| script.text()) {
             let is_hot = kind.hot_release.as_ref().is_some_and(|hot| hot.text() == text);
@@ -41,7 +41,7 @@ fn scripts_keep_to_the_keys_of_their_lock() {
 }
 
 #[test]
-fn every_script_of_every_kind_is_loaded_once() {
+fn every_script_is_loaded_once() {
     let loaded = scripts();
     for script in rows().into_iter().flat_map(Kind::scripts) {
         assert_eq!(loaded.iter().filter(|known| known.sha() == script.sha()).count(), 1);

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_family_keeps_its_number_and_there_are_never_more_than_255() {
+    fn family_numbers_are_stable_and_bounded() {
         let mut families = Families::default();
         let labels: Vec<&'static str> =
             (0..1000).map(|n| &*Box::leak(n.to_string().into_boxed_str())).collect();

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_asks_for_itself_asks_at_once_when_its_time_has_come_and_not_before() {
+    fn schedule_polls_exactly_when_due() {
         let (mut questions, now) = (PollSchedule::default(), Instant::now());
         let mut cx = Context::from_waker(Waker::noop());
         let second = Duration::from_secs(1);

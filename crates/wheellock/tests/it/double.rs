@@ -63,7 +63,7 @@ async fn nothing_is_wrong_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_managers_exclude_and_wake_each_other() {
+async fn managers_exclude_and_wake_each_other() {
     for kind in 0..6 {
         let double = Double::new();
         let here = double.manager_with(|settings| settings.label("here")).await.unwrap();
@@ -93,7 +93,7 @@ async fn two_managers_exclude_and_wake_each_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_watchdog_keeps_a_lock_and_a_fixed_lease_ends() {
+async fn watchdog_lock_outlasts_fixed_lease() {
     let (_double, here, there) = two().await;
     let kept = here.lock("kept").acquire().await.unwrap();
     let fixed = here.lock("fixed").with_lease(LEASE).acquire().await.unwrap();
@@ -106,7 +106,7 @@ async fn the_watchdog_keeps_a_lock_and_a_fixed_lease_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_stands_still_loses_its_locks() {
+async fn stalled_process_loses_locks() {
     let (_double, here, there) = two().await;
     let guard = here.lock(NAME).acquire().await.unwrap();
     advance(LEASE + Duration::from_secs(1)).await;
@@ -117,7 +117,7 @@ async fn a_process_that_stands_still_loses_its_locks() {
 
 /// The clock moves on while no other task runs, not even the watchdog.
 #[tokio::test(start_paused = true)]
-async fn a_reader_whom_others_have_joined_gives_back_nothing_that_has_run_out() {
+async fn expired_shared_reader_releases_nothing() {
     let (_double, here, _there) = two().await;
     let lock = here.read_write_lock(NAME).with_fairness(Fairness::ReadersFirst).read();
     let (first, joined) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
@@ -232,7 +232,7 @@ async fn leaders_are_elected_and_observed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_campaign_that_is_dropped_at_any_poll_leaves_nothing() {
+async fn cancelled_campaign_leaves_nothing() {
     for contended in [false, true] {
         let mut elected = false;
         for polls in 1.. {
@@ -261,7 +261,7 @@ async fn a_campaign_that_is_dropped_at_any_poll_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_observer_that_is_dropped_at_any_poll_loses_nothing() {
+async fn cancelled_observation_loses_no_change() {
     let (_double, here, there) = two().await;
     let mut observer = there.election(NAME).observe();
     for polls in 0..20 {
@@ -289,7 +289,7 @@ async fn answers_to_a_campaign_get_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn several_as_one_and_a_majority_of_doubles() {
+async fn doubles_support_sets_and_quorums() {
     let (_double, here, there) = two().await;
     let both = multi_lock([here.lock("a"), here.lock("b")]).unwrap();
     let guard = both.acquire().await.unwrap();
@@ -312,7 +312,7 @@ async fn several_as_one_and_a_majority_of_doubles() {
 
 /// With the response timeout of 3 s, the lease ends before the only renewal times out. With a short timeout, another renewal follows.
 #[tokio::test(start_paused = true)]
-async fn a_renewal_without_an_answer_when_its_lease_ends_is_counted() {
+async fn unanswered_renewal_at_expiry_counts() {
     for (timeout, is_repeated) in [(3000, false), (500, true)] {
         let double = Double::new();
         let locks = double
@@ -334,7 +334,7 @@ async fn a_renewal_without_an_answer_when_its_lease_ends_is_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn servers_that_do_not_say_who_they_are_are_no_majority_and_no_lock_was_asked_for() {
+async fn unidentified_servers_cannot_form_majority() {
     let doubles = [Double::new(), Double::new(), Double::new()];
     let mut managers = Vec::new();
     for double in &doubles {
@@ -358,7 +358,7 @@ async fn servers_that_do_not_say_who_they_are_are_no_majority_and_no_lock_was_as
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loss_is_told_at_once_whatever_the_kind() {
+async fn every_kind_reports_loss_at_once() {
     for kind in 0..6 {
         let (double, here, there) = two().await;
         let guard = exclusive(&here)[kind].acquire().await.unwrap();
@@ -401,7 +401,7 @@ async fn readers_lose_theirs_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_is_an_error_and_then_over() {
+async fn outage_errors_end_with_outage() {
     let (double, here, there) = two().await;
     let lock = here.lock(NAME);
     let guard = lock.acquire().await.unwrap();
@@ -427,7 +427,7 @@ async fn an_outage_is_an_error_and_then_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn answers_that_get_lost_and_data_that_is_gone() {
+async fn double_simulates_lost_replies_and_data() {
     let (double, here, there) = two().await;
     double.lose_answers(1);
     let guard = here.lock(NAME).acquire().await.unwrap();
@@ -467,7 +467,7 @@ async fn settings_are_those_of_a_manager() {
 }
 
 #[tokio::test]
-async fn what_it_does_not_know_is_an_error() {
+async fn unknown_command_returns_error() {
     let double = Double::new();
     let locks = double.manager().await.unwrap();
     let error = locks.client().call(&Command::new("FLUSHALL")).await.unwrap_err();
@@ -477,7 +477,7 @@ async fn what_it_does_not_know_is_an_error() {
 
 /// Hand-written commands get the same replies as from a server. They never end the test that sends them.
 #[tokio::test(start_paused = true)]
-async fn other_data_under_a_key_is_an_error() {
+async fn foreign_data_under_key_returns_error() {
     let (_double, locks, _) = two().await;
     let put = async |words: &[&str]| {
         let command = Command::new(words[0]).args(words[1..].iter().copied());
@@ -531,7 +531,7 @@ async fn commands_that_cannot_be_are_errors() {
 
 /// Threads really run at the same time here. The lock must still be exclusive.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_tasks_of_two_managers_on_several_threads() {
+async fn threads_of_two_managers_stay_exclusive() {
     let (_double, here, there) = two().await;
     let inside = Arc::new(AtomicU32::new(0));
     let tasks: Vec<_> = (0..32)
@@ -569,7 +569,7 @@ fn for_threads() {
 
 /// The server does not reply, so only the clock ends the permit.
 #[test]
-fn work_of_threads_under_a_permit_that_was_lost_is_not_called_good() {
+fn work_under_lost_permit_returns_error() {
     let double = Double::new();
     let settings = |config: &mut Config| config.response_timeout = Duration::from_millis(100);
     let locks = double.blocking_manager_with(|locks| locks.configure(settings)).unwrap();

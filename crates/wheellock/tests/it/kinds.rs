@@ -45,7 +45,7 @@ async fn in_time<T>(future: impl Future<Output = T>) -> T {
 /// The server counts an owner once for all kinds, but a manager counts each kind by itself. So a release of one kind could release a hold
 /// that the manager still believes in. A fenced lock could return the previous holder's token.
 #[tokio::test(start_paused = true)]
-async fn who_holds_a_lock_is_refused_its_other_kinds() {
+async fn holder_is_refused_other_kinds() {
     let double = Double::new();
     let (ours, theirs) = (double.manager().await.unwrap(), double.manager().await.unwrap());
     for (outer, inner) in pairs() {
@@ -80,7 +80,7 @@ async fn who_holds_a_lock_is_refused_its_other_kinds() {
 /// A release whose reply was lost is repeated. If the owner took the lock as another kind meanwhile, the repeated release would release
 /// that hold.
 #[tokio::test(start_paused = true)]
-async fn who_takes_a_lock_as_another_kind_waits_until_it_is_given_back() {
+async fn other_kind_waits_for_pending_release() {
     let double = Double::new();
     let (ours, theirs) = (double.manager().await.unwrap(), double.manager().await.unwrap());
     for (before, after) in pairs() {
@@ -98,7 +98,7 @@ async fn who_takes_a_lock_as_another_kind_waits_until_it_is_given_back() {
 
 /// One task waits for the fair lock. Another task takes the plain lock as the same owner, and the plain lock ignores the queue.
 #[tokio::test(start_paused = true)]
-async fn who_waits_no_more_frees_nothing_that_its_owner_has_as_another_kind() {
+async fn cancelled_waiter_keeps_other_kind_hold() {
     let double = Double::new();
     let (ours, theirs) = (double.manager().await.unwrap(), double.manager().await.unwrap());
     let busy = theirs.lock(NAME).acquire().await.unwrap();

@@ -26,7 +26,7 @@ async fn readers(locks: &LockManager) -> [Guard; 3] {
 
 /// A6: a release by force notifies every holder of the lock in this process.
 #[tokio::test(start_paused = true)]
-async fn a_forced_release_tells_all_who_held_the_lock_in_the_same_process() {
+async fn forced_release_notifies_every_local_holder() {
     let double = Double::new();
     let locks = double.manager().await.unwrap();
     let sides = locks.read_write_lock("n");
@@ -47,7 +47,7 @@ async fn a_forced_release_tells_all_who_held_the_lock_in_the_same_process() {
 
 /// A6: a grant of one side of a read-write lock notifies this process' holders of the other side.
 #[tokio::test(start_paused = true)]
-async fn a_grant_of_one_side_tells_those_who_had_the_other_one() {
+async fn grant_notifies_holders_of_other_side() {
     let double = Double::new();
     let locks = double.manager().await.unwrap();
     let sides = locks.read_write_lock("n");

@@ -9,7 +9,7 @@ use wheellock::testing::Double;
 
 /// The reply to the grant of a set was lost. Before the repetition, one member's lease ends, and another process takes that member.
 #[tokio::test(start_paused = true)]
-async fn a_set_that_was_granted_unheard_and_lost_a_member_is_given_back() {
+async fn unconfirmed_set_missing_member_is_released() {
     let double = Double::new();
     let (ours, theirs) = (double.manager().await.unwrap(), double.manager().await.unwrap());
     let short = Duration::from_millis(10);

@@ -130,7 +130,7 @@ const LOADING: &str = "LOADING Redis is loading the dataset in memory";
 const CLUSTERDOWN: &str = "CLUSTERDOWN The cluster is down";
 
 #[test]
-fn a_refused_release_is_made_again_as_soon_as_it_has_a_chance() {
+fn rejected_release_is_retried_promptly() {
     virtual_time(async {
         let soon = [
             (MOVED, 2, 0),
@@ -157,7 +157,7 @@ fn a_refused_release_is_made_again_as_soon_as_it_has_a_chance() {
 }
 
 #[test]
-fn a_release_that_is_redirected_for_ever_is_no_busy_loop() {
+fn endlessly_redirected_release_never_spins() {
     virtual_time(async {
         for refusal in [MOVED, ASK] {
             let mut world = World::new().await;
@@ -175,7 +175,7 @@ fn a_release_that_is_redirected_for_ever_is_no_busy_loop() {
 }
 
 #[test]
-fn refused_renewals_are_made_again_soon_and_one_by_one_where_the_slot_is_on_its_way() {
+fn rejected_renewals_retry_singly_during_migration() {
     virtual_time(async {
         // Columns: error, its count, locks per rejected script, locks per executed script, counted failures, milliseconds.
         let cases = [
@@ -211,7 +211,7 @@ fn refused_renewals_are_made_again_soon_and_one_by_one_where_the_slot_is_on_its_
 }
 
 #[test]
-fn renewals_that_are_refused_for_ever_are_no_busy_loop_and_the_loss_is_told() {
+fn endless_rejection_reports_loss_without_spinning() {
     virtual_time(async {
         for refusal in [MOVED, ASK, TRYAGAIN, LOADING] {
             let mut world = World::new().await;
@@ -229,7 +229,7 @@ fn renewals_that_are_refused_for_ever_are_no_busy_loop_and_the_loss_is_told() {
 
 /// A redirection or a NOSCRIPT error is not a failure, even if the wait ends before the next attempt.
 #[test]
-fn a_wait_that_ends_with_a_script_to_be_sent_or_a_redirection_ends_in_vain() {
+fn unfinished_retry_ends_wait_without_error() {
     virtual_time(async {
         for refusal in ["NOSCRIPT No matching script.", MOVED, ASK] {
             for is_asked_again in [false, true] {
@@ -280,7 +280,7 @@ impl Taken {
 /// Found by simulated fleets. The first grant of a permit had a lost reply, and the lease counted from that grant. The holder counted
 /// from the second grant.
 #[test]
-fn what_is_asked_for_again_is_kept_for_as_long_as_its_holder_believes() {
+fn server_keeps_repeated_grant_until_expiry() {
     let kinds: [(&str, Take); 7] = [
         ("plain", |locks| Box::pin(Taken::lock(locks.lock("a")))),
         ("fair", |locks| Box::pin(Taken::lock(locks.fair_lock("a")))),

@@ -347,12 +347,12 @@ fn dropped_at_every_poll() {
 }
 
 #[test]
-fn dropped_at_every_poll_while_servers_answer_byte_by_byte() {
+fn drops_during_trickled_replies_leave_nothing() {
     everywhere(Setting { trickle: Some(9), last_trickle: Some(4), last_silent: false }, &OPERATIONS);
 }
 
 #[test]
-fn dropped_at_every_poll_while_one_server_says_nothing() {
+fn drops_with_silent_server_leave_nothing() {
     let quorums = [Quorum, QuorumOneElsewhere, QuorumTryInVain, QuorumForInVain, QuorumRelease, QuorumRun];
     everywhere(Setting { last_silent: true, ..Setting::default() }, &quorums);
 }

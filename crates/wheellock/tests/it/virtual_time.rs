@@ -1024,7 +1024,7 @@ fn every_kind_broken_at_many_bytes() {
 
 /// Two operations at once for every other kind: readers together, and a writer in line.
 #[test]
-fn every_kind_two_at_once_dropped_at_every_pair_of_polls() {
+fn dropped_pairs_of_kinds_leave_nothing() {
     virtual_time(async {
         let mut worlds = 0;
         for kind in KINDS {
@@ -1042,7 +1042,7 @@ fn every_kind_two_at_once_dropped_at_every_pair_of_polls() {
 
 /// A stranger that has taken the lock meanwhile keeps it.
 #[test]
-fn a_native_release_that_finds_nothing_gave_nothing_back() {
+fn native_release_spares_new_holder() {
     virtual_time(async {
         let mut world = World::new(Kind::Native, Durability::Primary).await;
         let lock = world.lock();
@@ -1063,7 +1063,7 @@ fn a_native_release_that_finds_nothing_gave_nothing_back() {
 }
 
 #[test]
-fn dropped_at_every_poll_while_a_replica_acknowledges_or_does_not() {
+fn drops_during_acknowledgement_leave_nothing() {
     let durable = Setting { durable: true, ..Setting::default() };
     let settings = [
         durable,
@@ -1089,7 +1089,7 @@ fn dropped_at_every_poll_while_a_replica_acknowledges_or_does_not() {
 /// A grant that no replica knows never reaches the caller, wherever the connection breaks between the grant and its acknowledgement. On
 /// the next connection the server says at once that all replicas have this connection's writes, and there are none.
 #[test]
-fn nothing_is_granted_without_its_replica_wherever_the_connection_breaks() {
+fn broken_connection_never_grants_without_replica() {
     virtual_time(async {
         let mut worlds = 0;
         for operation in GRANTING {
@@ -1121,7 +1121,7 @@ fn dropped_at_every_byte() {
 
 /// A release and a poll may overtake each other in any way. The waiter is notified in any case, and never has to wait for the clock.
 #[test]
-fn released_in_every_turn_and_dropped_at_every_poll() {
+fn release_at_any_turn_notifies_waiter() {
     virtual_time(async {
         let mut worlds = 0;
         for operation in [AcquireContended, TryAcquireFor, Behind] {
@@ -1161,7 +1161,7 @@ async fn never_waits_for_the_clock(operation: Operation, trickle: Option<usize>)
 }
 
 #[test]
-fn two_at_once_dropped_at_every_pair_of_polls() {
+fn dropped_pairs_leave_nothing() {
     virtual_time(async {
         let mut worlds = 0;
         for pair in PAIRS {
@@ -1203,7 +1203,7 @@ async fn drop_both_everywhere(pair: Pair, setting: Setting) -> usize {
 
 /// Dropping the manager, too, leaves no trace. Queued requests are still sent, and no task lives on.
 #[test]
-fn the_last_handle_may_go_at_every_poll() {
+fn dropped_manager_leaves_nothing() {
     virtual_time(async {
         let mut worlds = 0;
         for operation in [Acquire, AcquireContended, Reentrant, Release, DropGuard, Held, LockRun] {
@@ -1252,7 +1252,7 @@ fn shut_down_in_every_turn() {
 
 /// B1: a shutdown releases every lock on the next connection, wherever the present connection breaks.
 #[test]
-fn shut_down_and_broken_at_every_byte() {
+fn shutdown_releases_despite_broken_connection() {
     virtual_time(async {
         let mut worlds = 0;
         for operation in CORE {
@@ -1326,7 +1326,7 @@ async fn shut_down_in_turn(turns: usize, operation: Operation, setting: Setting)
 }
 
 #[test]
-fn dropped_at_every_poll_after_a_break_at_every_byte_of_the_answers() {
+fn drops_after_broken_connection_leave_nothing() {
     virtual_time(async {
         let mut worlds = 0;
         for operation in CORE {

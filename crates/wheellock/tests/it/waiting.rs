@@ -41,7 +41,7 @@ macro_rules! asks {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_is_not_forgotten_because_another_caller_asks() {
+async fn other_poll_never_hides_release() {
     for is_set in [false, true] {
         let (_double, here, there) = two().await;
         let (lock, other) = (here.lock("k"), there.lock("other").acquire().await.unwrap());
@@ -64,7 +64,7 @@ async fn a_release_is_not_forgotten_because_another_caller_asks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permit_that_came_free_is_not_forgotten_because_another_caller_asks() {
+async fn other_poll_never_hides_permit() {
     let (_double, here, there) = two().await;
     let (permits, theirs) = (here.semaphore("s"), there.semaphore("s"));
     assert!(theirs.try_set_permits(2).await.unwrap());
@@ -84,7 +84,7 @@ async fn a_permit_that_came_free_is_not_forgotten_because_another_caller_asks() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_a_latch_is_not_forgotten_because_another_caller_looks() {
+async fn other_poll_never_hides_opening() {
     let (_double, here, there) = two().await;
     let (latch, theirs) = (here.count_down_latch("l"), there.count_down_latch("l"));
     assert!(theirs.try_set_count(NonZeroU32::MIN).await.unwrap());
@@ -100,7 +100,7 @@ async fn the_end_of_a_latch_is_not_forgotten_because_another_caller_looks() {
 
 /// Three permits are free. The first waiter wants five permits, and stands before a waiter that wants one.
 #[tokio::test(start_paused = true)]
-async fn who_wants_few_is_served_when_the_one_who_wants_many_gives_up() {
+async fn small_request_succeeds_after_large_leaves() {
     let (_double, here, there) = two().await;
     assert!(there.semaphore("s").try_set_permits(3).await.unwrap());
     let (many, few) = (here.semaphore("s"), here.semaphore("s"));
@@ -113,7 +113,7 @@ async fn who_wants_few_is_served_when_the_one_who_wants_many_gives_up() {
 
 /// Three permits are free. Each waiter keeps its position until its wait ends. A caller that does not wait takes free permits.
 #[tokio::test(start_paused = true)]
-async fn who_wants_few_does_not_pass_who_wants_many_however_short_its_wait() {
+async fn short_wait_never_passes_large_request() {
     let (_double, here, there) = two().await;
     assert!(there.semaphore("s").try_set_permits(3).await.unwrap());
     let (many, few) = (here.semaphore("s"), here.semaphore("s"));
@@ -129,7 +129,7 @@ async fn who_wants_few_does_not_pass_who_wants_many_however_short_its_wait() {
 
 /// Another process' permit becomes free when its lease ends, whatever was granted meanwhile. That process has died.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_ends_is_looked_for_whatever_was_granted_meanwhile() {
+async fn expired_lease_is_found_despite_grants() {
     let (double, here, there) = two().await;
     let (permits, theirs) = (here.permit_semaphore("s"), there.permit_semaphore("s"));
     assert!(theirs.try_set_permits(2).await.unwrap());
@@ -153,7 +153,7 @@ async fn a_lease_that_ends_is_looked_for_whatever_was_granted_meanwhile() {
 
 /// Both leases have expired before the reply of the other server arrives.
 #[tokio::test(start_paused = true)]
-async fn set_whose_leases_end_too_soon_is_error() {
+async fn set_with_expired_leases_returns_error() {
     let (near, far) = (Double::new(), Double::new());
     let locks = [near.manager().await.unwrap().lock("a"), far.manager().await.unwrap().lock("b")];
     near.delay(TRIP);
@@ -221,7 +221,7 @@ async fn waits_outlast_answers_slower_than_lease() {
 
 /// L12: calls without a wait behave like calls with a wait of zero. That holds for all kinds, for a dead server and for a silent server.
 #[tokio::test(start_paused = true)]
-async fn calls_without_wait_end_soon_when_server_is_away() {
+async fn outage_ends_calls_without_wait_soon() {
     for outage in [Outage::Down, Outage::Silent] {
         let double = Double::new();
         let locks = double.manager().await.unwrap();
@@ -274,7 +274,7 @@ async fn first_connection_outlasts_first_answer() {
 
 /// A manager that has not connected yet does not know which server it belongs to.
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_a_set_names_twice_is_told_when_the_set_is_in_its_own_way() {
+async fn duplicate_set_member_returns_error() {
     let double = Double::new();
     let one = double.lazy_manager_with(|settings| settings).unwrap();
     let other = double.lazy_manager_with(|_| LockManager::builder("redis://another-name")).unwrap();
@@ -311,7 +311,7 @@ async fn nobody_waits_for_its_own_owner() {
 
 /// The waiters are granted the lock one after the other, even if one of them gives up at its turn.
 #[tokio::test(start_paused = true)]
-async fn all_who_share_an_owner_are_granted_what_one_of_them_is() {
+async fn grant_reaches_all_waiters_of_owner() {
     let (_double, here, there) = two().await;
     let held = there.lock("k").acquire().await.unwrap();
     let shared = here.lock("k").with_owner(here.owner());
@@ -333,7 +333,7 @@ async fn all_who_share_an_owner_are_granted_what_one_of_them_is() {
 
 /// A lock that is granted only once says so to its holder, which polls again. It does not say so to a waiter that came earlier.
 #[tokio::test(start_paused = true)]
-async fn who_shares_the_owner_of_a_simple_lock_waits_for_its_release() {
+async fn simple_lock_owner_waits_for_release() {
     let (_double, here, there) = two().await;
     let held = there.simple_lock("k").acquire().await.unwrap();
     let shared = here.simple_lock("k").with_owner(here.owner());
@@ -352,7 +352,7 @@ async fn who_shares_the_owner_of_a_simple_lock_waits_for_its_release() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_gives_up_leaves_its_owners_place_to_those_who_wait_for_the_same_owner() {
+async fn leaving_waiter_passes_on_owner_position() {
     let (_double, here, there) = two().await;
     let held = there.fair_lock("k").acquire().await.unwrap();
     let shared = here.fair_lock("k").with_owner(here.owner());

@@ -4,7 +4,7 @@ use super::{Checker, broken, right};
 
 /// A and B read, and B reads for longer. A writer that came meanwhile was told of B's lease. B leaves, and A dies.
 #[test]
-fn b57_a_writer_asks_when_the_lease_ends_of_which_it_was_told() {
+fn b57_writer_polls_at_known_lease_end() {
     let text = "@1 0 0 0 - setup =1200 =1000 =200
         @10 1 1 1 l invoked acquire true =600 - - shared
         @12 1 1 1 l granted a:1 @610
@@ -24,7 +24,7 @@ fn b57_a_writer_asks_when_the_lease_ends_of_which_it_was_told() {
 
 /// B's request came late. The lock is then read for a lease that no client knows of.
 #[test]
-fn b59_a_question_that_came_late_reads_for_longer_than_who_gives_the_lock_back() {
+fn b59_late_reader_outlasts_releasing_reader() {
     let text = "@1 0 0 0 - setup =1200 =1000 =200
         @5 2 1 1 l invoked acquire false =1200 - - shared
         @6 0 0 0 - begins slow -
@@ -51,7 +51,7 @@ fn b59_a_question_that_came_late_reads_for_longer_than_who_gives_the_lock_back()
 
 /// A server takes over that still knows a writer as a waiter. The writer's process repeats its release, unless the process was shut down.
 #[test]
-fn b58_a_writer_that_a_failover_has_wait_again_keeps_readers_out_if_nobody_is_left() {
+fn b58_failover_lets_gone_writer_block_readers() {
     let text = "@1 0 0 0 - setup =1200 =1000 =200
         @800 2 1 1 l invoked acquire true =600 - - shared
         @802 2 1 1 l granted b:1 @1400
@@ -77,7 +77,7 @@ fn b58_a_writer_that_a_failover_has_wait_again_keeps_readers_out_if_nobody_is_le
 
 /// A majority has confirmed a release. The third server was silent, and receives the release after another caller's request.
 #[test]
-fn b60_a_server_that_has_not_heard_of_a_release_refuses() {
+fn b60_server_missing_release_refuses() {
     let text = "@1 0 0 0 - setup =1200 =1000 =200
         @1 0 0 0 - majority
         @25 2 1 1 l invoked acquire false =1200 - -
@@ -95,7 +95,7 @@ fn b60_a_server_that_has_not_heard_of_a_release_refuses() {
 
 /// A lock that A held was lost, and B was granted it before A died. No hold ends with A's lease.
 #[test]
-fn b61_nothing_ends_with_a_lease_that_was_lost() {
+fn b61_lost_lease_end_frees_nothing() {
     let text = "@1 0 0 0 - setup =6000 =1000 =200
         @10 1 1 1 l invoked acquire false =3000 - -
         @12 1 1 1 l granted a:1 @3000
@@ -116,7 +116,7 @@ fn b61_nothing_ends_with_a_lease_that_was_lost() {
 
 /// One of three servers was silent and one refused. Neither of two callers had more than one server.
 #[test]
-fn b64_who_asked_once_had_a_server_that_another_one_lacked() {
+fn b64_single_attempt_splits_majority() {
     let text = "@1 0 0 0 - setup =1200 =1000 =200
         @1 0 0 0 - majority
         @73 0 0 0 - begins silent -
@@ -131,7 +131,7 @@ fn b64_who_asked_once_had_a_server_that_another_one_lacked() {
 
 /// A silent server had granted a lock, and the reply was lost. If callers request several locks at once, no caller is recorded as waiting.
 #[test]
-fn b65_who_asked_until_its_time_was_up_had_it_unheard() {
+fn b65_timed_out_acquire_held_unnoticed() {
     let text = "@1 0 0 0 - setup =1200 =1000 =200
         @89 2 2 1 l invoked try true =600 - -
         @93 1 1 1 l invoked try true =600 @457 -
@@ -150,7 +150,7 @@ fn b65_who_asked_until_its_time_was_up_had_it_unheard() {
 
 /// The lock was granted, the reply was lost, and the server lost its data. The request was repeated when another caller had the lock.
 #[test]
-fn b66_who_was_refused_at_last_had_it_until_the_server_lost_it() {
+fn b66_refused_acquire_held_until_data_loss() {
     let text = "@1 0 0 0 - setup =1200 =1000 =200
         @89 4 2 1 l invoked try true =600 - -
         @102 3 1 1 l invoked try true =600 - -

@@ -18,7 +18,7 @@ const OPENED: &str = "@10 2 1 1 l changes set 2
     ";
 
 #[test]
-fn right_who_waits_goes_on_when_the_latch_opens() {
+fn right_opening_latch_wakes_waiter() {
     right(OPENED);
     // A latch that was never set is open. So is a latch that opens and is set again while a caller waits.
     right("@10 1 1 1 l awaits -\n@11 1 1 1 l passed");
@@ -29,13 +29,13 @@ fn right_who_waits_goes_on_when_the_latch_opens() {
 }
 
 #[test]
-fn b53_a_wait_ends_before_the_latch_is_open() {
+fn b53_wait_ends_before_opening() {
     broken(&OPENED.replace("@503 1 1 1 l passed", "@450 1 1 1 l passed"), Checker::Honesty);
     broken(&OPENED.replace("l latch 0 501", "l latch 1 0"), Checker::Honesty);
 }
 
 #[test]
-fn b54_a_wait_goes_on_although_the_latch_is_open() {
+fn b54_wait_continues_after_opening() {
     broken(&OPENED.replace("@503 1", "@720 1"), Checker::WakeUps);
     broken(&OPENED.replace("l latch 0 501", "l latch 3 501").replace("@503 1", "@720 1"), Checker::WakeUps);
     // A late waiter's request may come after the latch is set again.
@@ -52,7 +52,7 @@ fn b54_a_wait_goes_on_although_the_latch_is_open() {
 }
 
 #[test]
-fn b55_a_wait_for_a_latch_has_no_end_or_ends_too_early_or_too_late() {
+fn b55_latch_wait_ends_at_wrong_time() {
     let without_end = OPENED.replace("@503 1 1 1 l passed", "");
     broken(&without_end, Checker::Liveness);
     right(&format!("@1 1 0 0 - started\n{without_end}@510 1 0 0 - killed"));
@@ -71,7 +71,7 @@ fn b55_a_wait_for_a_latch_has_no_end_or_ends_too_early_or_too_late() {
 }
 
 #[test]
-fn b56_a_latch_is_counted_down_twice_by_one_call_or_not_at_all() {
+fn b56_count_down_not_applied_once() {
     for times in ["1", "3"] {
         broken(&OPENED.replace("down 2", &format!("down {times}")), Checker::Leaks);
     }

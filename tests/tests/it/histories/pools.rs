@@ -36,7 +36,7 @@ fn b46_more_than_the_pool_has() {
 }
 
 #[test]
-fn b47_no_place_is_left_in_the_pool() {
+fn b47_witness_finds_pool_exhausted() {
     let text = format!("{POOL}{}", visit(1, 100.5, 130.0));
     broken(&format!("{text}\n@105 3 1 1 p overlap 0"), Checker::Witness);
     // A holder that no longer relied on its permit was still inside.
@@ -45,7 +45,7 @@ fn b47_no_place_is_left_in_the_pool() {
 }
 
 #[test]
-fn b48_the_killed_took_more_or_less_than_they_had() {
+fn b48_killed_holders_take_wrong_count() {
     let taken = |permits: u32| {
         format!(
             "@1 0 0 0 p pool 5
@@ -74,7 +74,7 @@ fn b48_the_killed_took_more_or_less_than_they_had() {
 }
 
 #[test]
-fn b49_a_permit_is_called_lost_and_nothing_had_taken_it_away() {
+fn b49_permit_lost_without_cause() {
     let text = "@50 1 1 1 p lost not-owner @600\n@100 1 1 1 p releasing\n@101 1 1 1 p already-lost";
     let pool = POOL.replace("@100 1 1 1 p releasing\n    @101 1 1 1 p released\n", "");
     broken(&format!("{pool}{text}"), Checker::Honesty);
@@ -82,7 +82,7 @@ fn b49_a_permit_is_called_lost_and_nothing_had_taken_it_away() {
 
 /// A repeated request came late. The server then kept a permit that was not taken back yet, for one more lease.
 #[test]
-fn b51_what_came_late_is_given_back_late() {
+fn b51_late_request_allows_late_release() {
     let text = "@10 1 1 1 l invoked acquire false =600 - -
         @12 1 1 1 l granted a:1 @595
         @20 1 0 0 - stopped

@@ -20,7 +20,7 @@ const OVERTAKEN: &str = "@1 0 0 0 - watched
     ";
 
 #[test]
-fn b44_a_waiter_in_the_queue_is_overtaken() {
+fn b44_queued_waiter_is_overtaken() {
     let text = format!("{A}{OVERTAKEN}");
     broken(&text, Checker::Order);
     // The waiter that overtakes B was not even in the queue.
@@ -44,7 +44,7 @@ fn b44_a_waiter_in_the_queue_is_overtaken() {
 
 /// A waiter becomes the head while A holds a fair lock. It finds out within 2 s that A has died.
 #[test]
-fn b45_a_dead_holder_of_a_fair_lock_is_succeeded_late() {
+fn b45_dead_fair_holder_is_succeeded_late() {
     let text = "@1 0 0 0 - watched
         @10 1 1 1 l invoked acquire true =600 - -
         @12 1 1 1 l granted a:1 @600
@@ -61,7 +61,7 @@ fn b45_a_dead_holder_of_a_fair_lock_is_succeeded_late() {
 
 /// A waiter dies together with the holder. Its entry holds the next waiter up, too, but no longer than any other dead waiter's entry.
 #[test]
-fn b45_a_holder_of_a_fair_lock_and_the_first_in_its_queue_die_together() {
+fn b45_holder_and_head_die_together() {
     let text = "@1 0 0 0 - setup =5000 =1000 =200
         @1 0 0 0 - watched
         @10 1 1 1 l invoked acquire true =600 - -
@@ -91,7 +91,7 @@ fn b45_a_holder_of_a_fair_lock_and_the_first_in_its_queue_die_together() {
 
 /// The queue entry of a dead waiter expires by the server's clock, and later if that clock was set back.
 #[test]
-fn b45_a_dead_waiter_keeps_its_place_for_longer_when_the_clock_is_set_back() {
+fn b45_clock_rollback_prolongs_dead_entry() {
     let text = "@1 0 0 0 - setup =5000 =1000 =200
         @1 0 0 0 - watched
         @10 3 1 1 l invoked acquire false =7000 - -
@@ -111,7 +111,7 @@ fn b45_a_dead_waiter_keeps_its_place_for_longer_when_the_clock_is_set_back() {
 
 /// A waiter that is shut down while its connection is broken cannot remove its queue entry.
 #[test]
-fn b45_a_waiter_is_shut_down_and_its_place_stays() {
+fn b45_shut_down_waiter_leaves_entry() {
     let text = "@1 0 0 0 - setup =5000 =1000 =200
         @1 0 0 0 - watched
         @10 3 1 1 l invoked acquire false =2000 - -
@@ -151,7 +151,7 @@ fn b45_a_waiter_is_shut_down_and_its_place_stays() {
 
 /// A server that refuses a waiter's request may also refuse to let the waiter leave.
 #[test]
-fn b62_a_place_of_one_who_was_refused_stays() {
+fn b62_rejected_waiter_leaves_entry() {
     let text = "@1 0 0 0 - setup =5000 =1000 =200
         @1 0 0 0 - watched
         @10 1 2 2 l invoked acquire true =600 - -
@@ -165,7 +165,7 @@ fn b62_a_place_of_one_who_was_refused_stays() {
 }
 
 #[test]
-fn right_what_was_not_watched_is_not_judged() {
+fn right_unwatched_queue_is_not_judged() {
     let text = format!("{A}{OVERTAKEN}");
     // C may have stood in the queue before.
     let unwatched = text.replace("@1 0 0 0 - watched", "@35 0 0 0 - watched");

@@ -18,7 +18,7 @@ const READS_TOO: &str = "@20 2 1 1 l invoked acquire true =600 - - shared
     ";
 
 #[test]
-fn b33_a_writer_is_let_in_beside_a_reader() {
+fn b33_writer_enters_beside_reader() {
     let writer = "@50 3 1 1 l invoked acquire true =600 - -
         @60 3 1 1 l granted c:1 @640
         @90 3 1 1 l releasing
@@ -32,7 +32,7 @@ fn b33_a_writer_is_let_in_beside_a_reader() {
 }
 
 #[test]
-fn b34_a_reader_is_let_in_beside_a_writer() {
+fn b34_reader_enters_beside_writer() {
     let reader = "@50 3 1 1 l invoked acquire true =600 - - shared
         @60 3 1 1 l granted c:1 @640
         @90 3 1 1 l releasing
@@ -62,7 +62,7 @@ fn b35_a_reader_waits_for_readers() {
 }
 
 #[test]
-fn b36_a_reader_is_refused_for_readers() {
+fn b36_reader_refused_because_of_readers() {
     broken(
         &format!("{READS}@50 2 1 1 l invoked try true =600 - - shared\n@51 2 1 1 l not-granted"),
         Checker::Honesty,
@@ -70,7 +70,7 @@ fn b36_a_reader_is_refused_for_readers() {
 }
 
 #[test]
-fn b37_a_writer_who_reads_on_tells_no_reader() {
+fn b37_downgrade_wakes_no_reader() {
     let text = "@10 1 1 1 l invoked acquire true =600 - -
         @12 1 1 1 l granted a:1 @600
         @20 1 1 2 l invoked again true =600 - a:1 shared
@@ -87,7 +87,7 @@ fn b37_a_writer_who_reads_on_tells_no_reader() {
 }
 
 #[test]
-fn b38_a_reader_who_came_later_goes_before_a_writer_who_waits() {
+fn b38_late_reader_passes_waiting_writer() {
     let text = "@10 1 1 1 l invoked acquire true =600 - - shared
         @12 1 1 1 l granted a:1 @600
         @20 3 1 1 l invoked acquire true =600 - -
@@ -119,7 +119,7 @@ fn b38_a_reader_who_came_later_goes_before_a_writer_who_waits() {
 
 /// A server that has lost its data knows of a waiting writer again after the writer's next request.
 #[test]
-fn b38_a_writer_is_forgotten_and_a_reader_comes_before_it_asks_again() {
+fn b38_reader_passes_forgotten_writer() {
     let text = "@1 0 0 0 - setup =1200 =1000 =200
         @10 1 1 1 l invoked acquire false =1200 - - shared
         @12 1 1 1 l granted a:1 @1195
@@ -137,7 +137,7 @@ fn b38_a_writer_is_forgotten_and_a_reader_comes_before_it_asks_again() {
 }
 
 #[test]
-fn b39_the_last_readers_release_wakes_no_writer() {
+fn b39_last_reader_wakes_no_writer() {
     let text = format!(
         "{READS}{READS_TOO}@30 3 1 1 l invoked acquire true =600 - -
         @500 3 1 1 l granted c:1 @1000
@@ -147,7 +147,7 @@ fn b39_the_last_readers_release_wakes_no_writer() {
 }
 
 #[test]
-fn right_readers_read_together_and_a_writer_comes_after_the_last() {
+fn right_readers_share_then_writer_enters() {
     let text = format!(
         "{READS}{READS_TOO}@30 3 1 1 l invoked acquire true =600 - -
         @35 4 1 1 l invoked try true =600 - - shared
@@ -166,7 +166,7 @@ fn right_readers_read_together_and_a_writer_comes_after_the_last() {
 }
 
 #[test]
-fn right_readers_stand_behind_a_writer_who_has_died() {
+fn right_readers_wait_behind_dead_writer() {
     let text = format!(
         "@1 3 0 0 - started
         {READS}@30 3 1 1 l invoked acquire true =600 - -
@@ -188,7 +188,7 @@ fn right_readers_stand_behind_a_writer_who_has_died() {
 
 /// A writer dies while it waits. Its mark for readers expires by the server's clock.
 #[test]
-fn b52_the_clock_is_set_back_while_a_dead_writer_is_in_the_way() {
+fn b52_clock_rollback_prolongs_dead_writer() {
     let text = "@10 1 1 1 l invoked acquire true =600 - - shared
         @12 1 1 1 l granted a:1 @595
         @20 2 1 1 l invoked acquire true =600 - -

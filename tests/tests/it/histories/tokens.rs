@@ -43,7 +43,7 @@ fn b41_a_token_is_given_twice() {
 }
 
 #[test]
-fn b42_a_hold_inside_has_a_token_of_its_own() {
+fn b42_reentrant_hold_has_new_token() {
     let text = "@10 1 1 1 l invoked acquire true =600 - -
         @12 1 1 1 l granted a:1 @600 7
         @20 1 1 2 l invoked again true =600 - a:1
@@ -58,13 +58,13 @@ fn b42_a_hold_inside_has_a_token_of_its_own() {
 }
 
 #[test]
-fn b43_the_resource_refuses_whoever_has_the_greatest_token() {
+fn b43_resource_rejects_greatest_token() {
     broken(&format!("{A}@50 1 1 1 l wrote 2 0 true\n@60 1 1 1 l wrote 2 2 false"), Checker::Validity);
 }
 
 /// Two leaders sent their requests at once. The leader with the smaller token was first, and its grant was lost.
 #[test]
-fn b50_a_token_falls_for_data_lost_at_another_time() {
+fn b50_token_falls_after_unrelated_loss() {
     let text = "@10 2 1 1 l invoked acquire true =600 - -
         @20 0 0 0 - begins forgot -
         @21 0 0 0 - ends forgot

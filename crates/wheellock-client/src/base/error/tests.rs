@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn one_line_says_what_where_why_and_whether() {
+fn error_line_names_cause_and_outcome() {
     let error = Error::server("EVALSHA", "127.0.0.1:6379", true, b"NOSCRIPT No matching script.");
     assert_eq!(
         error.to_string(),
@@ -14,7 +14,7 @@ fn one_line_says_what_where_why_and_whether() {
 }
 
 #[test]
-fn a_key_that_is_on_its_way_is_no_other_error_of_a_script() {
+fn non_local_key_error_is_tryagain() {
     // Redis 7.0, raised and returned, then Redis 6.2, raised and returned.
     for text in [
         "ERR Script attempted to access a non local key in a cluster node script: 1a2b, on @user_script:3.",
@@ -37,7 +37,7 @@ fn a_key_that_is_on_its_way_is_no_other_error_of_a_script() {
 
 /// The text keeps a server's single quotes, so that users can search for it.
 #[test]
-fn single_quotes_of_servers_are_shown_as_they_are() {
+fn server_single_quotes_are_kept() {
     let shown = |text: &[u8]| Error::server("FOO", "s", false, text).detail().to_owned();
     assert_eq!(shown(b"ERR unknown command 'FOO'"), "the server answered \"ERR unknown command 'FOO'\"");
     assert_eq!(shown(b"'\"\\'\n"), r#"the server answered "'\"\\'\n""#);
@@ -45,7 +45,7 @@ fn single_quotes_of_servers_are_shown_as_they_are() {
 }
 
 #[test]
-fn foreign_text_cannot_forge_log_lines_or_flood_them() {
+fn foreign_text_is_escaped_and_bounded() {
     let text = [b"ERR \x1b[31m\r\nfake line ".as_slice(), &[0xff; 1000]].concat();
     let shown = Error::server("GET", "s", false, &text).to_string();
     assert!(shown.len() < 1500, "{} bytes", shown.len());
@@ -54,7 +54,7 @@ fn foreign_text_cannot_forge_log_lines_or_flood_them() {
 
 /// C2: all servers report a missing permission alike (seen on 6.0.16, 7.0.15 and 7.4.1 to Valkey 9.1.2).
 #[test]
-fn a_permission_that_a_script_lacks_is_known_from_every_server() {
+fn missing_script_permission_is_recognized() {
     for text in [
         &b"NOPERM this user has no permissions to access one of the keys used as arguments"[..],
         b"ERR Error running script (call to f_be): @user_script:1: @user_script: 1: The user executing the script \
@@ -68,7 +68,7 @@ fn a_permission_that_a_script_lacks_is_known_from_every_server() {
 }
 
 #[test]
-fn a_script_that_fails_midway_may_have_written() {
+fn failed_script_may_have_written() {
     let failing = |text: &[u8], script| Error::server("TIME", "s", script, text).outcome();
     assert_eq!(failing(b"ERR Error running script", true), Outcome::MaybeExecuted);
     assert_eq!(failing(b"ERR Script killed by user with SCRIPT KILL.", true), Outcome::Rejected);
@@ -79,7 +79,7 @@ fn a_script_that_fails_midway_may_have_written() {
 
 /// The script `redis.call('incr', 'n') return redis.error_reply('BUSY later')` has incremented the counter.
 #[test]
-fn a_code_that_a_script_says_proves_nothing() {
+fn script_error_code_proves_nothing() {
     let outcome = |text: &[u8]| Error::server("EVALSHA", "s", true, text).outcome();
     for code in [
         "ASK",
@@ -111,7 +111,7 @@ fn a_code_that_a_script_says_proves_nothing() {
 
 /// The texts of Redis 6.0 to 8 and Valkey 7.2 to 9.
 #[test]
-fn a_script_that_a_server_refuses_has_done_nothing() {
+fn script_refused_by_server_is_rejected() {
     for text in [
         "ASK 3999 127.0.0.1:6381",
         "MOVED 3999 :6381",

@@ -6,7 +6,7 @@ const TENTH: Duration = Duration::from_millis(100);
 
 /// E1: a change is reported at once, then one line every ten seconds.
 #[test]
-fn an_outage_is_told_once_then_seldom_and_its_end_says_how_long_it_was() {
+fn outage_is_reported_then_rate_limited() {
     let (start, mut outages) = (Instant::now(), Outages::default());
     assert_eq!(outages.connected(start), Some(Connected::First));
     let lost = start + Duration::from_secs(60);
@@ -21,7 +21,7 @@ fn an_outage_is_told_once_then_seldom_and_its_end_says_how_long_it_was() {
 
 /// Regression test: after the first of several restarts, the others were not reported.
 #[test]
-fn a_long_outage_is_told_when_it_ends_even_if_the_last_one_was_told_just_before() {
+fn long_outage_end_is_always_reported() {
     let (start, mut outages) = (Instant::now(), Outages::default());
     outages.connected(start);
     let told: Vec<_> = (0..3)
@@ -39,7 +39,7 @@ fn a_long_outage_is_told_when_it_ends_even_if_the_last_one_was_told_just_before(
 }
 
 #[test]
-fn a_server_that_was_never_reached_is_told_at_the_first_attempt() {
+fn unreached_server_is_reported_at_once() {
     let (start, mut outages) = (Instant::now(), Outages::default());
     assert_eq!(outages.failed(false, start).map(|outage| outage.attempts), Some(1));
     assert_eq!(outages.failed(false, start + TENTH), None);
@@ -48,7 +48,7 @@ fn a_server_that_was_never_reached_is_told_at_the_first_attempt() {
 }
 
 #[test]
-fn a_refusal_is_told_though_the_outage_was_but_no_more_often() {
+fn refusal_during_outage_is_reported_once() {
     let (start, mut outages) = (Instant::now(), Outages::default());
     outages.connected(start);
     assert!(outages.lost(start + TENTH).is_some());
@@ -59,7 +59,7 @@ fn a_refusal_is_told_though_the_outage_was_but_no_more_often() {
 }
 
 #[test]
-fn a_connection_that_flaps_makes_few_lines_and_none_is_forgotten() {
+fn flapping_logs_seldom_counts_every_loss() {
     let (start, mut outages) = (Instant::now(), Outages::default());
     outages.connected(start);
     let (mut lines, mut losses) = (0, 0);

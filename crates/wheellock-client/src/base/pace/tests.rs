@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_lasts_is_asked_about_less_often_until_it_is_over_or_another_thing() {
+fn lasting_fault_slows_polling_until_reset() {
     let [well, hurried, slowed] = [1000, 25, 500].map(Duration::from_millis);
     let (mut pace, mut now) = (Pace::new(well, hurried, slowed), Instant::now());
     let second = Duration::from_secs(1);

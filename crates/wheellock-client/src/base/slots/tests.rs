@@ -16,7 +16,7 @@ fn published_vectors() {
 }
 
 #[test]
-fn hash_tags_as_the_specification_tells_them() {
+fn hash_tags_follow_specification() {
     assert_eq!(slot_of(b"{user1000}.following"), slot_of(b"user1000"));
     assert_eq!(slot_of(b"{user1000}.following"), slot_of(b"{user1000}.followers"));
     assert_eq!(slot_of(b"foo{}{bar}"), crc16(b"foo{}{bar}") % SLOTS, "an empty tag is none");
@@ -29,7 +29,7 @@ fn hash_tags_as_the_specification_tells_them() {
 
 proptest! {
     #[test]
-    fn the_table_computes_what_the_definition_says(key: Vec<u8>) {
+    fn crc_table_matches_definition(key: Vec<u8>) {
         let by_definition = key.iter().fold(0, |crc: u16, &byte| {
             (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| (crc << 1) ^ if crc & 0x8000 == 0 { 0 } else { 0x1021 })
         });

@@ -67,7 +67,7 @@ fn callers_of_one_name_share_lookup() {
 
 /// The name server is silent until the runtime is gone, so waiting for a reply would never end.
 #[test]
-fn silent_name_server_does_not_hold_runtime() {
+fn silent_dns_does_not_block_runtime() {
     let Silent { resolver, asked, answers } = silent();
     let builder = &mut tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(2).max_blocking_threads(1).enable_all().build().unwrap();

@@ -112,7 +112,7 @@ fn tls_url_parses_without_authorities() {
 
 /// A9: a number in place of the service is a database, not a service.
 #[test]
-fn a_number_alone_after_sentinels_is_a_database() {
+fn lone_number_after_sentinels_is_database() {
     let read = |url: &str| {
         let config: Config = url.parse().unwrap();
         let Servers::Sentinel(sentinels) = &config.servers else { panic!() };
@@ -128,7 +128,7 @@ fn a_number_alone_after_sentinels_is_a_database() {
 }
 
 #[test]
-fn bad_urls_name_their_fault_and_never_the_password() {
+fn bad_url_names_fault_not_password() {
     let bad = [
         ("", "it is empty"),
         ("localhost:6379", "scheme"),
@@ -209,7 +209,7 @@ fn bad_urls_name_their_fault_and_never_the_password() {
 
 /// A9: an error in a URL shows the scheme and the address, if they are certain.
 #[test]
-fn what_is_shown_of_a_bad_url_is_a_scheme_and_a_place() {
+fn bad_url_shows_scheme_and_address() {
     for (url, expected) in [
         ("redis://u:sesame@h:0/2", "redis://***@h:0/2"),
         ("redis://u:ses@me@a,b:x", "redis://***@a,b:x"),
@@ -230,7 +230,7 @@ fn what_is_shown_of_a_bad_url_is_a_scheme_and_a_place() {
 
 /// A9: an error in a malformed URL never shows a part of a password.
 #[test]
-fn no_part_of_a_password_is_ever_shown() {
+fn url_error_never_shows_password_part() {
     // Letters that occur in no message, and all signs that divide a URL.
     const LETTERS: &[u8] = b"ZQXJKVW";
     const SIGNS: &[u8] = b":/?#%&=,[]@ +$";

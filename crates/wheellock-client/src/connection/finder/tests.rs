@@ -18,7 +18,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// A server that is not a Sentinel is a different mistake than a wrong password.
 #[test]
-fn who_refuses_us_is_told_as_it_says() {
+fn unanimous_refusal_reports_last_kind() {
     let failed = |kind| Err(Error::step(kind, "connect to", "h", String::new()));
     for (first, second, told) in [
         (ErrorKind::Unsupported, ErrorKind::Unsupported, Some(ErrorKind::Unsupported)),
@@ -42,7 +42,7 @@ fn who_refuses_us_is_told_as_it_says() {
 }
 
 #[test]
-fn a_primary_that_stays_away_is_asked_for_less_often() {
+fn absent_primary_slows_polling() {
     let (finder, began) = (finder(), Instant::now());
     for round in 0..2 {
         let began = began + 1000 * SECOND * round;
@@ -60,7 +60,7 @@ fn a_primary_that_stays_away_is_asked_for_less_often() {
 }
 
 #[test]
-fn a_sentinel_that_has_lost_the_primary_is_not_pressed_while_we_have_it() {
+fn sentinel_alarm_is_ignored_while_connected() {
     let (finder, now) = (finder(), Instant::now());
     finder.connected(true);
     finder.received(0, says(true, None));

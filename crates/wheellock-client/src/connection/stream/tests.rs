@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn a_socket_is_opened_however_long_it_may_be_silent() {
+async fn socket_opens_with_any_liveness_timeout() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = Address::Tcp { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port() };
     let config = Config::new(address.clone());
@@ -16,7 +16,7 @@ async fn a_socket_is_opened_however_long_it_may_be_silent() {
 /// A name may have an address whose host is gone and sends no refusal.
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn an_address_that_is_silent_does_not_keep_the_next_one_from_being_tried() {
+async fn silent_address_does_not_block_next() {
     use std::net::TcpListener;
 
     // A full backlog makes the kernel ignore further connection attempts.

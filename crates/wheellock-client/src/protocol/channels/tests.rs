@@ -7,7 +7,7 @@ fn order(channels: &mut Channels, index: u32) -> Option<Order> {
 }
 
 #[test]
-fn one_order_at_a_time_whatever_is_wanted_meanwhile() {
+fn channel_has_one_order_in_flight() {
     let (mut channels, mut wakers) = (Channels::default(), Vec::new());
     let a = channels.want(b"a");
     assert_eq!(order(&mut channels, a), Some(Order::Subscribe));
@@ -32,7 +32,7 @@ fn one_order_at_a_time_whatever_is_wanted_meanwhile() {
 }
 
 #[test]
-fn everything_that_may_hide_a_message_makes_waiters_look() {
+fn message_or_possible_loss_wakes_waiters() {
     let (mut channels, mut wakers) = (Channels::default(), Vec::new());
     let a = channels.want(b"a");
     let waker = Waker::noop();
@@ -56,7 +56,7 @@ fn everything_that_may_hide_a_message_makes_waiters_look() {
 }
 
 #[test]
-fn a_channel_dropped_while_disconnected_leaves_nothing() {
+fn channel_dropped_while_disconnected_leaves_nothing() {
     let mut channels = Channels::default();
     let a = channels.want(b"a");
     channels.next_order(a);

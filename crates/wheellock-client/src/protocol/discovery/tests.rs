@@ -190,7 +190,7 @@ fn a_failover_as_it_was_seen() {
 }
 
 #[test]
-fn a_promotion_that_fails_leaves_the_former_primary() {
+fn failed_promotion_keeps_former_primary() {
     let mut it = settled_on(OLD, 4);
     it.received(2, promoting(OLD, 4, NEW));
     assert_eq!(seen(&it), (Some(&at(NEW)), Some(&at(OLD)), true));
@@ -199,7 +199,7 @@ fn a_promotion_that_fails_leaves_the_former_primary() {
 }
 
 #[test]
-fn a_leader_that_was_stopped_and_one_that_took_its_place() {
+fn resumed_leader_does_not_undo_failover() {
     // Observed on real servers: Sentinel 0 stops after it has selected a replica. Sentinel 2 starts a new failover
     // four seconds later.
     let mut it = settled_on(OLD, 0);
@@ -227,7 +227,7 @@ fn two_leaders_of_one_epoch() {
 }
 
 #[test]
-fn who_was_cut_off_cannot_take_it_back_alone() {
+fn isolated_sentinel_cannot_revert_primary() {
     let mut it = Discovery::default();
     it.received(2, says(OLD, 0));
     it.received(0, says(NEW, 1));
@@ -240,7 +240,7 @@ fn who_was_cut_off_cannot_take_it_back_alone() {
 }
 
 #[test]
-fn what_was_said_before_the_failover_does_not_undo_it() {
+fn failover_stands_until_majority_disagrees() {
     let mut it = settled_on(OLD, 0);
     it.received(0, promoting(OLD, 1, NEW));
     it.silent(0);
@@ -252,7 +252,7 @@ fn what_was_said_before_the_failover_does_not_undo_it() {
 }
 
 #[test]
-fn half_of_them_are_not_most_of_them() {
+fn half_of_sentinels_is_no_majority() {
     let mut it = settled_on(OLD, 0);
     it.received(3, promoting(OLD, 1, NEW));
     it.silent(3);
@@ -276,7 +276,7 @@ fn sentinels_that_were_set_up_anew() {
 }
 
 #[test]
-fn when_all_are_silent_everything_stays_as_it_was() {
+fn silent_sentinels_keep_last_primary() {
     let mut it = settled_on(OLD, 1);
     it.received(1, says(NEW, 2));
     (0..3).for_each(|sentinel| it.silent(sentinel));
@@ -286,7 +286,7 @@ fn when_all_are_silent_everything_stays_as_it_was() {
 }
 
 #[test]
-fn a_start_in_the_middle_of_a_failover() {
+fn start_during_failover_keeps_alternative() {
     let mut it = Discovery::default();
     it.received(0, promoting(OLD, 1, NEW));
     assert_eq!(seen(&it), (Some(&at(NEW)), Some(&at(OLD)), true), "nothing tells whether the epoch is new");
@@ -295,7 +295,7 @@ fn a_start_in_the_middle_of_a_failover() {
 }
 
 #[test]
-fn most_sentinels_of_one_epoch_then_the_first() {
+fn majority_wins_then_first_sentinel() {
     let mut it = Discovery::default();
     it.received(0, says(1, 3));
     it.received(1, says(2, 3));
@@ -326,7 +326,7 @@ fn any_step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn any_answers_lead_to_something_that_was_said(steps in vec(any_step(), 0..40)) {
+    fn chosen_address_was_always_reported(steps in vec(any_step(), 0..40)) {
         let mut it = Discovery::default();
         let mut said: Vec<Address> = Vec::new();
         for step in steps {
@@ -355,7 +355,7 @@ proptest! {
 
     /// Configurations follow each other under growing epochs. Sentinels learn of them late, but never go back.
     #[test]
-    fn the_newest_configuration_wins_however_late_the_others_are(
+    fn newest_epoch_wins_over_late_replies(
         addresses in vec(1..5_u16, 1..8), hearings in vec((0..5_usize, any::<proptest::sample::Index>()), 1..30)
     ) {
         let mut it = Discovery::default();

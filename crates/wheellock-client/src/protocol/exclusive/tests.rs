@@ -8,7 +8,7 @@ fn objection_to(line: &str) -> Option<&'static str> {
 }
 
 #[test]
-fn what_is_everybodys_is_refused_however_it_is_written() {
+fn shared_state_commands_are_refused() {
     for line in ["SELECT 1", "select 1", "Multi", "SUBSCRIBE news", "blpop k 0", "RESET", "HELLO 3"] {
         assert!(objection_to(line).is_some(), "{line}");
     }
@@ -34,7 +34,7 @@ fn what_is_everybodys_is_refused_however_it_is_written() {
 
 /// A second client of this crate refuses the command, too, so the text names another library.
 #[test]
-fn what_no_client_sends_says_who_does() {
+fn objection_names_another_library() {
     for line in
         ["PSUBSCRIBE news*", "MONITOR", "CLIENT TRACKING on", "BLPOP k 0", "XREAD BLOCK 0 STREAMS s $"]
     {

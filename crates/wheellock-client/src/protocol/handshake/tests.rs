@@ -38,7 +38,7 @@ fn config(url: &str) -> Config {
 }
 
 #[test]
-fn credentials_go_with_hello_and_the_rest_in_one_flight() {
+fn hello_carries_credentials_rest_is_pipelined() {
     let mut config = config("redis://app:pw@h/3");
     config.scripts.push(Arc::new(Script::new("return 1", 0, 0)));
     let sha = config.scripts[0].sha().to_owned();
@@ -87,7 +87,7 @@ fn credentials_go_with_hello_and_the_rest_in_one_flight() {
 
 /// C2: the client sends no command that the server's version cannot know.
 #[test]
-fn servers_before_7_2_are_not_told_the_librarys_name() {
+fn setinfo_is_skipped_before_7_2() {
     for (version, told) in
         [("6.0.16", false), ("7.0.15", false), ("7.2.11", true), ("9.1.02", true), ("of us", true)]
     {
@@ -144,7 +144,7 @@ fn refusals_say_what_to_change() {
 /// A server that does not know HELLO repeats its input, including the password. The first texts are those of Redis 5,
 /// of earlier versions, and of a later version with HELLO renamed.
 #[test]
-fn a_server_that_repeats_the_password_is_not_quoted() {
+fn server_echoing_password_is_not_quoted() {
     let config = config("redis://:s3cret-pw@h");
     let credentials = credentials(&config);
     let said = [
@@ -204,7 +204,7 @@ fn weak_password_changes_no_text() {
 
 /// The client keeps these texts and puts them into events.
 #[test]
-fn what_a_server_says_about_itself_is_cut_and_escaped() {
+fn server_info_is_cut_and_escaped() {
     let version = "7.2\u{1b}[2J\n".to_owned() + &"9".repeat(1 << 20);
     let hello = String::from_utf8(HELLO.to_vec()).unwrap();
     let hello = hello
@@ -221,7 +221,7 @@ fn what_a_server_says_about_itself_is_cut_and_escaped() {
 }
 
 #[test]
-fn a_reply_too_many_is_a_protocol_error() {
+fn surplus_reply_is_protocol_error() {
     let mut out = BytesMut::new();
     let config = config("redis://h");
     let credentials = credentials(&config);

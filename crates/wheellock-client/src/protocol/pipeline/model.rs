@@ -528,7 +528,7 @@ fn nonces(words: &[String]) -> &[String] {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
     #[test]
-    fn every_reply_reaches_its_caller_whatever_happens(steps in steps(), sharded in any::<bool>()) {
+    fn every_reply_reaches_caller(steps in steps(), sharded in any::<bool>()) {
         let mut world = World::new(sharded);
         for step in &steps {
             world.step(step);
@@ -538,7 +538,7 @@ proptest! {
 }
 
 #[test]
-fn replies_that_nothing_asked_for_are_a_desync() {
+fn unsolicited_reply_is_desync() {
     let now = Instant::now();
     let fresh = || {
         let mut pipeline = Pipeline::new(Bounds { in_flight: 9, queued_bytes: 999 }, now, NODE, true);
@@ -569,7 +569,7 @@ fn replies_that_nothing_asked_for_are_a_desync() {
 
 /// A server that gives a slot away ends the subscriptions by itself, and refuses an UNSUBSCRIBE in flight.
 #[test]
-fn the_end_of_a_subscription_takes_no_reply_from_the_calls_behind_it() {
+fn subscription_end_takes_no_later_reply() {
     let bulk = |text: &str| Frame::Reply(Value::BulkString(text.as_bytes().to_vec().into()));
     let refused = |text: &str| Frame::Reply(Value::Error(text.as_bytes().to_vec().into()));
     let ended = |channel: &str| {
@@ -668,7 +668,7 @@ fn ended_while_its_end_is_under_way() -> (Pipeline, u32, String) {
 /// The server may have sent the push by itself, and two refusals follow. If the push was the confirmation, one
 /// refusal follows.
 #[test]
-fn a_refusal_that_may_be_of_either_of_two_ends_the_connection() {
+fn ambiguous_refusal_ends_connection() {
     let now = Instant::now();
     let refused = |text: &str| Frame::Reply(Value::Error(text.as_bytes().to_vec().into()));
     let busy = "BUSY Redis is busy running a script.";
@@ -707,7 +707,7 @@ fn a_refusal_that_may_be_of_either_of_two_ends_the_connection() {
 /// An error in place of PONG is the PING's own reply, even from a proxy. Only behind an ended subscription may the
 /// error belong to the UNSUBSCRIBE.
 #[test]
-fn a_ping_that_is_refused_is_answered() {
+fn refused_ping_counts_as_answered() {
     for (is_sharded, ends) in [(false, false), (true, false), (false, true)] {
         let (mut pipeline, _) = connected(100);
         pipeline.sharded = is_sharded;
@@ -738,7 +738,7 @@ fn a_ping_that_is_refused_is_answered() {
 
 /// While a script runs, redis-server 7.0.15 refuses every subscription order, and the subscription stays as it is.
 #[test]
-fn an_order_that_a_busy_server_refuses_is_sent_again() {
+fn busy_order_is_sent_again() {
     let (mut pipeline, _) = connected(100);
     let now = Instant::now();
     let busy = || Frame::Reply(Value::Error(b"BUSY Redis is busy running a script.".to_vec().into()));
@@ -784,7 +784,7 @@ fn an_order_that_a_busy_server_refuses_is_sent_again() {
 }
 
 #[test]
-fn bounds_refuse_the_normal_and_keep_room_for_the_reserved() {
+fn bounds_keep_room_for_reserved_lane() {
     let now = Instant::now();
     let mut pipeline = Pipeline::new(Bounds { in_flight: 16, queued_bytes: 1 << 20 }, now, NODE, true);
     let ping = Command::new("PING");
@@ -798,7 +798,7 @@ fn bounds_refuse_the_normal_and_keep_room_for_the_reserved() {
 
 /// The server stops reading. Bytes that a writer holds count as queued, like those behind them.
 #[test]
-fn bytes_that_a_writer_holds_are_still_queued() {
+fn bytes_held_by_writer_stay_queued() {
     let (mut pipeline, _) = connected(1000);
     pipeline.bounds.queued_bytes = 1000;
     let text = "x".repeat(600);
@@ -830,7 +830,7 @@ fn bytes_that_a_writer_holds_are_still_queued() {
 }
 
 #[test]
-fn the_room_of_a_flood_is_given_up_and_any_other_is_kept() {
+fn only_flood_capacity_is_released() {
     let (mut pipeline, _) = connected(1 << 20);
     pipeline.bounds.queued_bytes = usize::MAX;
     let ping = Command::new("PING");
@@ -865,7 +865,7 @@ fn wait(pipeline: &mut Pipeline, connection: ConnectionId, within: Duration) -> 
 }
 
 #[test]
-fn those_who_come_before_a_wait_is_written_share_it_and_later_ones_do_not() {
+fn wait_is_shared_until_written() {
     let (mut pipeline, connection) = connected(100);
     let minute = Duration::from_secs(60);
     let first = wait(&mut pipeline, connection, minute).unwrap();
@@ -895,7 +895,7 @@ fn those_who_come_before_a_wait_is_written_share_it_and_later_ones_do_not() {
 }
 
 #[test]
-fn a_wait_ends_with_its_connection_and_never_moves_to_the_next() {
+fn wait_ends_with_connection() {
     let (mut pipeline, connection) = connected(100);
     let minute = Duration::from_secs(60);
     let written = wait(&mut pipeline, connection, minute).unwrap();
@@ -918,7 +918,7 @@ fn a_wait_ends_with_its_connection_and_never_moves_to_the_next() {
 }
 
 #[test]
-fn each_of_a_group_has_a_deadline_of_its_own_and_the_server_may_be_silent_for_the_group() {
+fn grouped_waits_keep_own_deadlines() {
     let (mut pipeline, connection) = connected(100);
     let soon = wait(&mut pipeline, connection, Duration::from_millis(10)).unwrap();
     let later = wait(&mut pipeline, connection, Duration::from_millis(50)).unwrap();
@@ -935,7 +935,7 @@ fn each_of_a_group_has_a_deadline_of_its_own_and_the_server_may_be_silent_for_th
 }
 
 #[test]
-fn a_server_that_became_a_replica_ends_the_connection_and_every_wait_on_it() {
+fn demoted_server_ends_connection_and_waits() {
     for refusal in
         ["WAIT cannot be used with replica instances.", "WAITAOF cannot be used with replica instances."]
     {
@@ -960,7 +960,7 @@ fn a_server_that_became_a_replica_ends_the_connection_and_every_wait_on_it() {
 
 /// A script's author may choose an error code that servers also use.
 #[test]
-fn what_a_script_says_is_no_reason_to_end_the_connection() {
+fn script_error_does_not_end_connection() {
     for (error, is_unfit) in [
         ("NOAUTH bad token", false),
         ("READONLY account", false),
@@ -1018,7 +1018,7 @@ fn text_of(pipeline: &mut Pipeline, slot: u32) -> Option<String> {
 }
 
 #[test]
-fn calls_that_leave_together_are_one_command_and_each_has_its_own_answer() {
+fn batched_calls_get_separate_replies() {
     let (mut pipeline, _) = connected(100);
     let (slots, text) = batch(&mut pipeline, &[0, 1, 0]);
     let sha = WHOLE.sha();
@@ -1035,21 +1035,21 @@ fn calls_that_leave_together_are_one_command_and_each_has_its_own_answer() {
 }
 
 #[test]
-fn one_call_alone_is_the_command_that_it_is() {
+fn single_call_is_not_batched() {
     let (mut pipeline, _) = connected(100);
     let (_, text) = batch(&mut pipeline, &[0]);
     assert!(text.contains(PARTS[0].sha()) && !text.contains(WHOLE.sha()), "{text}");
 }
 
 #[test]
-fn no_bundle_has_more_calls_than_the_server_is_kept_busy_with() {
+fn batch_size_is_bounded() {
     let (mut pipeline, _) = connected(1000);
     let (_, text) = batch(&mut pipeline, &[1; 2 * MOST + 1]);
     assert_eq!((text.matches(WHOLE.sha()).count(), text.matches(PARTS[1].sha()).count()), (2, 1));
 }
 
 #[test]
-fn a_bundle_that_is_refused_is_sent_call_by_call() {
+fn refused_batch_is_sent_singly() {
     for (refusal, loads) in [("NOSCRIPT No matching script", true), ("NOPERM one of the keys", false)] {
         let (mut pipeline, _) = connected(100);
         let (slots, _) = batch(&mut pipeline, &[0, 1, 0]);
@@ -1076,7 +1076,7 @@ fn a_bundle_that_is_refused_is_sent_call_by_call() {
 }
 
 #[test]
-fn a_bundle_that_was_not_written_goes_call_by_call_to_the_next_connection() {
+fn unwritten_batch_is_resent_singly() {
     let (mut pipeline, _) = connected(100);
     let now = Instant::now();
     let call = |pipeline: &mut Pipeline, which, nonce: &str| {
@@ -1100,7 +1100,7 @@ fn a_bundle_that_was_not_written_goes_call_by_call_to_the_next_connection() {
 }
 
 #[test]
-fn another_number_of_answers_than_of_calls_is_a_desync() {
+fn wrong_batch_reply_count_is_desync() {
     for answers in [Value::Array(vec![Value::Null]), Value::Array(vec![Value::Null; 3]), Value::Integer(2)] {
         let (mut pipeline, _) = connected(100);
         let (slots, _) = batch(&mut pipeline, &[0, 1]);
@@ -1147,7 +1147,7 @@ fn words(commands: &[&[&str]]) -> String {
 }
 
 #[test]
-fn what_the_server_knows_by_itself_is_no_script() {
+fn native_command_replaces_script() {
     for batches_calls in [true, false] {
         let mut pipeline = native(batches_calls);
         let (taken, text) = batch(&mut pipeline, &[2]);
@@ -1168,7 +1168,7 @@ fn what_the_server_knows_by_itself_is_no_script() {
 }
 
 #[test]
-fn what_did_nothing_or_was_refused_is_asked_of_the_script() {
+fn failed_native_call_runs_script() {
     let error = |text: &str| Value::Error(text.as_bytes().to_vec().into());
     let refusals = [
         (Value::Null, true),
@@ -1200,7 +1200,7 @@ fn what_did_nothing_or_was_refused_is_asked_of_the_script() {
 }
 
 #[test]
-fn nobody_asks_the_script_for_who_has_left() {
+fn abandoned_native_call_skips_script() {
     let mut pipeline = native(true);
     let (slots, _) = batch(&mut pipeline, &[2]);
     drop(pipeline.leave(slots[0]));
@@ -1209,7 +1209,7 @@ fn nobody_asks_the_script_for_who_has_left() {
 }
 
 #[test]
-fn a_native_call_that_was_not_written_is_a_script_for_the_next_server() {
+fn unwritten_native_call_becomes_script() {
     let mut pipeline = native(true);
     let (slots, _) = batch(&mut pipeline, &[2]);
     let (unwritten, text) = batch(&mut pipeline, &[3]);
@@ -1244,7 +1244,7 @@ fn half_an_answer_is_none() {
 }
 
 #[test]
-fn nobody_bundles_what_the_server_does_for_less() {
+fn native_calls_are_not_batched() {
     let whole = Arc::new(Script::variadic("both"));
     let both = [
         Script::new("take", 1, 1).as_part(&whole, 1).natively(&TAKE),
@@ -1267,7 +1267,7 @@ fn nobody_bundles_what_the_server_does_for_less() {
 }
 
 #[test]
-fn who_asks_out_of_turn_asks_one_command() {
+fn asking_call_is_one_command() {
     let mut pipeline = native(false);
     let (script, params) = part(3, "n");
     let request = Request::EvalSha(Eval { script, keys: 1, params: &params });
@@ -1277,7 +1277,7 @@ fn who_asks_out_of_turn_asks_one_command() {
 }
 
 #[test]
-fn what_is_not_answered_is_not_tried() {
+fn suppressed_replies_disable_native_commands() {
     let mut pipeline = native(true);
     pipeline.suppress_replies(Instant::now());
     let (_, text) = batch(&mut pipeline, &[3]);
@@ -1285,7 +1285,7 @@ fn what_is_not_answered_is_not_tried() {
 }
 
 #[test]
-fn what_no_native_command_returns_is_a_desync() {
+fn unexpected_native_reply_is_desync() {
     let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec().into());
     for (which, replies) in [(2, vec![Value::Integer(5)]), (3, vec![bulk("0"), bulk("another")])] {
         let mut pipeline = native(true);

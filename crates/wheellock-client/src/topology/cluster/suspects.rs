@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_again_and_again_is_news_once() {
+    fn recurring_suspect_is_reported_once() {
         let at = |port| Address::Tcp { host: "h".to_owned(), port };
         let (mut suspects, begin, second) = (Suspects::default(), Instant::now(), Duration::from_secs(1));
         assert!(suspects.add(&at(1), begin));

@@ -35,7 +35,7 @@ fn is(host: &str, port: u16, alias: Option<&str>) -> (Address, Option<Address>) 
 }
 
 #[test]
-fn preferred_name_is_address_and_ip_alias() {
+fn preferred_name_keeps_ip_as_alias() {
     let nodes = applied("+a.example\r\n", "+?\r\n", false);
     assert_eq!(nodes[0], is("a.example", 7000, Some("192.0.2.1")));
     assert_eq!(nodes[1], is("192.0.2.2", 7001, None), "a node without a name keeps its address");
@@ -62,7 +62,7 @@ fn unknown_endpoint_has_no_host() {
 
 /// A managed service states the names of its nodes only in `CLUSTER SLOTS`.
 #[test]
-fn name_that_only_slots_tell_is_preferred() {
+fn name_from_slots_is_preferred() {
     for by_name in [false, true] {
         let nodes = applied("+first.example\r\n", "+second.example\r\n", by_name);
         assert_eq!(nodes[0].0, address("first.example", 7000));

@@ -49,13 +49,13 @@ fn a_healthy_cluster() {
 }
 
 #[test]
-fn a_node_alone_does_not_know_its_host() {
+fn lone_node_has_no_host() {
     let node = only("096038778d9a83ca09331ca55b1bcca3b3c37256 :21000@31000 myself,master - 0 0 0 connected");
     assert_eq!((node.address, node.alias, node.slots.len()), (address("", 21000), None, 0));
 }
 
 #[test]
-fn slots_on_their_way_stay_where_they_are() {
+fn migrating_slots_stay_with_owner() {
     let from = only(
         "096038778d9a83ca09331ca55b1bcca3b3c37256 127.0.0.1:21000@31000 myself,master - 0 1795271303000 1 connected 0-5460 [93->-8ddd2294d3df3d66501464a7f5a6d56d8a936ac7]",
     );
@@ -83,7 +83,7 @@ fn the_failed_and_the_suspected() {
 }
 
 #[test]
-fn nodes_without_an_address_are_left_out() {
+fn nodes_without_address_are_skipped() {
     // The second node was reset, and still owns slots in the first node's view. The first node has just met the
     // third.
     let text = "\
@@ -97,7 +97,7 @@ fn nodes_without_an_address_are_left_out() {
 
 /// Redis 7.2 lists a member with TLS only for a plain text client like this. Its slots then have no owner.
 #[test]
-fn nodes_without_a_port_for_who_asks_are_left_out() {
+fn nodes_without_usable_port_are_skipped() {
     let text = "\
 8ddd2294d3df3d66501464a7f5a6d56d8a936ac7 10.0.0.1:7001@17001,,tls-port=0,shard-id=69bc myself,master - 0 0 2 connected 0-8191
 096038778d9a83ca09331ca55b1bcca3b3c37256 10.0.0.2:0@17002,,tls-port=7002,shard-id=69bd master - 0 0 1 connected 8192-16383

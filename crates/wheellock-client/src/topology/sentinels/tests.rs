@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn sentinels_have_as_much_more_time_as_servers_have() {
+fn sentinel_timeout_scales_with_server_timeout() {
     let address = Address::Tcp { host: "h".to_owned(), port: 26379 };
     let timeout = |of_servers: Duration| {
         let mut config = Config::new(address.clone());

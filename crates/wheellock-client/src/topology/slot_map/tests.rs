@@ -47,7 +47,7 @@ fn slots(ranges: &[RangeInclusive<u16>]) -> SlotSet {
 }
 
 #[test]
-fn a_failover_that_a_real_cluster_told() {
+fn recorded_failover_moves_slots_once() {
     // Views of 21000 on redis-server 7.0.15. They are from before the SIGKILL of 21002, from its downtime, and from
     // after 21003 had taken over.
     let before = "\
@@ -134,7 +134,7 @@ fn differing_preferences_keep_connected_address() {
 }
 
 #[test]
-fn the_claim_of_a_lower_epoch_needs_a_deposed_owner() {
+fn lower_epoch_claim_needs_deposed_owner() {
     let mut map = SlotMap::default();
     learn(&mut map, &[node(1, 9, &[0..=5]), node(2, 3, &[])]);
     let lower = |owner: Node| [owner, node(2, 3, &[0..=5])];
@@ -167,7 +167,7 @@ fn slots_may_be_given_up() {
 }
 
 #[test]
-fn moved_is_believed_about_nodes_of_the_cluster() {
+fn moved_is_trusted_for_known_nodes() {
     let mut map = SlotMap::default();
     learn(&mut map, &[node(1, 5, &[0..=9]), replica(2, 1, 5)]);
     assert!(!map.moved(3, &address("127.0.0.1", 22)));
@@ -181,7 +181,7 @@ fn moved_is_believed_about_nodes_of_the_cluster() {
 }
 
 #[test]
-fn a_cluster_made_anew_on_the_same_ports() {
+fn recreated_cluster_replaces_old_map() {
     let old = [node(1, 50, &[0..=8000]), node(2, 60, &[8001..=16_383]), replica(3, 1, 50)];
     let alien = |id: u16, port: u16, slots: &[RangeInclusive<u16>]| Node {
         address: at(port),
@@ -218,7 +218,7 @@ fn a_cluster_made_anew_on_the_same_ports() {
 }
 
 #[test]
-fn what_is_left_of_the_former_cluster_gives_way_only_when_it_is_gone() {
+fn former_nodes_stay_until_unreachable() {
     let alien = [Node { address: at(7001), ..node(100, 1, &[0..=9]) }];
     let old = |second: Node| {
         let mut map = SlotMap::default();
@@ -243,7 +243,7 @@ fn what_is_left_of_the_former_cluster_gives_way_only_when_it_is_gone() {
 }
 
 #[test]
-fn a_late_view_does_not_take_a_node_back_to_its_former_address() {
+fn late_view_does_not_revert_address() {
     let mut map = SlotMap::default();
     let at_port = |port: u16, epoch: u64, slots: &[RangeInclusive<u16>]| Node {
         address: at(port),
@@ -408,7 +408,7 @@ fn all_owners(map: &SlotMap) -> Vec<Option<Address>> {
 
 proptest! {
     #[test]
-    fn late_views_in_any_order_leave_the_newest_ownership(
+    fn late_views_leave_newest_ownership(
         events in vec(event(), 0..30), heard in vec(any::<proptest::sample::Index>(), 1..12)
     ) {
         let mut history = vec![Cluster::new()];
@@ -430,7 +430,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_was_heard_the_truth_can_be_learnt(
+    fn true_view_corrects_any_map(
         views in vec(any_view(), 0..6), events in vec(event(), 0..10), others: bool
     ) {
         let mut map = SlotMap::default();

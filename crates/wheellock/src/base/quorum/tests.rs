@@ -28,7 +28,7 @@ fn all_quorums() -> impl Iterator<Item = Quorum> {
 }
 
 #[test]
-fn a_verdict_is_what_every_ending_has_in_common() {
+fn verdict_holds_for_every_ending() {
     for quorum in all_quorums() {
         for tally in tallies(quorum) {
             let reached = |end: Quorum| end.granted >= quorum.wanted;
@@ -51,7 +51,7 @@ fn a_verdict_is_what_every_ending_has_in_common() {
 }
 
 #[test]
-fn when_all_have_answered_there_is_a_verdict_and_a_dead_majority_is_never_busy() {
+fn complete_tally_distinguishes_dead_from_busy() {
     for quorum in all_quorums() {
         for tally in tallies(quorum).into_iter().filter(|tally| tally.pending() == 0) {
             let verdict = tally.verdict().expect("nothing is open");
@@ -62,7 +62,7 @@ fn when_all_have_answered_there_is_a_verdict_and_a_dead_majority_is_never_busy()
 }
 
 #[test]
-fn two_majorities_have_a_member_in_common() {
+fn two_majorities_share_member() {
     for members in 1..=9 {
         let wanted = Quorum::majority(members).wanted();
         assert!(2 * wanted > members && 2 * (wanted - 1) <= members, "{wanted} of {members}");
@@ -70,7 +70,7 @@ fn two_majorities_have_a_member_in_common() {
 }
 
 #[test]
-fn validity_ends_with_the_member_that_is_needed_last() {
+fn validity_ends_with_last_needed_member() {
     let at = |seconds: u64| BootInstant::now() + Duration::from_secs(3600 * seconds);
     let ends = [at(5), at(1), at(4), at(2), at(3)];
     assert_eq!(Quorum::all(5).valid_until(ends), Some(ends[1]), "the earliest");

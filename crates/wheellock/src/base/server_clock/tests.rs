@@ -13,7 +13,7 @@ fn sample(server_millis: u64, sent_millis: u64, received_millis: u64) -> Sample 
 }
 
 #[test]
-fn slow_replies_and_drifting_clocks_are_no_jumps() {
+fn slow_reply_or_drift_is_ignored() {
     for (server, sent, received) in [
         (10_000, 10_000, 10_001),
         (14_000, 10_000, 14_000),
@@ -27,7 +27,7 @@ fn slow_replies_and_drifting_clocks_are_no_jumps() {
 }
 
 #[test]
-fn a_jump_is_as_long_as_it_may_have_been() {
+fn jump_reports_longest_possible_length() {
     let (mut clock, start) = (ServerClock::default(), BootInstant::now());
     let heard = |server, sent, received| {
         let at = |seconds| start + Duration::from_secs(seconds);

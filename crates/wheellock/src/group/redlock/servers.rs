@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_are_told_apart_by_what_they_say() {
+    fn identity_detects_shared_server_or_history() {
         let parse = |run_id: &str, replication_id: &str| {
             Identity::parse(&format!(
                 "# Server\r\nrun_id:{run_id}\r\nrole:master\r\nmaster_replid:{replication_id}\r\n"

@@ -11,7 +11,7 @@ fn said(native: &Native, replies: [Option<Value>; 2]) -> Option<Option<Value>> {
 }
 
 #[test]
-fn replies_mean_what_the_scripts_would_have_said() {
+fn native_replies_match_script_replies() {
     let ok = Value::SimpleString(b"OK".to_vec().into());
     let refusal = Value::Error(b"NOPERM no channel".to_vec().into());
     assert_eq!(said(&SET[0], [Some(ok.clone()), None]), Some(Some(Value::Null)));

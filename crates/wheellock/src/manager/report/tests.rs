@@ -9,7 +9,7 @@ fn histogram(durations: impl IntoIterator<Item = u64>) -> Histogram {
 }
 
 #[test]
-fn what_is_new_is_told_once_and_near_enough() {
+fn new_durations_are_reported_once() {
     let before = histogram([10, 10, 500_000]);
     let mut now = before;
     now.add(&histogram([10, 2_000, 2_000, 400_000_000]));
@@ -24,7 +24,7 @@ fn what_is_new_is_told_once_and_near_enough() {
 }
 
 #[test]
-fn of_very_many_a_part_is_told_in_the_same_proportions() {
+fn large_report_keeps_proportions() {
     let now = histogram((0..90_000).map(|_| 10).chain((0..9_999).map(|_| 1_000)).chain([1_000_000]));
     let told: Vec<_> = observed(&now, &Histogram::default()).iter().map(|(_, times)| *times).collect();
     assert_eq!(told, [9_000, 999, 1], "the slowest one is not lost");

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_is_left_is_told_in_one_line() {
+fn leftover_fits_in_one_line() {
     let named = |count: usize| Leftover {
         locks: (0..count).map(|n| Unreleased { lock: format!("a\n{n}"), server: "s:1".into() }).collect(),
     };

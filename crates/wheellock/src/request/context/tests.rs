@@ -22,7 +22,7 @@ async fn refused_names_are_not_remembered() {
 }
 
 #[test]
-fn a_name_is_shared_within_its_kind_only() {
+fn name_is_shared_only_within_kind() {
     let mut names = Names::default();
     let [one, other] = kinds();
     let first = names.get("n", one, UNCLASSIFIED);
@@ -33,7 +33,7 @@ fn a_name_is_shared_within_its_kind_only() {
 }
 
 #[test]
-fn names_that_nobody_uses_are_forgotten_in_bulk() {
+fn unused_names_are_dropped_in_bulk() {
     let (mut names, kept) = (Names::default(), kinds());
     let kept = kept.map(|kind| names.get("kept", kind, UNCLASSIFIED));
     for number in 0..1000 {

@@ -9,7 +9,7 @@ fn judge(info: &str) -> Vec<Finding> {
 }
 
 #[test]
-fn eviction_counts_only_where_memory_is_limited() {
+fn eviction_warning_requires_memory_limit() {
     let info = |maxmemory: u64, policy: &str| {
         format!("# Memory\r\nmaxmemory:{maxmemory}\r\nmaxmemory_policy:{policy}\r\naof_enabled:1\r\n")
     };
@@ -20,7 +20,7 @@ fn eviction_counts_only_where_memory_is_limited() {
 }
 
 #[test]
-fn every_command_of_scripts_is_known_by_its_kinds() {
+fn script_commands_map_to_kinds() {
     let commands = kind::commands();
     let names: Vec<_> = commands.keys().copied().collect();
     assert_eq!(

@@ -7,7 +7,7 @@ use crate::testing::Double;
 
 /// A shutdown between the end of the work and its release is the reason for the loss. The lock had no other holder.
 #[tokio::test(start_paused = true)]
-async fn work_that_a_shutdown_overtakes_is_told_so() {
+async fn work_overtaken_by_shutdown_reports_loss() {
     let double = Double::new();
     let locks = double.manager().await.unwrap();
     let guard = locks.lock("orders:42").acquire().await.unwrap();

@@ -30,7 +30,7 @@ fn grouped(slots: &[(u16, bool)]) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn no_script_has_keys_of_two_slots_and_what_goes_alone_goes_alone() {
+fn batches_separate_slots_and_isolated_renewals() {
     assert_eq!(grouped(&[]), [[0; 0]; 0]);
     assert_eq!(grouped(&[(0, false); 3]), [[0, 1, 2]]);
     assert_eq!(grouped(&[(7, false), (3, false), (7, false), (3, false)]), [[1, 3], [0, 2]]);

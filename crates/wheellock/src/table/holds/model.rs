@@ -575,21 +575,21 @@ impl World {
 
 /// Every order of up to six events, and then the end. 18^6 worlds, most of them cut short.
 #[test]
-fn no_order_of_events_renews_after_release_or_leaves_anything() {
+fn no_event_order_renews_after_release() {
     explore(World::new, &mut Vec::new(), 6);
 }
 
 /// The same events, with a hold that passes from guard to guard. A hold that is in doubt, or has a request under way, must not
 /// pass.
 #[test]
-fn no_order_of_events_hands_over_what_may_be_lost() {
+fn doubtful_hold_is_never_handed_over() {
     let handed_over = explore(World::of_strangers, &mut Vec::new(), 5);
     assert!(handed_over > 5_000, "{handed_over}");
 }
 
 /// A late watchdog has not renewed such a hold, so its next guard would soon lose it.
 #[test]
-fn what_has_less_than_half_its_lease_left_is_not_handed_over() {
+fn half_spent_lease_prevents_hand_over() {
     for (late, passes) in [(LEASE * 2 / 5, true), (LEASE * 3 / 5, false), (LEASE * 6 / 5, false)] {
         let mut world = World::of_strangers();
         assert!(world.step(Event::Acquire).is_continue());
@@ -632,7 +632,7 @@ fn explore(begin: fn() -> World, path: &mut Vec<Event>, depth: usize) -> usize {
 }
 
 #[test]
-fn a_jump_of_the_servers_clock_shortens_what_was_not_extended_since() {
+fn clock_jump_shortens_unextended_leases() {
     let mut world = World::new();
     let start = world.now;
     let lease = Lease::new(LEASE).unwrap();
@@ -665,7 +665,7 @@ fn a_hold_is_small() {
 
 /// A6: a grant to one owner of this process shows that another owner's hold of the lock is lost.
 #[test]
-fn of_two_owners_to_whom_a_lock_was_granted_the_later_one_holds_it() {
+fn later_grant_supersedes_earlier_owner() {
     for answers_in_order in [true, false] {
         let mut world = World::new();
         let name = Arc::clone(&world.name);

@@ -23,7 +23,7 @@ fn few_listeners_poll_at_once() {
 }
 
 #[test]
-fn first_of_hundred_polls_after_two_trips() {
+fn crowd_spreads_polls_beyond_two_trips() {
     let now = Instant::now();
     let at = |place: u64| refused(100, place * (u64::MAX / 100)).on_release(now);
     assert_eq!(at(0), None);

@@ -12,7 +12,7 @@ use crate::wait::poll_schedule::Turn;
 /// One caller outside the queue and two waiters check whether they may poll, and leave. The waiter that remains at the head may poll or is
 /// woken, in every order of their steps. Each step is one atomic access, or one critical section of the queue's lock.
 #[test]
-fn a_waiter_is_never_left_asleep_behind_one_who_asked() {
+fn waiter_never_sleeps_behind_fast_poll() {
     #[derive(Default)]
     struct World {
         /// Number of steps that the caller and the waiters have taken.
@@ -113,7 +113,7 @@ impl Wake for Flag {
 }
 
 #[test]
-fn a_name_has_its_channel_and_its_key_whatever_the_kind() {
+fn name_derives_key_and_channel() {
     let with_prefix: &'static Kind = Box::leak(Box::new(Kind::counted("keys:", "told:")));
     for text in ["orders", "{a}b", "odd{", "blå lås", "ends}"] {
         let plain = Name::new(text, &REENTRANT, false);
@@ -132,7 +132,7 @@ fn a_name_has_its_channel_and_its_key_whatever_the_kind() {
 }
 
 #[test]
-fn name_without_complete_hash_tag_spans_slots() {
+fn incomplete_hash_tag_spans_slots() {
     for kind in [&*REENTRANT, &FENCED] {
         let in_one_slot = |text| Name::new(text, kind, true).is_in_one_slot();
         assert!(in_one_slot("orders") && in_one_slot("a:{b}:c"));

@@ -47,7 +47,7 @@ fn each_receiver_has_a_turn() {
 
 /// Several processes have their turns one after the other. A poll in the middle of a turn would take the next process' turn.
 #[test]
-fn head_stands_back_as_long_as_others_took() {
+fn head_backoff_matches_turns_of_others() {
     for (others, has_come, at_least) in [(2, true, 5), (2, false, 1), (1, true, 2), (1, false, 1)] {
         let (mut turns, mut now) = (Turns::default(), Instant::now());
         given_back(&mut turns, others, now);
@@ -73,7 +73,7 @@ fn budget_doubles_while_no_other_receives() {
 }
 
 #[test]
-fn another_receiver_or_unknown_count_resets_budget() {
+fn possible_other_receiver_resets_budget() {
     let now = Instant::now();
     for receivers in [Some(2), None] {
         let mut turns = Turns::default();
@@ -86,7 +86,7 @@ fn another_receiver_or_unknown_count_resets_budget() {
 }
 
 #[test]
-fn costs_between_processes_count_as_their_time() {
+fn transfer_time_reduces_own_share() {
     let (mut turns, start) = (Turns::default(), Instant::now());
     turns.give_back(true, start);
     turns.found(heard(Some(3)), true, Some(true), start + MS / 2);
@@ -100,7 +100,7 @@ fn costs_between_processes_count_as_their_time() {
 }
 
 #[test]
-fn turn_lasts_no_longer_than_those_of_others() {
+fn turn_lasts_no_longer_than_others() {
     let (mut turns, start) = (Turns::default(), Instant::now());
     turns.give_back(true, start);
     turns.found(heard(Some(2)), true, Some(true), start + MS / 10);
@@ -120,7 +120,7 @@ fn standing_back_is_bounded() {
 }
 
 #[test]
-fn first_message_soon_after_reply_is_own() {
+fn first_message_after_reply_is_own() {
     let now = Instant::now();
     for (after, is_own) in [(Duration::ZERO, true), (STAND_BACK_AT_LEAST, false)] {
         let mut turns = Turns::default();
@@ -162,7 +162,7 @@ fn openings(turns: &mut Turns, contenders: Contenders, time: Duration) -> Vec<(D
 
 /// A contender that polls ten times a second finds the lock free.
 #[test]
-fn lock_is_left_free_every_five_seconds() {
+fn lock_opens_every_five_seconds() {
     for (receivers, opening) in [(1, Opening::Published), (2, Opening::Silent)] {
         let opened = openings(&mut Turns::default(), heard(Some(receivers)), 15_000 * MS);
         assert_eq!(opened.len(), 3, "{opened:?}");
@@ -175,14 +175,14 @@ fn lock_is_left_free_every_five_seconds() {
 }
 
 #[test]
-fn lock_is_left_free_every_second_for_pollers() {
+fn lock_opens_every_second_for_pollers() {
     let opened = openings(&mut Turns::default(), Contenders { receivers: Some(1), poll: true }, 10_000 * MS);
     assert!((11..=13).contains(&opened.len()), "{opened:?}");
     assert!(opened.windows(2).all(|pair| pair[1].0 - pair[0].0 <= 1000 * MS), "{opened:?}");
 }
 
 #[test]
-fn lock_found_free_by_callers_is_not_left_free() {
+fn lock_found_free_skips_opening() {
     let (mut turns, now) = (Turns::default(), Instant::now());
     given_back(&mut turns, 0, now);
     turns.was_free();

@@ -16,7 +16,7 @@ fn ask(waiters: &mut WaitQueue, ticket: u64, now: Instant) -> bool {
 }
 
 #[test]
-fn where_many_may_hold_the_lock_one_who_is_let_in_lets_all_others_ask() {
+fn shared_grant_lets_all_others_poll() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
     let (a, b, c) = (waiters.join(1), waiters.join(1), waiters.join(1));
     assert!(ask(&mut waiters, a, now) && !ask(&mut waiters, b, now) && !ask(&mut waiters, c, now));
@@ -29,7 +29,7 @@ fn where_many_may_hold_the_lock_one_who_is_let_in_lets_all_others_ask() {
 
 /// Each reader lets all others in again when it has been granted the lock.
 #[test]
-fn very_many_who_are_let_in_are_each_looked_at_once() {
+fn many_admitted_readers_are_visited_once() {
     const READERS: u64 = 1_000;
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
     let tickets: Vec<_> = (0..READERS).map(|_| waiters.join(1)).collect();
@@ -52,7 +52,7 @@ fn very_many_who_are_let_in_are_each_looked_at_once() {
 }
 
 #[test]
-fn a_latch_that_has_ended_is_open_for_those_whom_it_concerns() {
+fn ended_latch_opens_matching_waiters_only() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
     let [early, late] = [waiters.join(1), waiters.join(1)];
     waiters.saw(early, 5);
@@ -80,7 +80,7 @@ fn a_latch_that_has_ended_is_open_for_those_whom_it_concerns() {
 
 /// Two callers poll from outside the queue. The first gets its reply, subscribes and polls once more. Then the second's reply arrives.
 #[test]
-fn who_leaves_in_the_middle_of_a_question_leaves_it_to_the_head_whoever_that_is() {
+fn leaving_while_polling_makes_head_poll() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
     let first = waiters.join_first(1);
     assert!(ask(&mut waiters, first, now));
@@ -99,7 +99,7 @@ fn who_leaves_in_the_middle_of_a_question_leaves_it_to_the_head_whoever_that_is(
 
 /// A3: tasks that retry at once never leave the queue empty. An error still ends with its cause.
 #[test]
-fn who_comes_after_a_failure_is_not_judged_by_it() {
+fn next_waiter_starts_fresh_after_failure() {
     let (mut waiters, start) = (WaitQueue::default(), Instant::now());
     let failed = waiters.join(1);
     assert!(ask(&mut waiters, failed, start));
@@ -135,7 +135,7 @@ fn handed() -> Handed {
 }
 
 #[test]
-fn the_head_takes_what_is_handed_over_and_the_next_one_is_left_asleep() {
+fn head_accepts_hand_over_next_sleeps() {
     let now = Instant::now();
     let (mut waiters, [first, second]) = two_asleep(now);
     assert!(waiters.head_takes_over() && waiters.hand_over(7, handed(), now).is_some(), "it is woken");
@@ -150,7 +150,7 @@ fn the_head_takes_what_is_handed_over_and_the_next_one_is_left_asleep() {
 
 /// A waiter that joins while the lock is handed over has nothing to do at its first turn. The queue wakes it when that changes.
 #[test]
-fn a_head_that_does_not_listen_is_told_that_the_lock_is_given_back() {
+fn unsubscribed_head_polls_after_hand_over() {
     for waits_for_the_end in [false, true] {
         let now = Instant::now();
         let (mut waiters, [first, second]) = two_asleep(now);
@@ -172,7 +172,7 @@ fn a_head_that_does_not_listen_is_told_that_the_lock_is_given_back() {
 
 /// A hold that is not accepted is taken back. A task may have stopped polling its future without dropping it.
 #[test]
-fn what_is_not_taken_in_time_is_taken_back() {
+fn unclaimed_hand_over_is_revoked() {
     let now = Instant::now();
     let (mut waiters, [first, second]) = two_asleep(now);
     waiters.hand_over(7, handed(), now);
@@ -186,7 +186,7 @@ fn what_is_not_taken_in_time_is_taken_back() {
 }
 
 #[test]
-fn a_waiter_that_leaves_says_what_it_has_not_taken() {
+fn leaving_waiter_reports_unclaimed_hold() {
     let now = Instant::now();
     let (mut waiters, [first, second]) = two_asleep(now);
     waiters.hand_over(7, handed(), now);
@@ -198,7 +198,7 @@ fn a_waiter_that_leaves_says_what_it_has_not_taken() {
 
 /// Invariant: after a release that lets others have the lock, the head polls after them.
 #[test]
-fn who_has_had_its_time_stands_back_if_others_heard_of_it() {
+fn head_yields_turn_to_other_receivers() {
     let now = Instant::now();
     for others in [0, 1, 3] {
         let (mut waiters, [first, _]) = two_asleep(now);
@@ -219,7 +219,7 @@ fn who_has_had_its_time_stands_back_if_others_heard_of_it() {
 
 /// Found by simulated fleets: a reply from before the release made the head wait for the end of the lease.
 #[test]
-fn an_old_answer_puts_off_nobody_who_stands_back() {
+fn stale_reply_never_extends_backoff() {
     let now = Instant::now();
     let (mut waiters, [first, _]) = two_asleep(now);
     waiters.give_back(true, now);
@@ -232,7 +232,7 @@ fn an_old_answer_puts_off_nobody_who_stands_back() {
 
 /// Invariant 6: a waiter that was let in and leaves before it polls passes the permission on.
 #[test]
-fn who_was_let_in_and_leaves_without_asking_lets_the_next_one_ask() {
+fn admitted_waiter_leaving_lets_next_poll() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
     let [first, let_in, next] = [waiters.join(1), waiters.join(1), waiters.join(1)];
     assert!(ask(&mut waiters, first, now));
@@ -247,7 +247,7 @@ fn who_was_let_in_and_leaves_without_asking_lets_the_next_one_ask() {
 /// Found by simulated fleets: a reader with a wait shorter than a round trip joined while an earlier reader polled. The later reader was
 /// refused as if the lock were held, though the lock had not been held since this reader joined.
 #[test]
-fn a_reader_who_comes_when_the_writer_has_gone_is_not_told_that_it_is_there() {
+fn later_reader_ignores_earlier_refusal() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
     let [first, early] = [waiters.join(1), waiters.join(1)];
     assert!(ask(&mut waiters, first, now));
@@ -267,7 +267,7 @@ fn a_reader_who_comes_when_the_writer_has_gone_is_not_told_that_it_is_there() {
 }
 
 #[test]
-fn who_wants_many_is_not_overtaken_by_who_wants_few() {
+fn small_request_never_overtakes_large() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
     let (a, b, c) = (waiters.join(1), waiters.join(3), waiters.join(1));
     assert!(ask(&mut waiters, a, now) && !ask(&mut waiters, b, now) && !ask(&mut waiters, c, now));
@@ -277,7 +277,7 @@ fn who_wants_many_is_not_overtaken_by_who_wants_few() {
 }
 
 #[test]
-fn only_the_head_asks_and_the_queue_is_first_come_first_served() {
+fn only_head_polls_in_arrival_order() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
     let (a, b, c) = (waiters.join(1), waiters.join(1), waiters.join(1));
     assert!(ask(&mut waiters, a, now), "nothing is known yet");
@@ -299,7 +299,7 @@ fn only_the_head_asks_and_the_queue_is_first_come_first_served() {
 }
 
 #[test]
-fn a_caller_who_asks_from_outside_is_waited_for_and_joins_in_front() {
+fn outside_caller_polls_then_joins_front() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
     let (a, b) = (waiters.join(1), waiters.join(1));
     let turn = |waiters: &mut WaitQueue, ticket, asked_for| {
@@ -322,7 +322,7 @@ fn a_caller_who_asks_from_outside_is_waited_for_and_joins_in_front() {
 }
 
 #[test]
-fn a_head_that_leaves_without_the_lock_passes_its_wake_up_on() {
+fn leaving_head_passes_on_wakeup() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
     let (a, b) = (waiters.join(1), waiters.join(1));
     waiters.on_held(now, None);
@@ -339,7 +339,7 @@ fn a_head_that_leaves_without_the_lock_passes_its_wake_up_on() {
 
 /// A2: a waiter that leaves without having polled leaves no reason to poll behind.
 #[test]
-fn a_head_that_leaves_without_a_question_makes_nobody_ask() {
+fn leaving_without_poll_triggers_no_poll() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
     let (a, b) = (waiters.join(1), waiters.join(1));
     waiters.on_held(now, None);
@@ -350,7 +350,7 @@ fn a_head_that_leaves_without_a_question_makes_nobody_ask() {
 
 /// Three permits are free. A waiter was refused five permits. The waiters that want fewer have not polled yet.
 #[test]
-fn who_wants_fewer_than_the_one_who_gave_up_asks_at_once() {
+fn smaller_request_polls_after_larger_leaves() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
     let [many, few, as_few] = [waiters.join(5), waiters.join(1), waiters.join(1)];
     assert!(ask(&mut waiters, many, now));
@@ -367,7 +367,7 @@ fn who_wants_fewer_than_the_one_who_gave_up_asks_at_once() {
 
 /// The number of free permits is known after a grant, and is too small for the head.
 #[test]
-fn who_can_have_what_is_left_asks_when_the_one_who_wanted_more_gives_up() {
+fn fitting_request_polls_after_larger_leaves() {
     for room in [1, 2] {
         let (mut waiters, now) = (WaitQueue::default(), Instant::now());
         let [first, many, few] = [waiters.join(1), waiters.join(3), waiters.join(2)];
@@ -384,7 +384,7 @@ fn who_can_have_what_is_left_asks_when_the_one_who_wanted_more_gives_up() {
 
 /// A waiter that pauses is not subscribed. A reader that yields to writers is refused in favour of writers that only wait.
 #[test]
-fn who_asks_in_another_way_than_the_one_who_gave_up_asks_at_once() {
+fn other_manner_polls_after_head_leaves() {
     let pauses = Manner { pauses: true, ..Manner::default() };
     let yields_to_writers = Manner { yields_to_writers: true, ..Manner::default() };
     for manner in [Manner::default(), pauses, yields_to_writers] {
@@ -404,7 +404,7 @@ fn who_asks_in_another_way_than_the_one_who_gave_up_asks_at_once() {
 
 /// Where many holders have a lease each, the first lease to end is that of another holder.
 #[test]
-fn a_grant_that_leaves_no_room_puts_no_question_off() {
+fn exhausting_grant_never_postpones_poll() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
     let [first, second] = [waiters.join(1), waiters.join(1)];
     let left = REPOLL / 5;
@@ -424,7 +424,7 @@ fn a_grant_that_leaves_no_room_puts_no_question_off() {
 
 /// A3: an error reaches every waiter in the queue, and no waiter that joins later.
 #[test]
-fn who_comes_after_an_error_hears_nothing_of_it() {
+fn later_waiter_receives_no_earlier_error() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
     let waiting = [waiters.join(1), waiters.join(1)];
     waiters.on_held(now, None);
@@ -442,7 +442,7 @@ fn who_comes_after_an_error_hears_nothing_of_it() {
 }
 
 #[test]
-fn an_error_reaches_every_waiter_in_the_queue() {
+fn error_reaches_every_queued_waiter() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
     let tickets = [waiters.join(1), waiters.join(1)];
     waiters.on_held(now, None);
@@ -457,7 +457,7 @@ fn an_error_reaches_every_waiter_in_the_queue() {
 /// Three other processes are to have their turns. The lock is free for this process after the third message, however the messages are
 /// batched.
 #[test]
-fn messages_that_come_at_once_are_a_turn_each() {
+fn batched_messages_count_separately() {
     for together in 1..=3 {
         let (mut queue, now) = (WaitQueue::default(), Instant::now());
         queue.join(1);
@@ -474,7 +474,7 @@ fn messages_that_come_at_once_are_a_turn_each() {
 /// The head polls after a while, to see whether the others have taken their turns. The head does not poll just after a message that reports
 /// a turn.
 #[test]
-fn a_turn_of_the_others_puts_the_heads_question_off() {
+fn turn_message_postpones_head_poll() {
     for is_heard in [false, true] {
         let (mut queue, now) = (WaitQueue::default(), Instant::now());
         let head = queue.join(1);

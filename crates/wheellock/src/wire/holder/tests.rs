@@ -13,7 +13,7 @@ fn holder(owner: &str) -> Holder {
 }
 
 #[test]
-fn the_process_of_an_owner_is_a_uuid_or_none() {
+fn owner_process_is_uuid_or_none() {
     let uuid = "0f9a1b2c-0000-4000-8000-00805f9b34fb";
     assert_eq!(holder(&format!("{uuid}:1")).process(), Some(uuid));
     assert_eq!(holder(&format!("{uuid}:9223372036854775807")).process(), Some(uuid));
@@ -23,7 +23,7 @@ fn the_process_of_an_owner_is_a_uuid_or_none() {
 }
 
 #[test]
-fn a_holder_is_told_in_one_line() {
+fn holder_fits_in_one_line() {
     let mut told = holder("me\n:1");
     assert_eq!(told.to_string(), r"[me\n:1] holds it alone, for 29.3 s more unless it renews");
     told.label = Some("host/1/nightly\u{1b}[2J".to_owned());
@@ -33,7 +33,7 @@ fn a_holder_is_told_in_one_line() {
 }
 
 #[test]
-fn a_label_has_a_bound_and_no_control_characters() {
+fn label_is_bounded_and_printable() {
     for good in ["host/12/billing", "é", &"x".repeat(MAX_LABEL)] {
         assert_eq!(Label::new(good.to_owned()).unwrap().text(), good);
     }

@@ -10,7 +10,7 @@ fn has_turn(waiter: &mut QuorumWaiter<'_>) -> bool {
 }
 
 #[test]
-fn a_head_that_leaves_hands_on_what_it_hears_with_until_nobody_waits() {
+fn leaving_head_hands_on_subscriptions() {
     let queue = Queue::default();
     let [mut first, mut second, mut third] = [queue.join(), queue.join(), queue.join()];
     assert!(has_turn(&mut first) && !has_turn(&mut second) && !has_turn(&mut third));
@@ -24,7 +24,7 @@ fn a_head_that_leaves_hands_on_what_it_hears_with_until_nobody_waits() {
 }
 
 #[test]
-fn an_error_reaches_every_waiter_in_the_queue_and_nobody_who_comes_later() {
+fn error_reaches_only_queued_waiters() {
     let queue = Queue::default();
     let [mut first, mut second, mut third] = [queue.join(), queue.join(), queue.join()];
     assert!(has_turn(&mut first));

@@ -11,7 +11,7 @@ use crate::testing::Double;
 
 /// L16: while a machine is suspended its timers stand still, and leases run on.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_has_ended_while_timers_stood_still_is_told_soon() {
+async fn expiry_during_suspend_is_reported_soon() {
     let locks = Double::new().manager().await.unwrap();
     let client = locks.context.client.clone();
     let timer = client.config().timer.clone();

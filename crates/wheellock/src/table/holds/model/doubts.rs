@@ -5,7 +5,7 @@
 use super::*;
 
 #[test]
-fn a_jump_of_the_servers_clock_lengthens_no_lease() {
+fn clock_jump_never_lengthens_lease() {
     let mut world = World::new();
     let start = world.now;
     let unrenewed = world.take(1, true);
@@ -23,7 +23,7 @@ fn a_jump_of_the_servers_clock_lengthens_no_lease() {
 
 /// The server may have executed the request before the jump. The lease then ends earlier than the reply says.
 #[test]
-fn what_was_asked_for_before_a_jump_and_is_heard_of_after_it_is_asked_for_once_more() {
+fn request_spanning_jump_is_repeated() {
     let mut world = World::new();
     let (fixed, renewed) = (world.ask_for(&Arc::clone(&world.name), 1), world.take(2, true));
     let terms = Terms { share: FIXED, ..world.terms() };
@@ -58,7 +58,7 @@ fn what_was_asked_for_before_a_jump_and_is_heard_of_after_it_is_asked_for_once_m
 
 /// Both scripts were sent at the same instant, and the clock jumped before the second script was executed.
 #[test]
-fn of_two_scripts_the_second_of_which_tells_of_a_jump_the_first_has_extended_less() {
+fn jump_between_scripts_shortens_first_extension() {
     let mut world = World::new();
     let (before, after) = (world.take(1, true), world.take(2, true));
     assert_eq!(world.hear(0, Duration::ZERO), None);
@@ -83,7 +83,7 @@ fn of_two_scripts_the_second_of_which_tells_of_a_jump_the_first_has_extended_les
 }
 
 #[test]
-fn a_jump_of_one_servers_clock_casts_no_doubt_on_the_locks_of_another() {
+fn jump_affects_only_own_server() {
     let mut world = World::new();
     assert!(world.step(Event::Acquire).is_continue());
     let believed = world.holds.get(world.guards[0]).unwrap().valid_until;
@@ -99,7 +99,7 @@ fn a_jump_of_one_servers_clock_casts_no_doubt_on_the_locks_of_another() {
 }
 
 #[test]
-fn after_a_change_of_servers_every_hold_is_asked_for_at_once_and_extended_only_where_the_watchdog_does() {
+fn failover_checks_fixed_and_renews_watched() {
     let mut world = World::new();
     let (kept, fixed, released) = (world.take(1, true), world.take(2, false), world.take(3, true));
     let _releasing = world.holds.release(released, GUARD, world.now);
@@ -125,7 +125,7 @@ fn after_a_change_of_servers_every_hold_is_asked_for_at_once_and_extended_only_w
 }
 
 #[test]
-fn a_verified_lease_is_never_believed_for_longer_than_before() {
+fn verification_never_lengthens_lease() {
     for left in [500, 100_000, -1] {
         let mut world = World::new();
         let hold = world.take(1, false);
@@ -141,7 +141,7 @@ fn a_verified_lease_is_never_believed_for_longer_than_before() {
 }
 
 #[test]
-fn what_the_new_server_does_not_know_is_lost() {
+fn hold_unknown_after_failover_is_lost() {
     let mut world = World::new();
     let (kept, fixed) = (world.take(1, true), world.take(2, false));
     world.holds.changed(&Change::everywhere(), world.now);
@@ -152,7 +152,7 @@ fn what_the_new_server_does_not_know_is_lost() {
 }
 
 #[test]
-fn whoever_was_not_answered_after_a_change_is_asked_for_again() {
+fn unanswered_failover_check_is_repeated() {
     let mut world = World::new();
     let fixed = world.take(1, false);
     world.now = world.now + TICK;
@@ -182,7 +182,7 @@ fn whoever_was_not_answered_after_a_change_is_asked_for_again() {
 }
 
 #[test]
-fn a_grant_by_a_server_that_was_replaced_meanwhile_is_verified() {
+fn grant_before_failover_is_verified() {
     let mut world = World::new();
     let terms = Terms { share: FIXED, ..world.terms() };
     let hold = world.begin().unwrap();
@@ -195,7 +195,7 @@ fn a_grant_by_a_server_that_was_replaced_meanwhile_is_verified() {
 }
 
 #[test]
-fn a_table_of_many_holds_is_verified_in_slices_and_no_more_is_asked_than_is_answered() {
+fn many_holds_verify_in_slices() {
     const SLICE: usize = 1000;
     let mut world = World::new();
     let holds: Vec<_> = (1..=2500).map(|owner| world.take(owner, owner % 2 == 0)).collect();
@@ -232,7 +232,7 @@ fn a_table_of_many_holds_is_verified_in_slices_and_no_more_is_asked_than_is_answ
 
 /// A6: a doubt makes the watchdog check a hold at once, if the hold is believed.
 #[test]
-fn a_doubtful_hold_is_asked_for_at_once() {
+fn doubted_hold_is_checked_at_once() {
     let mut world = World::new();
     let name = Arc::clone(&world.name);
     world.holds.verify(&name, world.now);

@@ -206,7 +206,7 @@ impl Owner {
 }
 
 #[test]
-fn no_order_of_events_has_an_owner_believe_in_a_lease_that_is_over() {
+fn owner_never_trusts_expired_lease() {
     const LENGTH: u32 = 6;
     for (number, kind) in
         (0..STEPS.len().pow(LENGTH)).flat_map(|number| [(number, &*kind::READ), (number, &kind::REENTRANT)])

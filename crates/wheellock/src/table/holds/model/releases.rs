@@ -4,7 +4,7 @@ use super::*;
 
 /// B2: releases that were confirmed before a failover are sent to the new server, each once.
 #[test]
-fn what_was_released_lately_is_released_again_when_another_server_answers() {
+fn recent_releases_repeat_after_failover() {
     let mut world = World::new();
     world.release(1..=3, 0);
     assert!(world.repeated().is_empty(), "not without a reason");
@@ -26,7 +26,7 @@ fn what_was_released_lately_is_released_again_when_another_server_answers() {
 
 /// B2: the release of a cancelled attempt is repeated, too.
 #[test]
-fn what_was_taken_back_lately_is_taken_back_again() {
+fn recent_cancellation_repeats_after_failover() {
     let mut world = World::new();
     let attempt = world.begin().unwrap();
     let settle = world.holds.cancel_attempt(attempt, 1, world.terms().lease, world.now).unwrap();
@@ -37,7 +37,7 @@ fn what_was_taken_back_lately_is_taken_back_again() {
 
 /// B2: the old server may have confirmed a release that is under way during a failover, so another release follows.
 #[test]
-fn a_release_that_nobody_knows_who_confirmed_is_followed_by_another() {
+fn release_during_failover_is_repeated() {
     let mut world = World::new();
     let hold = world.take(1, true);
     let settle = world.holds.release(hold, GUARD, world.now).unwrap();
@@ -51,7 +51,7 @@ fn a_release_that_nobody_knows_who_confirmed_is_followed_by_another() {
 
 /// B2: an owner that holds the lock again, or requests it, is not released.
 #[test]
-fn nobody_is_released_who_has_come_back() {
+fn returning_owner_is_not_released() {
     for holds_again in [false, true] {
         let mut world = World::new();
         assert!(world.step(Event::Acquire).is_continue() && world.step(Event::Release).is_continue());
@@ -68,7 +68,7 @@ fn nobody_is_released_who_has_come_back() {
 
 /// B2: an owner that returns while its release is repeated waits for the reply, so that no release can overtake a grant.
 #[test]
-fn whoever_comes_back_meanwhile_waits_for_its_release() {
+fn returning_owner_waits_for_release() {
     let mut world = World::new();
     assert!(world.step(Event::Acquire).is_continue() && world.step(Event::Release).is_continue());
     assert!(world.step(Event::Reconciled(true)).is_continue());
@@ -85,7 +85,7 @@ fn whoever_comes_back_meanwhile_waits_for_its_release() {
 
 /// B2: after a failover the releases of a busy process are sent in slices, each once.
 #[test]
-fn thousands_of_releases_are_sent_again_some_at_a_time() {
+fn many_releases_repeat_in_slices() {
     let mut world = World::new();
     world.release(1..=5000, 0);
     world.holds.changed(&Change::everywhere(), world.now);
@@ -110,7 +110,7 @@ fn thousands_of_releases_are_sent_again_some_at_a_time() {
 
 /// B2: the number of releases sent to a failing server is bounded, and so is the time for which they are retried.
 #[test]
-fn releases_that_fail_again_and_again_are_given_up_in_time() {
+fn failing_releases_are_abandoned_in_time() {
     let mut world = World::new();
     world.release(1..=5000, 0);
     world.holds.changed(&Change::everywhere(), world.now);
@@ -126,7 +126,7 @@ fn releases_that_fail_again_and_again_are_given_up_in_time() {
 
 /// Once another owner has the lock, a release that is to follow another release is useless. A shutdown does not wait for it.
 #[test]
-fn a_shutdown_waits_for_no_release_of_a_lock_that_is_lost() {
+fn shutdown_skips_lost_lock_release() {
     let mut world = World::new();
     let name = Arc::clone(&world.name);
     let hold = world.ask_for(&name, 1);
@@ -154,7 +154,7 @@ fn a_shutdown_waits_for_no_release_of_a_lock_that_is_lost() {
 
 /// A task may read the reply to its attempt after the shutdown has taken the attempt back. The task then takes it back once more.
 #[test]
-fn a_shutdown_waits_for_what_a_task_takes_back_behind_its_back() {
+fn shutdown_waits_for_late_cancellation() {
     let mut world = World::new();
     let (one, other) = (Arc::clone(&world.name), Arc::new(Name::new("other", &kind::REENTRANT, false)));
     let (attempt, held) = (world.ask_for(&one, 1), world.ask_for(&other, 2));
@@ -175,7 +175,7 @@ fn a_shutdown_waits_for_what_a_task_takes_back_behind_its_back() {
 
 /// Other code knows this owner, so without the retry the server would keep the lock for another lease.
 #[test]
-fn a_release_that_may_be_lost_is_repeated_though_a_renewal_before_it_was_in_vain() {
+fn release_repeats_despite_failed_renewal() {
     for awaited in [true, false] {
         let mut world = World::new();
         assert!(world.step(Event::Acquire).is_continue());
@@ -206,7 +206,7 @@ fn a_release_that_may_be_lost_is_repeated_though_a_renewal_before_it_was_in_vain
 
 /// A check was under way when the guard was dropped. The loss is counted and reported once, in either order of the replies.
 #[test]
-fn a_loss_is_counted_though_it_is_heard_of_while_the_release_is_under_way() {
+fn loss_during_release_counts_once() {
     for heard_before in [true, false] {
         let mut world = World::new();
         let hold = world.take(1, true);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn renewals_come_at_a_third_and_fail_over_quickly() {
+fn renewals_start_at_third_and_retry() {
     let mut world = World::new();
     let start = world.now;
     assert!(world.step(Event::Acquire).is_continue());
@@ -20,7 +20,7 @@ fn renewals_come_at_a_third_and_fail_over_quickly() {
 }
 
 #[test]
-fn a_refused_renewal_is_made_again_soon_and_is_no_failure_where_it_was_only_sent_elsewhere() {
+fn redirected_renewal_retries_without_failure() {
     let refuse = |refused, pause| {
         let mut world = World::new();
         assert!(world.step(Event::Acquire).is_continue());
@@ -46,7 +46,7 @@ fn a_refused_renewal_is_made_again_soon_and_is_no_failure_where_it_was_only_sent
 }
 
 #[test]
-fn what_is_refused_again_and_again_is_asked_for_less_and_less_often() {
+fn repeated_rejections_lengthen_pauses() {
     let mut world = World::new();
     assert!(world.step(Event::Acquire).is_continue());
     let hold = world.guards[0];
@@ -63,7 +63,7 @@ fn what_is_refused_again_and_again_is_asked_for_less_and_less_often() {
 }
 
 #[test]
-fn a_grant_that_took_long_is_renewed_before_its_beat() {
+fn late_grant_is_renewed_at_once() {
     let mut world = World::new();
     let terms = world.terms();
     let hold = world.begin().unwrap();
@@ -77,7 +77,7 @@ fn a_grant_that_took_long_is_renewed_before_its_beat() {
 }
 
 #[test]
-fn what_is_extended_by_hand_follows_a_verification_under_way() {
+fn manual_renewal_follows_pending_verification() {
     let mut world = World::new();
     let hold = world.take(1, false);
     world.holds.changed(&Change::everywhere(), world.now);
@@ -101,7 +101,7 @@ fn what_is_extended_by_hand_follows_a_verification_under_way() {
 }
 
 #[test]
-fn a_late_renewal_does_not_bring_a_lost_lock_back() {
+fn late_renewal_never_revives_lost_lock() {
     let mut world = World::new();
     assert!(world.step(Event::Acquire).is_continue());
     let hold = world.guards[0];
@@ -116,7 +116,7 @@ fn a_late_renewal_does_not_bring_a_lost_lock_back() {
 
 /// The server may have granted the longer lease already.
 #[test]
-fn a_renewal_takes_nothing_from_what_the_same_owner_asks_for_meanwhile() {
+fn renewal_keeps_lease_of_concurrent_attempt() {
     let long = Lease::new(10 * LEASE).unwrap();
     for renewal_is_first in [false, true] {
         let mut world = World::new();
@@ -148,7 +148,7 @@ fn a_renewal_takes_nothing_from_what_the_same_owner_asks_for_meanwhile() {
 
 /// A longer lease would keep the lock for longer if its owner died meanwhile.
 #[test]
-fn a_renewal_does_not_carry_what_an_earlier_attempt_asked_for() {
+fn renewal_ignores_lease_of_refused_attempt() {
     let (short, long) = (Lease::new(LEASE).unwrap(), Lease::new(10 * LEASE).unwrap());
     let mut world = World::new();
     assert!(world.step(Event::Acquire).is_continue());
@@ -166,7 +166,7 @@ fn a_renewal_does_not_carry_what_an_earlier_attempt_asked_for() {
 
 /// The guards may have reported the loss before the watchdog, which has not run since.
 #[test]
-fn what_is_heard_after_the_end_mends_nothing() {
+fn reply_after_expiry_cannot_restore_hold() {
     for answer in [1, 0] {
         let mut world = World::new();
         let (start, hold) = (world.now, world.take(1, true));
@@ -195,7 +195,7 @@ fn what_is_heard_after_the_end_mends_nothing() {
 
 /// A short lease can end before the deadline for the reply, so the failure would go unreported before the loss.
 #[test]
-fn a_renewal_under_way_when_its_lease_ends_has_failed_and_only_once() {
+fn unanswered_renewal_at_expiry_fails_once() {
     for answer in [Some(1), Some(0), None] {
         let mut world = World::new();
         let (start, hold, fixed) = (world.now, world.take(1, true), world.take(2, false));
@@ -247,7 +247,7 @@ fn a_renewal_under_way_when_its_lease_ends_has_failed_and_only_once() {
 
 /// The lease would end between two beats of the watchdog, without a renewal or a report.
 #[test]
-fn a_renewal_that_is_answered_late_is_followed_by_another_at_once() {
+fn late_renewal_reply_triggers_next_renewal() {
     let mut world = World::new();
     let start = world.now;
     let hold = world.take(1, true);
@@ -268,7 +268,7 @@ fn a_renewal_that_is_answered_late_is_followed_by_another_at_once() {
 /// A request that waited for a connection all the time was not sent. Any other request may have been executed, even if its
 /// connection broke and the table does not know that yet.
 #[test]
-fn who_has_waited_too_long_is_told_whether_the_request_may_have_been_executed() {
+fn timeout_reports_whether_request_was_sent() {
     for sent in [true, false] {
         let mut world = World::new();
         let (renewed, released) = (world.take(1, true), world.take(2, true));

@@ -108,7 +108,7 @@ fn follow(path: &[Event]) -> bool {
 
 /// Every order of up to five events, compared with a backward reading of the same order.
 #[test]
-fn every_caller_is_told_once_what_became_of_its_own_release() {
+fn each_caller_gets_release_outcome_once() {
     fn explore(path: &mut Vec<Event>, depth: usize) {
         for event in EVENTS {
             path.push(event);

@@ -28,7 +28,7 @@ fn repeated(released: &mut RecentReleases) -> Vec<u64> {
 
 /// B2: the record of releases is bounded in time. Each server's bound is its own last release.
 #[test]
-fn a_server_is_trusted_to_have_passed_on_what_it_confirmed_long_before_its_last() {
+fn repeats_cover_window_before_last_release() {
     let (mut released, start, name) = (RecentReleases::default(), BootInstant::now(), name("n"));
     for second in 0..=20 {
         released.remember(0, &name, second, start + Duration::from_secs(second));
@@ -46,7 +46,7 @@ fn a_server_is_trusted_to_have_passed_on_what_it_confirmed_long_before_its_last(
 
 /// B2: the record of releases is bounded in number over all servers, and keeps the latest releases.
 #[test]
-fn of_too_many_the_oldest_are_forgotten() {
+fn excess_drops_oldest_releases() {
     let (mut released, start, name) = (RecentReleases::default(), BootInstant::now(), name("n"));
     let many = 3 * MOST as u64;
     for owner in 0..many {
@@ -63,7 +63,7 @@ fn of_too_many_the_oldest_are_forgotten() {
 
 /// B2: long names count for more.
 #[test]
-fn names_are_kept_alive_up_to_so_many_bytes() {
+fn retained_name_bytes_are_bounded() {
     let (mut released, now) = (RecentReleases::default(), BootInstant::now());
     let names: Vec<_> = (0..2000).map(|number| name(&format!("{number:4096}"))).collect();
     for (owner, name) in (0..).zip(&names) {
@@ -76,7 +76,7 @@ fn names_are_kept_alive_up_to_so_many_bytes() {
 
 /// B2: an idle process keeps no record of old releases.
 #[test]
-fn what_is_old_is_forgotten_with_the_room_that_it_took() {
+fn old_releases_are_forgotten_and_freed() {
     let (mut released, start) = (RecentReleases::default(), BootInstant::now());
     let (one, other) = (name("one"), name("other"));
     (0..1000).for_each(|owner| released.remember(0, &one, owner, start));
@@ -92,7 +92,7 @@ fn what_is_old_is_forgotten_with_the_room_that_it_took() {
 
 /// B2: after a failover the number of releases under way to a new primary is bounded.
 #[test]
-fn no_more_are_under_way_than_a_server_does_in_a_moment() {
+fn concurrent_repeated_releases_are_bounded() {
     let (mut released, now, name) = (RecentReleases::default(), BootInstant::now(), name("n"));
     (0..2000).for_each(|owner| released.remember(0, &name, owner, now));
     released.suspect(everybody());

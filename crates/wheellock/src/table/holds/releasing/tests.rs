@@ -142,7 +142,7 @@ fn follow(path: &[Event], start: BootInstant) -> bool {
 
 /// Every order of up to five events, compared with a backward reading of the same order.
 #[test]
-fn nothing_is_taken_for_told_that_is_under_way_or_to_come() {
+fn releasing_matches_model() {
     fn explore(path: &mut Vec<Event>, depth: usize, start: BootInstant) {
         for event in EVENTS {
             path.push(event);

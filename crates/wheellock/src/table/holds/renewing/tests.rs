@@ -155,7 +155,7 @@ fn follow(path: &[Event], start: BootInstant) -> bool {
 
 /// Every order of up to four events, compared with a backward reading of the same order.
 #[test]
-fn what_was_learnt_last_is_what_is_done_next() {
+fn renewing_matches_model() {
     fn explore(path: &mut Vec<Event>, depth: usize, start: BootInstant) {
         for event in EVENTS {
             path.push(event);

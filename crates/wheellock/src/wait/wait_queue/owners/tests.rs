@@ -8,7 +8,7 @@ use crate::wait::poll_schedule::Turn;
 use crate::wait::wait_queue::Manner;
 
 #[test]
-fn of_those_who_wait_in_an_owners_name_the_first_asks_at_once_and_then_the_next() {
+fn owner_waiters_poll_in_order() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
     let [other, first, second] = [waiters.join(1), waiters.join(1), waiters.join(1)];
     for (ticket, owner) in [(other, None), (first, Some(7)), (second, Some(7))] {

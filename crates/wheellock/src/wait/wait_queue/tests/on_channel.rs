@@ -79,7 +79,7 @@ async fn message_before_request_is_no_news() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_subscribed_head_polls_for_missed_message() {
+async fn missed_message_prompts_only_subscribed_head() {
     let now = Instant::now();
     for (is_subscribed, is_head) in [(true, true), (true, false), (false, true)] {
         let (_server, mut waiters, [first, second]) = two_subscribed(now).await;
@@ -127,7 +127,7 @@ async fn release_wakes_only_unnotified_head() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn subscribed_head_waits_after_old_hand_over() {
+async fn subscribed_head_waits_after_hand_over() {
     let now = Instant::now();
     let (_server, mut waiters, [first, second]) = two_subscribed(now).await;
     take(&mut waiters, first, now);

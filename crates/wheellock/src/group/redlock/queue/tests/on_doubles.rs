@@ -29,7 +29,7 @@ async fn waits_behind(others: usize, lock: &RedLock) -> JoinHandle<Result<RedLoc
 
 /// A holder that requests its non-reentrant lock again gets an error, and the other waiters do not.
 #[tokio::test(start_paused = true)]
-async fn who_asks_again_for_its_own_fails_nobody_who_waits() {
+async fn repeated_request_fails_only_holder() {
     let (_doubles, red) = three().await;
     let lock = red.simple_lock("s");
     let own = lock.map(|lock| lock.with_owner(lock.context.owner(7)));
@@ -47,7 +47,7 @@ async fn who_asks_again_for_its_own_fails_nobody_who_waits() {
 
 /// Replies from before the first waiter joined do not count for this waiter.
 #[tokio::test(start_paused = true)]
-async fn what_was_held_while_nobody_waited_is_not_known_to_be_held() {
+async fn reply_before_first_waiter_is_ignored() {
     let (doubles, red) = three().await;
     let lock = red.lock("l");
     lock.try_acquire().await.unwrap().unwrap().release().await.unwrap();

@@ -218,7 +218,7 @@ fn random_script_call(random: &mut SplitMix) -> Vec<String> {
 
 /// Returns several calls as one. The calls are mixed, or all of them want the same of one lock.
 fn random_call_of_several(random: &mut SplitMix, number: usize) -> Vec<String> {
-    let wholes: Vec<_> = Which::ALL.into_iter().filter(|which| !which.parts().is_empty()).collect();
+    let wholes: Vec<_> = Which::ALL.iter().copied().filter(|which| !which.parts().is_empty()).collect();
     let whole = wholes[random.below(wholes.len())];
     let (mut keys, mut args) = (Vec::new(), Vec::new());
     let (count, alike) = (1 + random.below(4), random.below(2) == 0);
@@ -390,7 +390,7 @@ fn random_of<'a>(random: &mut SplitMix, choices: [&'a String; 2]) -> &'a String 
 }
 
 fn script_call(random: &mut SplitMix, which: Which, keys: &[&str], args: &[&str]) -> Vec<String> {
-    let poll = Which::ALL.into_iter().find(|poll| poll.polls() == Some(which));
+    let poll = Which::ALL.iter().copied().find(|poll| poll.polls() == Some(which));
     if let Some(poll) = poll.filter(|_| random.below(3) == 0) {
         return script_call(random, poll, keys, &[args, &["of:nobody", "NUMSUB"]].concat());
     }
@@ -535,7 +535,7 @@ const ODD_DATA: [&[&[&str]]; 22] = [
 /// Returns every script on `a` for the holder `u:1`, as the library calls it.
 fn calls_on_a() -> Vec<(Which, Vec<&'static str>)> {
     let mut all: Vec<_> = CALLS_ON_A.iter().map(|(which, args)| (*which, args.to_vec())).collect();
-    for whole in Which::ALL {
+    for whole in Which::ALL.iter().copied() {
         for (number, (part, _)) in ["1", "2"].into_iter().zip(whole.parts()) {
             let of_part = CALLS_ON_A.iter().filter(|(which, _)| which == part);
             all.extend(of_part.map(|(_, args)| (whole, [&[number], *args].concat())));

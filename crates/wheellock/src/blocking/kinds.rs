@@ -135,4 +135,6 @@ impl LockManager {
     pub fn simple_lock(&self, name: &str) -> Lock {
         Lock::new(self.inner.simple_lock(name), &self.runtime)
     }
+
+    // new-kind: constructor
 }

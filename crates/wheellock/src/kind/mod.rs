@@ -304,6 +304,8 @@ pub(crate) static LATCH: LazyLock<Kind> = LazyLock::new(|| Kind {
     ..Kind::counted("", "redisson_countdownlatch__channel__")
 });
 
+// new-kind: row
+
 /// Channel prefix of all locks that are only a hash of holders.
 const PLAIN_CHANNEL: &str = "redisson_lock__channel:";
 
@@ -315,9 +317,14 @@ pub(crate) static MARK: LazyLock<Script> =
 pub(crate) static TELL: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../scripts/tell.lua"), 1, 2));
 
-/// Returns the rows of the table.
-fn rows() -> [&'static Kind; 9] {
-    [&REENTRANT, &FAIR, &READ, &WRITE, &FENCED, &SIMPLE, &SEMAPHORE, &PERMIT, &LATCH]
+/// The rows of the table.
+static ROWS: &[&LazyLock<Kind>] = &[
+    &REENTRANT, &FAIR, &READ, &WRITE, &FENCED, &SIMPLE, &SEMAPHORE, &PERMIT, &LATCH,
+    // new-kind: rows
+];
+
+fn rows() -> impl Iterator<Item = &'static Kind> {
+    ROWS.iter().map(|row| &***row)
 }
 
 /// Returns the scripts that a connection loads before its first use.

@@ -43,7 +43,7 @@ fn scripts_never_build_keys() {
 #[test]
 fn every_script_is_loaded_once() {
     let loaded = scripts();
-    for script in rows().into_iter().flat_map(Kind::scripts) {
+    for script in rows().flat_map(Kind::scripts) {
         assert_eq!(loaded.iter().filter(|known| known.sha() == script.sha()).count(), 1);
     }
 }

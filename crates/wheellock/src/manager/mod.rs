@@ -177,6 +177,8 @@ impl LockManager {
         Lock::new(Arc::clone(&self.context), self.context.name(name, &kind::SIMPLE))
     }
 
+    // new-kind: constructor
+
     /// Returns a counted semaphore, without I/O. It is shared with every process that uses this name, Redisson's
     /// `getSemaphore(name)` included. The permits of a process that died are gone until a caller adds them again.
     /// Permits of a [`permit_semaphore`](Self::permit_semaphore) are not.

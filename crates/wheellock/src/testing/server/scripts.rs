@@ -69,10 +69,11 @@ pub enum Which {
     FencedPoll,
     WritePoll,
     SimplePoll,
+    // new-kind: variants
 }
 
 impl Which {
-    pub const ALL: [Self; 58] = [
+    pub const ALL: &'static [Self] = &[
         Self::Acquire,
         Self::AcquireAll,
         Self::Release,
@@ -131,6 +132,7 @@ impl Which {
         Self::FencedPoll,
         Self::WritePoll,
         Self::SimplePoll,
+        // new-kind: all
     ];
 
     /// Returns the text that the library ships.
@@ -200,6 +202,7 @@ impl Which {
             Self::FencedPoll => some(&kind::FENCED.poll),
             Self::WritePoll => some(&kind::WRITE.poll),
             Self::SimplePoll => some(&kind::SIMPLE.poll),
+            // new-kind: scripts
         }
     }
 
@@ -230,30 +233,32 @@ impl Which {
     }
 
     pub(super) fn is_acquire(self) -> bool {
-        matches!(
-            self.polls().unwrap_or(self),
-            Self::Acquire
-                | Self::FencedAcquire
-                | Self::ReadAcquire
-                | Self::WriteAcquire
-                | Self::SimpleAcquire
-                | Self::FairAcquire
-                | Self::SemaphoreAcquire
-                | Self::PermitAcquire
-        )
+        [
+            Self::Acquire,
+            Self::FencedAcquire,
+            Self::ReadAcquire,
+            Self::WriteAcquire,
+            Self::SimpleAcquire,
+            Self::FairAcquire,
+            Self::SemaphoreAcquire,
+            Self::PermitAcquire,
+            // new-kind: acquires
+        ]
+        .contains(&self.polls().unwrap_or(self))
     }
 
     pub(super) fn is_release(self) -> bool {
-        matches!(
-            self,
-            Self::Release
-                | Self::ReadRelease
-                | Self::WriteRelease
-                | Self::SimpleRelease
-                | Self::FairRelease
-                | Self::SemaphoreRelease
-                | Self::PermitRelease
-        )
+        [
+            Self::Release,
+            Self::ReadRelease,
+            Self::WriteRelease,
+            Self::SimpleRelease,
+            Self::FairRelease,
+            Self::SemaphoreRelease,
+            Self::PermitRelease,
+            // new-kind: releases
+        ]
+        .contains(&self)
     }
 
     pub fn is_renewal(self) -> bool {
@@ -269,6 +274,6 @@ impl Which {
     }
 
     pub(super) fn by(matches: impl Fn(Self) -> bool) -> Option<Self> {
-        Self::ALL.into_iter().find(|which| matches(*which))
+        Self::ALL.iter().copied().find(|which| matches(*which))
     }
 }

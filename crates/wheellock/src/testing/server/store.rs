@@ -367,6 +367,7 @@ impl Store {
             (Which::SimpleForceRelease, &[key], &[channel, verb]) => {
                 self.simple_force_release(key, [verb, channel])
             }
+            // new-kind: calls
             (which, &[key], args) => return self.run_of_many(which, key, args),
             _ => return Ok(None),
         };

@@ -16,6 +16,7 @@ mod gates;
 mod install;
 mod interop;
 mod mutants;
+mod new_kind;
 mod packages;
 mod pauses;
 mod peers;
@@ -92,6 +93,10 @@ enum Task {
     /// One build contains all mutants, but judging all of them takes hours; the nightly job does it. A survivor needs a line in
     /// `tests/mutants.txt` with the reason why no test can distinguish it from the correct code.
     Mutants(mutants::Options),
+    /// Write the row, the stubs and the failing test of a new kind of lock
+    ///
+    /// The stub is the plain lock under another key. Its test fails, and lists the files to fill in.
+    NewKind(new_kind::Options),
     /// Check rules that the compiler cannot: dependencies between crates, purity of the leaves, the documents
     Tidy(tidy::Options),
     /// Check properties that users rely on: the oldest compiler, the oldest dependencies, other platforms, licences and advisories
@@ -139,6 +144,7 @@ fn main() -> Result<ExitCode> {
         Task::Planted { names, simulate: true, seeds } => planted::simulated::check(&names, seeds),
         Task::Planted { names, .. } => planted::check(&names),
         Task::Mutants(options) => mutants::run(&options),
+        Task::NewKind(options) => new_kind::run(&options),
         Task::Tidy(options) => tidy::run(&options),
         Task::Gates(options) => gates::run(&options),
         Task::Errors => errors::run(),

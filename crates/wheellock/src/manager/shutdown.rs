@@ -83,7 +83,7 @@ fn release_everything(context: &Context) {
     });
     for name in context.names() {
         let fail = |waiters: &mut Box<WaitQueue>| waiters.fail_all(&name.shut_down(Outcome::NotSent));
-        let waiters = name.wait_queue().as_mut().map(fail).unwrap_or_default();
+        let waiters = name.waiting().queue.as_mut().map(fail).unwrap_or_default();
         waiters.into_iter().for_each(Waker::wake);
     }
 }

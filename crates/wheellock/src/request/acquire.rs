@@ -126,7 +126,7 @@ async fn poll_until_granted<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
         let by = match &mut caller.waiter {
             None => {
                 if caller.fast_path.is_none() {
-                    request.name.discard_old_messages(false);
+                    request.name.discard_old_messages();
                 }
                 AnswerBy::first(request.context, request.name, waited, wait.of_any())
             }
@@ -220,11 +220,10 @@ impl<'r, 'a> Caller<'r, 'a> {
     /// Leaves the queue with a grant that has `room` for more holders.
     fn granted(&mut self, guard: &Guard, room: u32) {
         let name = self.request.name;
-        if !self.waiter.as_ref().is_some_and(Waiter::seen_held) {
-            name.set_refused(false);
-        }
-        if self.waiter.is_none() {
-            name.was_free();
+        match &self.waiter {
+            None => name.was_free(),
+            Some(waiter) if !waiter.seen_held() => name.set_refused(false),
+            Some(_) => {}
         }
         if let Some(waiter) = &mut self.waiter {
             waiter.granted(room);
@@ -291,7 +290,7 @@ impl<'r, 'a> Caller<'r, 'a> {
         // A failure of the head concerns every waiter behind it.
         let polls_for_all = self.fast_path.is_some() || self.waiter.as_ref().is_some_and(Waiter::is_head);
         if let (true, Error::Server { .. } | Error::OtherData { .. }, Some(waiters)) =
-            (polls_for_all, &error, &mut *request.name.wait_queue())
+            (polls_for_all, &error, &mut request.name.waiting().queue)
         {
             waiters.fail_all(&error).into_iter().for_each(Waker::wake);
         }
@@ -316,17 +315,18 @@ struct FastPath<'a> {
 
 impl<'a> FastPath<'a> {
     fn begin(name: &'a Name) -> Option<Self> {
+        if Self::is_counted(name) {
+            // Not `then_some`: a path that is made and dropped would end another caller's poll.
+            return name.begin_fast_poll().then(|| Self { name });
+        }
         // Where the server keeps the order, a caller that expects to wait subscribes first. Otherwise it would have to
         // poll again after subscribing.
         // A caller that waits for a latch polls first in any case. The reply contains the time of the last latch's end,
         // with which the caller compares later ends.
-        let only_waited_for = name.kind().is_only_waited_for();
-        let is_uncontended = || !name.is_waited_for() && !name.was_refused();
-        let may_poll = || if Self::is_counted(name) { name.begin_fast_poll() } else { is_uncontended() };
-        if !only_waited_for && !may_poll() {
+        if !name.kind().is_only_waited_for() && !name.is_uncontended() {
             return None;
         }
-        name.discard_old_messages(Self::is_counted(name));
+        name.discard_old_messages();
         Some(Self { name })
     }
 

@@ -438,7 +438,7 @@ impl Context {
 
     /// Makes the head poll, because the lock may be free without a message. Takes the wait queue's lock.
     pub(crate) fn let_waiters_ask(&self, name: &Name) {
-        let head = name.wait_queue().as_mut().and_then(|waiters| waiters.poll_now());
+        let head = name.waiting().queue.as_mut().and_then(|waiters| waiters.poll_now());
         if let Some(head) = head {
             head.wake();
         }

@@ -21,7 +21,7 @@ pub(crate) fn end(context: &Context, name: &Arc<Name>, hold: HoldIndex, share: S
 /// Hands a guard's hold over to the head, and wakes the head. Does so only if this is the hold's last guard and the head can accept the
 /// hold as it is. If it returns false, the caller must release the guard's share.
 pub(crate) fn hand_over(context: &Context, name: &Arc<Name>, hold: HoldIndex, share: Share) -> bool {
-    name.is_waited_for() && name.kind().may_be_handed_over() && hand_over_to_head(context, name, hold, share)
+    name.kind().may_be_handed_over() && hand_over_to_head(context, name, hold, share)
 }
 
 /// Leaves a guard's hold to the other guards that have joined it. Returns false and changes nothing if there are none.
@@ -32,17 +32,17 @@ pub(crate) fn leave_to_others(context: &Context, name: &Name, hold: HoldIndex, s
 /// Prepares the queue for a release of the guard's share in any case. Wakes the head to poll by itself if it is not subscribed, or was
 /// not woken when it became head.
 pub(crate) fn tell_head(context: &Context, name: &Arc<Name>) {
-    if name.is_waited_for() && name.kind().may_be_handed_over() {
+    if name.kind().may_be_handed_over() {
         let now = context.client.config().timer.now();
-        let head = name.wait_queue().as_mut().and_then(|waiters| waiters.give_back(false, now));
+        let head = name.waiting().waiters().and_then(|waiters| waiters.give_back(false, now));
         head.into_iter().for_each(Waker::wake);
     }
 }
 
 fn hand_over_to_head(context: &Context, name: &Arc<Name>, hold: HoldIndex, share: Share) -> bool {
     let (timer, budget) = (&context.client.config().timer, context.hand_over);
-    let mut queue = name.wait_queue();
-    let Some(waiters) = &mut *queue else { return false };
+    let mut waiting = name.waiting();
+    let Some(waiters) = waiting.waiters() else { return false };
     let at = timer.now();
     let handed = if !budget.is_zero() && waiters.head_takes_over() {
         let time = waiters.time(budget, at);
@@ -56,7 +56,7 @@ fn hand_over_to_head(context: &Context, name: &Arc<Name>, hold: HoldIndex, share
         Ok(handed) => (waiters.hand_over(hold, handed, at), waiters.begin_looking_after()),
         Err(why) => (waiters.give_back(why == GiveBack::OutOfTime, at), false),
     };
-    drop(queue);
+    drop(waiting);
     if is_first {
         look_soon(context, name);
     }
@@ -72,10 +72,10 @@ fn look_soon(context: &Context, name: &Arc<Name>) {
 /// that it is the head, because otherwise no task polls when the lease ends.
 pub(crate) fn look_after(context: &Context, name: &Arc<Name>) {
     let now = context.client.config().timer.now();
-    let mut queue = name.wait_queue();
-    let Some(waiters) = &mut *queue else { return };
+    let mut waiting = name.waiting();
+    let Some(waiters) = &mut waiting.queue else { return };
     let (unclaimed, head, again) = waiters.look_after(now);
-    drop(queue);
+    drop(waiting);
     head.into_iter().for_each(Waker::wake);
     if again {
         look_soon(context, name);
@@ -89,7 +89,7 @@ pub(crate) fn look_after(context: &Context, name: &Arc<Name>) {
 pub(crate) fn released(context: &Context, name: &Name, contenders: Contenders) {
     let now = context.client.config().timer.now();
     let contenders = contenders.and_beside(context.waited_for_beside(name));
-    let head = name.wait_queue().as_mut().and_then(|waiters| waiters.released(contenders, now));
+    let head = name.waiting().queue.as_mut().and_then(|waiters| waiters.released(contenders, now));
     head.into_iter().for_each(Waker::wake);
 }
 

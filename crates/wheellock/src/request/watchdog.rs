@@ -91,10 +91,10 @@ fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
     drop(flushes);
     handing_over.iter().for_each(|name| hand_over::look_after(context, name));
     for name in quiet {
-        let mut wait_queue = name.wait_queue();
-        let subscription = wait_queue.as_mut().and_then(|waiters| waiters.stop_listening());
-        name.drop_unused(&mut wait_queue);
-        drop(wait_queue);
+        let mut waiting = name.waiting();
+        let subscription = waiting.queue.as_mut().and_then(|waiters| waiters.stop_listening());
+        waiting.drop_unused();
+        drop(waiting);
         drop(subscription);
     }
     next

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -26,17 +26,45 @@ pub(crate) struct Name {
     /// Family whose counters count this lock.
     family: Family,
     kind: &'static Kind,
-    waiters: Mutex<Option<Box<WaitQueue>>>,
-    /// [`WAITED_FOR`] and the number of callers that poll from outside the queue. Both are in one word, so that they are never read apart.
-    /// If a waiter joins just as a caller begins or ends its poll, at least one of the two sees the other. The independent bits [`REFUSED`]
-    /// and [`HAS_QUEUE`] are here, too.
-    interest: AtomicU16,
+    waiting: Mutex<Waiting>,
     /// Index plus one of the hold that had the lock last, or of the reader that was let in last. The field is read and written under the
     /// lock of the table of holds. It is only a hint: that hold may be gone, and another hold may have its index.
     last_holder: AtomicU32,
+}
+
+/// This process' callers that wait for a lock or poll for it.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    /// The waiters. `None` if there are none and were none a little while ago.
+    pub(crate) queue: Option<Box<WaitQueue>>,
+    /// Number of callers that poll from outside the queue. Such a caller joins the queue if the lock is held.
+    polling: u16,
+    /// The last caller that polled without prior knowledge was refused. The next caller will be refused, too.
+    was_refused: bool,
     /// When a caller that receives no messages was first refused, or last marked that on the server. In milliseconds of the manager's
     /// clock.
-    marked: AtomicU32,
+    marked: u32,
+}
+
+impl Waiting {
+    /// Returns the wait queue, which is created for the first waiter.
+    pub(crate) fn queue(&mut self) -> &mut WaitQueue {
+        self.queue.get_or_insert_default()
+    }
+
+    /// Drops the queue if it is not needed any more.
+    pub(crate) fn drop_unused(&mut self) {
+        self.queue = self.queue.take().filter(|waiters| !waiters.is_over());
+    }
+
+    /// Returns the wait queue, if waiters are in it.
+    pub(crate) fn waiters(&mut self) -> Option<&mut WaitQueue> {
+        self.queue.as_deref_mut().filter(|waiters| !waiters.is_empty())
+    }
+
+    fn has_waiters(&self) -> bool {
+        self.queue.as_ref().is_some_and(|waiters| !waiters.is_empty())
+    }
 }
 
 impl Name {
@@ -56,10 +84,8 @@ impl Name {
             name,
             family: UNCLASSIFIED,
             kind,
-            waiters: Mutex::default(),
-            interest: AtomicU16::new(0),
+            waiting: Mutex::default(),
             last_holder: AtomicU32::new(0),
-            marked: AtomicU32::new(0),
         }
     }
 
@@ -124,108 +150,82 @@ impl Name {
         self.kind
     }
 
-    /// Locks the wait queue. The queue is `None` if there are no waiters and were none a little while ago.
-    pub(crate) fn wait_queue(&self) -> MutexGuard<'_, Option<Box<WaitQueue>>> {
-        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the callers that wait or poll.
+    pub(crate) fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Calls `with` on the wait queue, under its lock.
     pub(crate) fn waiters<T>(&self, with: impl FnOnce(&mut WaitQueue) -> T) -> T {
-        let mut queue = self.wait_queue();
-        if queue.is_none() {
-            self.interest.fetch_or(HAS_QUEUE, Ordering::AcqRel);
-        }
-        with(queue.get_or_insert_default())
+        with(self.waiting().queue())
     }
 
-    /// Drops the queue if it is not needed any more. Called under the wait queue's lock.
-    pub(crate) fn drop_unused(&self, queue: &mut Option<Box<WaitQueue>>) {
-        if queue.as_ref().is_some_and(|waiters| waiters.is_over()) {
-            *queue = None;
-            self.interest.fetch_and(!HAS_QUEUE, Ordering::AcqRel);
-        }
-    }
-
-    /// Discards old messages before a caller sends a request: see [`WaitQueue::discard_old_messages`]. `is_counted` is true if this caller is
-    /// counted by [`begin_fast_poll`](Self::begin_fast_poll).
+    /// Discards old messages before a caller from outside the queue sends a request: see [`WaitQueue::discard_old_messages`].
     ///
     /// Messages are kept while another caller polls, because they may be news for that caller's reply. They are kept for a latch, which
     /// sends only one.
-    ///
-    /// Takes the wait queue's lock only if there is a queue. A queue that is created meanwhile is not empty. The other callers are counted
-    /// under that lock, because each of them also calls this method when its poll has begun.
-    pub(crate) fn discard_old_messages(&self, is_counted: bool) {
-        let interest = || self.interest.load(Ordering::Acquire);
-        if interest() & HAS_QUEUE != 0
+    pub(crate) fn discard_old_messages(&self) {
+        self.discard_of(&mut self.waiting());
+    }
+
+    fn discard_of(&self, waiting: &mut Waiting) {
+        if waiting.polling == 0
             && !self.kind.is_only_waited_for()
-            && let Some(waiters) = &mut *self.wait_queue()
-            && interest() / ASKED_FOR <= u16::from(is_counted)
+            && let Some(waiters) = &mut waiting.queue
         {
             waiters.discard_old_messages();
         }
     }
 
     /// Returns true if this caller may poll from outside the queue, and counts the caller if so. The caller may poll if there are no
-    /// waiters and the number of polling callers is below its limit.
+    /// waiters and the number of polling callers is below its limit. Old messages are discarded then.
     ///
-    /// An exclusive lock allows one polling caller. A shared lock allows [`MOST_ASKING`], so that a crowd does not fill the connection
+    /// An exclusive lock allows one polling caller. A shared lock allows [`MOST_POLLING`], so that a crowd does not fill the connection
     /// before the first caller has its reply.
     pub(crate) fn begin_fast_poll(&self) -> bool {
-        let most = if self.kind.is_shared() { MOST_ASKING } else { 1 };
-        let may_poll = |interest: u16| interest & WAITED_FOR == 0 && interest / ASKED_FOR < most;
-        let one_more = |interest: u16| may_poll(interest).then(|| interest + ASKED_FOR);
-        self.interest.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).is_ok()
-    }
-
-    /// Ends the poll of a counted caller, with or without a reply. Returns the head's waker if the head polls next. Takes the wait queue's
-    /// lock only if a waiter may be waiting for this caller. A waiter that marks itself later finds no polling caller.
-    pub(crate) fn end_fast_poll(&self) -> Option<Waker> {
-        if self.no_longer_asked_for() && !self.kind.is_shared() {
-            self.wait_queue().as_mut().and_then(|waiters| waiters.head_to_wake())
-        } else {
-            None
+        let most = if self.kind.is_shared() { MOST_POLLING } else { 1 };
+        let mut waiting = self.waiting();
+        let may_poll = !waiting.has_waiters() && waiting.polling < most;
+        if may_poll {
+            self.discard_of(&mut waiting);
+            waiting.polling += 1;
         }
+        may_poll
     }
 
-    /// Uncounts a caller. Returns true if a waiter may have seen that the caller polls from outside the queue.
-    fn no_longer_asked_for(&self) -> bool {
-        self.interest.fetch_sub(ASKED_FOR, Ordering::AcqRel) & WAITED_FOR != 0
+    /// Ends the poll of a counted caller, with or without a reply. Returns the head's waker if the head polls next.
+    pub(crate) fn end_fast_poll(&self) -> Option<Waker> {
+        let mut waiting = self.waiting();
+        debug_assert!(waiting.polling > 0, "a poll ends once");
+        waiting.polling = waiting.polling.saturating_sub(1);
+        if self.kind.is_shared() {
+            return None;
+        }
+        waiting.queue.as_mut().and_then(|waiters| waiters.head_to_wake())
     }
 
     /// Returns true if a waiter has to wait for the reply to a caller outside the queue.
-    pub(crate) fn is_polled(&self) -> bool {
-        !self.kind.is_shared() && self.interest.load(Ordering::Acquire) >= ASKED_FOR
+    pub(crate) fn is_polled(&self, waiting: &Waiting) -> bool {
+        !self.kind.is_shared() && waiting.polling > 0
     }
 
-    /// Records whether there are waiters. Called under the wait queue's lock. Each waiter records itself before it checks whether it may
-    /// poll.
-    pub(crate) fn set_waited_for(&self, waited_for: bool) {
-        if waited_for {
-            self.interest.fetch_or(WAITED_FOR, Ordering::AcqRel);
-        } else {
-            self.interest.fetch_and(!WAITED_FOR, Ordering::AcqRel);
-        }
-    }
-
-    /// Returns true if there may be waiters.
     pub(crate) fn is_waited_for(&self) -> bool {
-        self.interest.load(Ordering::Acquire) & WAITED_FOR != 0
+        self.waiting().has_waiters()
     }
 
-    /// Returns true if the last caller that polled without prior knowledge was refused. The next caller will be refused, too.
+    /// Returns true if there are no waiters, and the last caller was not refused.
+    pub(crate) fn is_uncontended(&self) -> bool {
+        let waiting = self.waiting();
+        !waiting.has_waiters() && !waiting.was_refused
+    }
+
+    /// Returns true if the last caller that polled without prior knowledge was refused.
     pub(crate) fn was_refused(&self) -> bool {
-        self.interest.load(Ordering::Relaxed) & REFUSED != 0
+        self.waiting().was_refused
     }
 
     pub(crate) fn set_refused(&self, refused: bool) {
-        if refused == self.was_refused() {
-            return;
-        }
-        if refused {
-            self.interest.fetch_or(REFUSED, Ordering::Relaxed);
-        } else {
-            self.interest.fetch_and(!REFUSED, Ordering::Relaxed);
-        }
+        self.waiting().was_refused = refused;
     }
 
     pub(crate) fn last_holder(&self) -> Option<u32> {
@@ -239,21 +239,22 @@ impl Name {
     /// Records that a caller that receives no messages was refused. Returns true if the caller must mark that on the server. A single
     /// refusal is not marked. A mark is renewed only after a third of its lifetime.
     pub(crate) fn is_mark_due(&self, now: BootInstant) -> bool {
-        let (now, marked) = (now.millis(), self.marked.load(Ordering::Relaxed));
+        let (now, mut waiting) = (now.millis(), self.waiting());
+        let marked = waiting.marked;
         let since = now.wrapping_sub(marked);
         let is_new = marked == 0 || since > MARK_FORGOTTEN;
         let is_due = !is_new && since >= MARK_EVERY;
         if is_new || is_due {
-            self.marked.store(now.max(1), Ordering::Relaxed);
+            waiting.marked = now.max(1);
         }
         is_due
     }
 
     /// Records that a caller outside the queue was granted the lock. Other contenders could have had the lock, too.
     pub(crate) fn was_free(&self) {
-        if self.interest.load(Ordering::Acquire) & HAS_QUEUE != 0
-            && let Some(waiters) = &mut *self.wait_queue()
-        {
+        let mut waiting = self.waiting();
+        waiting.was_refused = false;
+        if let Some(waiters) = &mut waiting.queue {
             waiters.was_free();
         }
     }
@@ -274,20 +275,12 @@ impl Name {
     }
 }
 
-/// There are waiters.
-const WAITED_FOR: u16 = 1;
-/// The last caller was refused. Used to guess the outcome of the next request.
-const REFUSED: u16 = 2;
-/// There is a wait queue, with waiters or without.
-const HAS_QUEUE: u16 = 4;
-/// Unit of the count of callers that poll from outside the queue. Such a caller joins the queue if the lock is held.
-const ASKED_FOR: u16 = 8;
 /// Milliseconds between two marks of callers that receive no messages.
 const MARK_EVERY: u32 = 300;
 /// Milliseconds after which a refusal counts as the first one again.
 const MARK_FORGOTTEN: u32 = 1000;
 /// Number of callers that may poll at once for a lock that many may hold.
-const MOST_ASKING: u16 = 256;
+const MOST_POLLING: u16 = 256;
 
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

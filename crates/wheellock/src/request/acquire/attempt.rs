@@ -133,11 +133,9 @@ impl<'a> Request<'a> {
         }
         let readers = self.sides.filter(|_| !self.name.kind().is_shared()).map(|sides| &sides.other);
         for name in std::iter::once(self.name).chain(readers).filter(|_| self.presented) {
-            if name.is_waited_for() {
-                let woken =
-                    name.wait_queue().as_mut().and_then(|waiters| waiters.allow_owner_poll(self.owner));
-                woken.into_iter().for_each(Waker::wake);
-            }
+            let woken =
+                name.waiting().queue.as_mut().and_then(|waiters| waiters.allow_owner_poll(self.owner));
+            woken.into_iter().for_each(Waker::wake);
         }
     }
 
@@ -267,7 +265,7 @@ impl<'a> Request<'a> {
     /// Sends one request from outside the wait queue.
     pub(super) async fn ask(&self, deadline: Option<Instant>) -> Result<Answer, Error> {
         self.check_upgrade()?;
-        self.name.discard_old_messages(false);
+        self.name.discard_old_messages();
         let precedence = self.precedence(Wait::NO);
         let answer = self.attempt(precedence, deadline, RefusedWrite::Ends, false).await?;
         match answer {

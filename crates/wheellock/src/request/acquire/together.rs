@@ -103,7 +103,7 @@ impl<'r, 'a> Batch<'r, 'a> {
     async fn begin(asked: &'r [Request<'a>], deadline: Option<Instant>) -> Result<Self, Error> {
         let mut batch = Self { attempts: Vec::new(), counts: Vec::new(), until: deadline };
         for one in asked {
-            one.name.discard_old_messages(false);
+            one.name.discard_old_messages();
             match one.begin(batch.until).await {
                 Ok(Begun { attempt, count, answer_by, .. }) => {
                     batch.attempts.push(attempt);

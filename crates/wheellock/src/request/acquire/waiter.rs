@@ -57,7 +57,6 @@ impl<'a> Waiter<'a> {
         let Request { context, name, .. } = *request;
         let (takes_over, manner) = (request.takes_over(), request.manner());
         let ticket = name.waiters(|waiters| {
-            name.set_waited_for(true);
             let ticket = join(waiters, request.count());
             waiters.set_manner(ticket, manner);
             if takes_over {
@@ -166,11 +165,7 @@ impl<'a> Waiter<'a> {
                     let by = self.wait_is_over(now, deadline);
                     return Poll::Ready(by.map(|by| by.map_or(Next::Over(limit), Next::Ask)));
                 }
-                let (mut turn, joined, is_freed) = self.waiters(|waiters, ticket| {
-                    // Read under the queue's lock. A caller outside the queue takes that lock to end its poll.
-                    let asked_for = self.own.is_some() || self.request.name.is_polled();
-                    (waiters.turn(ticket, asked_for, now, cx), waiters.joined(), waiters.take_news())
-                });
+                let (mut turn, joined, is_freed) = self.turn_in_queue(now, cx);
                 if is_freed {
                     // The head pauses before it polls. A hold of this process that was released by force is lost now.
                     self.request.context.verify(self.request.name);
@@ -217,6 +212,15 @@ impl<'a> Waiter<'a> {
             }
         })
         .await
+    }
+
+    /// Returns the next step by the queue, the number of waiters that have joined, and true if the lock was freed.
+    fn turn_in_queue(&self, now: Instant, cx: &mut std::task::Context<'_>) -> (Turn, u64, bool) {
+        let name = self.request.name;
+        let mut waiting = name.waiting();
+        let is_polled = self.own.is_some() || name.is_polled(&waiting);
+        let waiters = waiting.queue();
+        (waiters.turn(self.ticket, is_polled, now, cx), waiters.joined(), waiters.take_news())
     }
 
     /// Polls once more if the process was paused when the wait ended. No task has read the server's replies in that
@@ -469,11 +473,11 @@ impl Drop for Waiter<'_> {
         let asked_for_all = self.own.take().is_none();
         // This waiter may have been the next of its owner's waiters.
         let passes_on = in_vain && presented && self.request.is_reentrant();
-        let mut wait_queue = name.wait_queue();
+        let mut waiting = name.waiting();
         let (mut next, mut more, mut quiet, mut unclaimed) = (None, Vec::new(), false, None);
         let mut is_unannounced = false;
         let (mut has_left_its_place, mut no_longer_heard) = (true, None);
-        if let Some(waiters) = &mut *wait_queue {
+        if let Some(waiters) = &mut waiting.queue {
             unclaimed = waiters.unclaimed(self.ticket);
             match self.granted {
                 _ if self.took_over => waiters.leave_with_handed(self.ticket, now),
@@ -496,13 +500,12 @@ impl Drop for Waiter<'_> {
             }
             // The server knows of an owner, but not how many waiters the owner has.
             has_left_its_place = asked_for_all || !presented || !waiters.is_wanted_by(owner);
-            name.set_waited_for(!waiters.is_empty());
             no_longer_heard = waiters.leave_the_crowd();
             quiet = waiters.begin_lingering();
             is_unannounced = waiters.take_unannounced();
         }
-        name.drop_unused(&mut wait_queue);
-        drop(wait_queue);
+        waiting.drop_unused();
+        drop(waiting);
         drop(no_longer_heard);
         next.into_iter().chain(more).for_each(Waker::wake);
         context.waiting.leave(name);

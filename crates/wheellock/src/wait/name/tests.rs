@@ -10,7 +10,7 @@ use crate::kind::{FENCED, REENTRANT};
 use crate::wait::poll_schedule::Turn;
 
 /// One caller outside the queue and two waiters check whether they may poll, and leave. The waiter that remains at the head may poll or is
-/// woken, in every order of their steps. Each step is one atomic access, or one critical section of the queue's lock.
+/// woken, in every order of their steps. Each step is one critical section of the queue's lock.
 #[test]
 fn waiter_never_sleeps_behind_fast_poll() {
     #[derive(Default)]
@@ -22,8 +22,6 @@ fn waiter_never_sleeps_behind_fast_poll() {
         asleep: [bool; 2],
         /// The caller found no waiter.
         asks: bool,
-        /// The caller is about to take the queue's lock.
-        looks: bool,
     }
 
     fn step(world: &mut World, name: &Name, actor: usize, wakers: &[Arc<Flag>; 2]) {
@@ -35,32 +33,23 @@ fn waiter_never_sleeps_behind_fast_poll() {
                 world.asks = name.begin_fast_poll();
                 assert_ne!(world.asks, somebody_waits);
             }
-            (0, 1) if world.asks => world.looks = name.no_longer_asked_for(),
-            (0, _) if world.looks => {
-                let head = name.wait_queue().as_mut().and_then(|waiters| waiters.head_to_wake());
-                head.into_iter().for_each(Waker::wake);
-            }
+            (0, _) if world.asks => name.end_fast_poll().into_iter().for_each(Waker::wake),
             (0, _) => {}
             (_, 0) => {
-                world.tickets[waiter] = Some(name.waiters(|waiters| {
-                    name.set_waited_for(true);
-                    waiters.join(1)
-                }));
+                world.tickets[waiter] = Some(name.waiters(|waiters| waiters.join(1)));
             }
             (_, 1) => {
                 let waker = Waker::from(Arc::clone(&wakers[waiter]));
                 let mut cx = Context::from_waker(&waker);
                 let (ticket, now) = (world.tickets[waiter].unwrap(), Instant::now());
-                let turn = name.waiters(|waiters| waiters.turn(ticket, name.is_polled(), now, &mut cx));
+                let mut waiting = name.waiting();
+                let is_polled = name.is_polled(&waiting);
+                let turn = waiting.queue().turn(ticket, is_polled, now, &mut cx);
                 world.asleep[waiter] = matches!(turn, Turn::Wait(_));
             }
             (_, _) => {
                 let ticket = world.tickets[waiter].take().unwrap();
-                let next = name.waiters(|waiters| {
-                    let next = waiters.leave(ticket, None, Instant::now());
-                    name.set_waited_for(!waiters.is_empty());
-                    next
-                });
+                let next = name.waiters(|waiters| waiters.leave(ticket, None, Instant::now()));
                 next.into_iter().for_each(Waker::wake);
             }
         }
@@ -83,7 +72,7 @@ fn waiter_never_sleeps_behind_fast_poll() {
         let (name, mut world) = (Name::new("n", &REENTRANT, false), World::default());
         let wakers: [Arc<Flag>; 2] = Default::default();
         order.iter().for_each(|actor| step(&mut world, &name, *actor, &wakers));
-        assert!(!name.is_polled());
+        assert!(!name.is_polled(&name.waiting()));
         let head = name.waiters(|waiters| {
             let is_head = |ticket: &Option<u64>| ticket.is_some_and(|ticket| waiters.is_head(ticket));
             world.tickets.iter().position(is_head)
@@ -97,10 +86,10 @@ fn waiter_never_sleeps_behind_fast_poll() {
     let mut orders = 0;
     for first in [2, 3] {
         for second in [2, 3] {
-            explore(&mut Vec::new(), [3, first, second], &mut orders);
+            explore(&mut Vec::new(), [2, first, second], &mut orders);
         }
     }
-    assert_eq!(orders, 210 + 2 * 560 + 1680);
+    assert_eq!(orders, 90 + 2 * 210 + 560);
 }
 
 #[derive(Default)]

@@ -38,7 +38,7 @@ use crate::base::request_slots::RequestSlots;
 use crate::base::request_tag::{About, RequestTag};
 use crate::kind::{self, Holders, Kind};
 use crate::request::events;
-use crate::table::holds::{Effects, Failed, Holds, Reconcile, Rest};
+use crate::table::holds::{Effects, Failed, Holds, Reconcile, Rest, Want};
 use crate::table::metrics::{Metrics, Waiting};
 use crate::wait::families::{Classifier, Families, Family, UNCLASSIFIED};
 use crate::wait::name::Name;
@@ -339,9 +339,9 @@ impl Context {
             return;
         };
         if Retry::default().after(&error).is_some() {
-            holds.remember_failure(request.hold, &error, now);
+            holds.remember_failure(request.hold, Want::Release, &error, now);
         } else {
-            holds.tell_failure(request.hold, &Failed::Error(error), effects);
+            holds.tell_failure(request.hold, Want::Release, &Failed::Error(error), effects);
         }
     }
 

@@ -16,7 +16,7 @@ use crate::base::work::unless_lost;
 use crate::request::context::Context;
 use crate::request::hand_over;
 use crate::request::watchdog;
-use crate::table::holds::{Failed, Fulfilled, HoldIndex, Share, State, ViewIndex, Want};
+use crate::table::holds::{CallerIndex, Confirmation, Ended, Failed, HoldIndex, Share, State, Want};
 use crate::wait::name::Name;
 use crate::wait::spans::{End, Held, HoldSpan};
 
@@ -235,13 +235,12 @@ impl Guard {
 
     /// Makes the watchdog send a request now, and waits for the result.
     async fn ask_the_server(&self, want: Want) -> Result<(), Error> {
-        let mut wish = RenewalFuture { guard: self, want, number: None };
-        let fulfilled = std::future::poll_fn(|cx| wish.poll(cx.waker())).await;
+        let end = self.result(|waker| watchdog::wish(&self.context, self.hold, want, waker)).await;
         // A lost lock is lost, whatever the server replied.
         self.check()?;
-        match fulfilled {
-            None | Some(Ok(None)) => Ok(()),
-            Some(Ok(Some(shortfall))) => {
+        match end {
+            None | Some(Ok(Confirmation::Held | Confirmation::Lost)) => Ok(()),
+            Some(Ok(Confirmation::FellShort(shortfall))) => {
                 let server = self.context.client.server_address();
                 Err(Error::extension_not_replicated(self.name.text(), server, shortfall))
             }
@@ -250,6 +249,12 @@ impl Guard {
                 Err(self.failure(format!("{what} {}", self.name.display_name()), failed))
             }
         }
+    }
+
+    /// Makes a request with `begin`, and waits for the result. Returns `None` if there is nothing to wait for.
+    async fn result(&self, mut begin: impl FnMut(&Waker) -> Option<CallerIndex>) -> Option<Ended> {
+        let mut result = ResultFuture { context: &self.context, caller: None };
+        std::future::poll_fn(|cx| result.poll(cx.waker(), &mut begin)).await
     }
 
     /// Does the same as [`lost`](Self::lost), for callers that watch several guards. Such a caller ends with [`unwatch`](Self::unwatch).
@@ -330,9 +335,14 @@ impl Guard {
     async fn confirmed(&mut self) -> Result<Result<(), LostReason>, Error> {
         // The release starts at its first poll. From then on, this future only observes it.
         self.released = true;
-        let mut release = Release { guard: self, view: None };
-        let end = std::future::poll_fn(|cx| release.poll(cx.waker())).await;
-        drop(release);
+        let mut lost = None;
+        let end = self.result(|waker| self.begin_release(&mut lost, waker)).await;
+        let end = match end {
+            // This release needs no reply. The lock is lost, or other guards have joined the hold.
+            None => Ok(lost.map_or(Ok(()), Err)),
+            Some(Ok(Confirmation::Lost)) => Ok(Err(LostReason::NotOwner)),
+            Some(end) => end.map(|_| Ok(())),
+        };
         self.span.end(|| match &end {
             Ok(Ok(())) => End::Released,
             Ok(Err(_)) => End::Lost,
@@ -345,6 +355,23 @@ impl Guard {
             };
             let what = if is_refused { " yet (it is repeated in the background)" } else { "" };
             self.failure(format!("release {}{what}", self.name.display_name()), failed)
+        })
+    }
+
+    /// Releases the hold. Sets `lost` to the reason if the lock was lost before.
+    fn begin_release(&self, lost: &mut Option<LostReason>, waker: &Waker) -> Option<CallerIndex> {
+        let Self { context, hold, share, .. } = self;
+        context.transact(|holds, now, effects| {
+            holds.lose_if_expired(*hold, now, effects);
+            *lost = holds.lost(*hold);
+            let until = now + context.client.config().response_timeout;
+            let (caller, request) = match lost {
+                // The server may know the hold for a moment longer, and would then confirm the release.
+                Some(_) => (None, holds.release(*hold, *share, now)),
+                None => holds.release_awaited(*hold, *share, (now, until), waker),
+            };
+            effects.request_all(request);
+            caller
         })
     }
 
@@ -390,83 +417,37 @@ impl fmt::Debug for Guard {
     }
 }
 
-/// A caller's view of its request to renew or check the hold.
-struct RenewalFuture<'a> {
-    guard: &'a Guard,
-    want: Want,
-    number: Option<u64>,
+/// A caller's wait for a result. The request also completes without a caller.
+struct ResultFuture<'a> {
+    context: &'a Context,
+    caller: Option<CallerIndex>,
 }
 
-impl RenewalFuture<'_> {
-    /// Returns `None` if the hold is lost.
-    fn poll(&mut self, waker: &Waker) -> Poll<Option<Fulfilled>> {
-        let Guard { context, hold, .. } = self.guard;
-        let Some(number) = self.number else {
-            self.number = watchdog::wish(context, *hold, self.want, waker);
-            return if self.number.is_some() { Poll::Pending } else { Poll::Ready(None) };
+impl ResultFuture<'_> {
+    /// Makes the request with `begin` at the first poll. Returns `None` if there is nothing to wait for.
+    fn poll(
+        &mut self,
+        waker: &Waker,
+        begin: impl FnOnce(&Waker) -> Option<CallerIndex>,
+    ) -> Poll<Option<Ended>> {
+        let Some(caller) = self.caller else {
+            self.caller = begin(waker);
+            // If the wait has ended already, the waker was woken.
+            return if self.caller.is_some() { Poll::Pending } else { Poll::Ready(None) };
         };
-        let fulfilled = context.transact(|holds, _, _| holds.fulfilled(*hold, number, waker));
-        if fulfilled.is_some() {
-            self.number = None;
+        let end = self.context.transact(|holds, _, _| holds.result(caller, waker));
+        if end.is_some() {
+            self.caller = None;
         }
-        fulfilled.map_or(Poll::Pending, |fulfilled| Poll::Ready(Some(fulfilled)))
+        end.map_or(Poll::Pending, |end| Poll::Ready(Some(end)))
     }
 }
 
-impl Drop for RenewalFuture<'_> {
+impl Drop for ResultFuture<'_> {
     fn drop(&mut self) {
-        if let Some(number) = self.number {
-            let Guard { context, hold, .. } = self.guard;
+        if let Some(caller) = self.caller {
             // The table is unlocked before the waker is dropped.
-            drop(context.transact(|holds, _, _| holds.forget_renewal(*hold, number)));
-        }
-    }
-}
-
-/// A caller's view of its release. The release also completes without a caller.
-struct Release<'a> {
-    guard: &'a Guard,
-    view: Option<ViewIndex>,
-}
-
-impl Release<'_> {
-    /// Releases the guard's hold at the first poll. Returns whether the hold was valid until then, or the reason of its loss.
-    fn poll(&mut self, waker: &Waker) -> Poll<Result<Result<(), LostReason>, Failed>> {
-        let Guard { context, hold, share, .. } = self.guard;
-        if let Some(view) = self.view {
-            let end = context.transact(|holds, _, _| holds.released(view, waker));
-            return match end {
-                Some(end) => {
-                    self.view = None;
-                    Poll::Ready(end.map(|known| if known { Ok(()) } else { Err(LostReason::NotOwner) }))
-                }
-                None => Poll::Pending,
-            };
-        }
-        let (view, lost) = context.transact(|holds, now, effects| {
-            holds.lose_if_expired(*hold, now, effects);
-            let lost = holds.lost(*hold);
-            let until = now + context.client.config().response_timeout;
-            let (view, request) = match lost {
-                // The server may know the hold for a moment longer, and would then confirm the release.
-                Some(_) => (None, holds.release(*hold, *share, now)),
-                None => holds.release_awaited(*hold, *share, (now, until), waker),
-            };
-            effects.request_all(request);
-            (view, lost)
-        });
-        self.view = view;
-        // If the release has ended already, the waker was woken. A release without a view needs no reply: the lock is lost, or other
-        // guards have joined the hold.
-        if view.is_some() { Poll::Pending } else { Poll::Ready(Ok(lost.map_or(Ok(()), Err))) }
-    }
-}
-
-impl Drop for Release<'_> {
-    fn drop(&mut self) {
-        if let Some(view) = self.view {
-            // The table is unlocked before the waker is dropped.
-            drop(self.guard.context.transact(|holds, _, _| holds.leave(view)));
+            drop(self.context.transact(|holds, _, _| holds.leave(caller)));
         }
     }
 }

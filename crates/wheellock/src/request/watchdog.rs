@@ -18,8 +18,8 @@ use crate::base::request_tag::{About, RequestTag, retry};
 use crate::request::context::Context;
 use crate::request::hand_over;
 use crate::table::holds::{
-    Due, Effects, Failed, Hold, HoldIndex, Holds, Reconcile, Refused, Renewal, RenewalReply, Renewed, State,
-    Want,
+    CallerIndex, Due, Effects, Failed, Hold, HoldIndex, Holds, Reconcile, Refused, Renewal, RenewalReply,
+    Renewed, State, Want,
 };
 use crate::wait::name::Name;
 use crate::wait::turns::Contenders;
@@ -100,19 +100,19 @@ fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
     next
 }
 
-/// Queues a guard's request to renew or check its hold now. Returns the number of the request, or `None` if the hold is lost.
-pub(crate) fn wish(context: &Context, hold: HoldIndex, want: Want, waker: &Waker) -> Option<u64> {
-    let (number, flush) = context.transact(|holds, now, effects| {
+/// Queues a guard's request to renew or check its hold now. Returns the guard's caller, or `None` if the hold is lost.
+pub(crate) fn wish(context: &Context, hold: HoldIndex, want: Want, waker: &Waker) -> Option<CallerIndex> {
+    let (caller, flush) = context.transact(|holds, now, effects| {
         let until = now + context.client.config().response_timeout;
-        let (number, renewal) = holds.wish(hold, want, until, waker)?;
+        let (caller, renewal) = holds.wish(hold, want, until, waker)?;
         let flush = renewal.and_then(|renewal| {
             let (node, retry) = (Some(context.node_of(&renewal.name)), retry(renewal.with_source));
             queue_renewal(context, holds, (std::slice::from_ref(&renewal), node), &retry, now, effects)
         });
-        Some((number, flush))
+        Some((caller, flush))
     })?;
     drop(flush);
-    Some(number)
+    Some(caller)
 }
 
 /// Divides renewals among scripts. The locks of one script share a slot and a kind. The order does not change if there is only one slot
@@ -156,9 +156,9 @@ fn queue_renewal<'a>(
             let may_serve_soon = Retry::default().after(&error).is_some();
             for index in &wishing {
                 if may_serve_soon {
-                    holds.remember_failed_wish(*index, &error, false, now);
+                    holds.remember_failure(*index, Want::Renew, &error, now);
                 } else {
-                    holds.tell_wishes(*index, &Failed::Error(error.clone()), effects);
+                    holds.tell_failure(*index, Want::Renew, &Failed::Error(error.clone()), effects);
                 }
             }
         }
@@ -287,13 +287,13 @@ impl Answered<'_, '_> {
     /// Records the error of a release that will be repeated. Waiting callers get this error if the next release has no reply in time.
     fn will_be_repeated(&mut self, hold: u32, answer: &Answer<'_>) {
         if let Some(error) = self.error_for_callers(hold, answer) {
-            self.holds.remember_failure(hold, &error, self.now);
+            self.holds.remember_failure(hold, Want::Release, &error, self.now);
         }
     }
 
     /// Fails the callers that wait for a release that cannot succeed now. The watchdog repeats the release later.
     fn failed(&mut self, hold: u32, why: &Failed) {
-        self.holds.tell_failure(hold, why, self.effects);
+        self.holds.tell_failure(hold, Want::Release, why, self.effects);
         self.holds.reconcile_failed(hold, self.now, self.effects);
     }
 
@@ -387,10 +387,14 @@ impl Answered<'_, '_> {
     }
 
     /// Records the error of a renewal that will be repeated. Waiting guards get this error if the next renewal has no reply in time.
+    /// `executed` is true if the server may have executed the renewal.
     fn wishes_wait(&mut self, wishing: &[HoldIndex], answer: &Answer<'_>, executed: bool) {
         if let Some(error) = self.error_for_wishes(wishing, answer) {
             for index in wishing {
-                self.holds.remember_failed_wish(*index, &error, executed, self.now);
+                if executed {
+                    self.holds.may_be_executed(*index, Want::Renew);
+                }
+                self.holds.remember_failure(*index, Want::Renew, &error, self.now);
             }
         }
     }
@@ -402,7 +406,7 @@ impl Answered<'_, '_> {
     }
 
     fn tell_wishes(&mut self, wishing: &[HoldIndex], why: &Failed) {
-        wishing.iter().for_each(|index| self.holds.tell_wishes(*index, why, self.effects));
+        wishing.iter().for_each(|index| self.holds.tell_failure(*index, Want::Renew, why, self.effects));
     }
 
     fn error_for_wishes(

@@ -9,6 +9,7 @@
 //! attempt may request many permits, which one guard then holds.
 
 mod attempts;
+mod callers;
 mod changes;
 mod concerns;
 mod effects;
@@ -17,8 +18,6 @@ mod hand_over;
 mod hold;
 #[cfg(test)]
 mod model;
-mod pending_releases;
-mod pending_renewals;
 mod recent_releases;
 mod releasing;
 mod renewal_failures;
@@ -44,15 +43,13 @@ use crate::wait::name::Name;
 use crate::wait::wait_queue::UNCLAIMED;
 
 pub(crate) use attempts::{GrantReply, Granted, Terms};
+use callers::Callers;
+pub(crate) use callers::{CallerIndex, Confirmation, Ended, Failed, Want};
 use changes::Changes;
 pub(crate) use effects::{Effects, Failing, Reconcile, Rest};
 pub(crate) use hand_over::GiveBack;
 use hold::KnownBy;
 pub(crate) use hold::{Hold, State};
-use pending_releases::PendingReleases;
-pub(crate) use pending_releases::{Failed, ViewIndex};
-use pending_renewals::PendingRenewals;
-pub(crate) use pending_renewals::{Fulfilled, Want};
 use recent_releases::RecentReleases;
 use releasing::Untold;
 use renewal_failures::RenewalFailures;
@@ -100,8 +97,7 @@ pub(crate) struct Holds {
     renewals: Slab<Script>,
     /// Holds whose release found no room in the outgoing queue, in order.
     backlog: VecDeque<HoldIndex>,
-    awaited: PendingReleases,
-    wishes: PendingRenewals,
+    callers: Callers,
     /// True if a check of the callers' deadlines is scheduled.
     looks_at_deadlines: bool,
     /// Reusable room for the wakers that the results of one batch wake.
@@ -174,8 +170,7 @@ impl Holds {
             trouble: RenewalFailures::default(),
             renewals: Slab::new(),
             backlog: VecDeque::new(),
-            awaited: PendingReleases::default(),
-            wishes: PendingRenewals::default(),
+            callers: Callers::default(),
             looks_at_deadlines: false,
             room: Vec::new(),
             quiet: Slab::new(),
@@ -240,25 +235,25 @@ impl Holds {
         self.withdraw(&name, owner, presented, now)
     }
 
-    /// Releases a guard as [`release`](Self::release) does, for a caller that waits until `until` at most for the result. The
-    /// returned view yields the result. It is `None` if this hold has nothing to release.
+    /// Releases a guard as [`release`](Self::release) does, for a caller that waits until `until` at most for the result. Returns
+    /// no caller if this hold has nothing to release.
     pub(crate) fn release_awaited(
         &mut self,
         index: HoldIndex,
         share: Share,
         (now, until): (BootInstant, BootInstant),
         waker: &Waker,
-    ) -> (Option<ViewIndex>, Option<Reconcile>) {
+    ) -> (Option<CallerIndex>, Option<Reconcile>) {
         let Some(hold) = self.holds.get_mut(index as usize) else { return (None, None) };
         let is_told = hold.is_worth_releasing() && !hold.is_known_without(share);
-        let view = (is_told && !self.shut).then(|| {
+        let caller = (is_told && !self.shut).then(|| {
             let believed = hold.state == State::Held && now < hold.valid_until;
-            self.awaited.begin(index, hold.releasing.views_mut(), (believed, until), waker)
+            self.callers.begin((index, &mut hold.releasing.callers), (Want::Release, believed), until, waker)
         });
-        if view.is_some() {
+        if caller.is_some() {
             self.look_at_deadlines_at(until);
         }
-        (view, self.release(index, share, now))
+        (caller, self.release(index, share, now))
     }
 
     /// Removes a guard and leaves its share on the server. No guard will release that share.
@@ -288,7 +283,7 @@ impl Holds {
 
     /// Ends the waits whose deadlines have passed. Their requests continue.
     fn end_overdue(&mut self, now: BootInstant, due: &mut Due<'_>) {
-        if self.earliest_deadline().is_some_and(|earliest| earliest <= now) {
+        if self.callers.earliest().is_some_and(|earliest| earliest <= now) {
             let (mut releases, mut renewals) = (HashSet::new(), HashSet::new());
             // The server cannot have executed a request that still waits for a connection, so its caller's timeout is not
             // ambiguous.
@@ -301,39 +296,30 @@ impl Holds {
                     About::Wait { .. } | About::Nothing => {}
                 }
             }
-            let mut wake = |waker| due.effects.wake_one(waker);
-            for index in self.awaited.holds_overdue(now) {
+            for index in self.callers.holds_overdue(now) {
                 let Some(hold) = self.holds.get_mut(index as usize) else { continue };
-                let sent = hold.releasing.is_under_way() && !releases.contains(&index);
-                self.awaited.overdue(hold.releasing.views_mut(), sent, now, &mut wake);
+                let release_sent = hold.releasing.is_under_way() && !releases.contains(&index);
+                let renewal_sent = hold.renewing.is_under_way() && !renewals.contains(&index);
+                let sent = |want| if want == Want::Release { release_sent } else { renewal_sent };
+                self.callers
+                    .overdue(&mut hold.releasing.callers, sent, now, |waker| due.effects.wake_one(waker));
             }
-            let holds = &self.holds;
-            let is_asked =
-                |index: HoldIndex| holds.get(index as usize).is_some_and(|hold| hold.renewing.is_under_way());
-            let sent = |index: HoldIndex| is_asked(index) && !renewals.contains(&index);
-            self.wishes.overdue(now, sent, wake);
         }
         self.looks_at_deadlines = false;
-        if let Some(next) = self.earliest_deadline() {
+        if let Some(next) = self.callers.earliest() {
             self.look_at_deadlines_at(next);
         }
     }
 
-    /// Returns the earliest deadline of the waiting callers.
-    fn earliest_deadline(&self) -> Option<BootInstant> {
-        self.awaited.earliest().into_iter().chain(self.wishes.earliest()).min()
-    }
-
-    /// Returns the result for a caller of [`release_awaited`](Self::release_awaited), once. Stores the caller's waker if the
-    /// result is not there yet.
-    pub(crate) fn released(&mut self, view: ViewIndex, waker: &Waker) -> Option<Result<bool, Failed>> {
-        self.awaited.take(view, waker)
+    /// Returns a caller's result, once. Stores the caller's waker if the result is not there yet.
+    pub(crate) fn result(&mut self, caller: CallerIndex, waker: &Waker) -> Option<Ended> {
+        self.callers.take(caller, waker)
     }
 
     /// Ends a caller's wait. Drop the returned waker outside the table's lock.
-    pub(crate) fn leave(&mut self, view: ViewIndex) -> Option<Waker> {
-        let hold = self.awaited.hold_of(view).and_then(|hold| self.holds.get_mut(hold as usize));
-        self.awaited.leave(view, hold.map(|hold| hold.releasing.views_mut()))
+    pub(crate) fn leave(&mut self, caller: CallerIndex) -> Option<Waker> {
+        let hold = self.callers.hold_of(caller).and_then(|hold| self.holds.get_mut(hold as usize));
+        self.callers.leave(caller, hold.map(|hold| &mut hold.releasing.callers))
     }
 
     /// Takes the room for many wakers. Return it with [`keep_room`](Self::keep_room).
@@ -350,13 +336,13 @@ impl Holds {
 
     /// Returns true if a caller waits for a release of this hold.
     pub(crate) fn is_awaited(&self, index: HoldIndex) -> bool {
-        self.get(index).is_some_and(|hold| hold.releasing.is_awaited())
+        self.get(index).is_some_and(|hold| self.callers.has_release(hold.releasing.callers))
     }
 
-    /// Reports a failure to the callers that wait for releases of this hold. The watchdog continues to retry.
-    pub(crate) fn tell_failure(&mut self, index: HoldIndex, why: &Failed, effects: &mut Effects) {
+    /// Reports a failure to the callers that wait for `what`. The watchdog continues to retry.
+    pub(crate) fn tell_failure(&mut self, index: HoldIndex, what: Want, why: &Failed, effects: &mut Effects) {
         if let Some(hold) = self.holds.get_mut(index as usize) {
-            self.awaited.failed(hold.releasing.views_mut(), why, |waker| effects.wake_one(waker));
+            self.callers.failed(&mut hold.releasing.callers, what, why, |waker| effects.wake_one(waker));
         }
     }
 
@@ -364,11 +350,19 @@ impl Holds {
     pub(crate) fn remember_failure(
         &mut self,
         index: HoldIndex,
+        what: Want,
         why: &wheellock_client::Error,
         now: BootInstant,
     ) {
         if let Some(hold) = self.holds.get(index as usize) {
-            self.awaited.failed_once(hold.releasing.views(), why, now);
+            self.callers.failed_once(hold.releasing.callers, what, why, now);
+        }
+    }
+
+    /// Marks the request under way that callers of `what` wait for as possibly executed without a reply.
+    pub(crate) fn may_be_executed(&mut self, index: HoldIndex, what: Want) {
+        if let Some(hold) = self.holds.get(index as usize) {
+            self.callers.unheard(hold.releasing.callers, what);
         }
     }
 
@@ -386,9 +380,9 @@ impl Holds {
 
     /// Ends a request and returns its retry, if the retry is still useful.
     fn repeat(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) -> Option<Reconcile> {
-        let hold = self.get_mut(index)?;
+        let hold = self.holds.get_mut(index as usize)?;
         hold.releasing.end();
-        if hold.is_to_be_released(now) {
+        if hold.is_to_be_released(&self.callers, now) {
             return self.reconcile(index);
         }
         self.after_request(index, effects)
@@ -397,10 +391,10 @@ impl Holds {
     /// Marks a reconciling request as possibly executed without a reply. The next reply then proves nothing about the time
     /// before.
     fn may_be_reconciled(&mut self, index: HoldIndex) {
-        if let Some(hold) = self.holds.get_mut(index as usize) {
+        if let Some(hold) = self.get_mut(index) {
             hold.releasing.unheard();
-            self.awaited.unheard(hold.releasing.views());
         }
+        self.may_be_executed(index, Want::Release);
     }
 
     /// Returns the requests that are still to be sent when the manager is dropped. No guard, no attempt and soon no watchdog is
@@ -424,7 +418,7 @@ impl Holds {
         let shut = self.shut;
         let hold = self.holds.get_mut(index as usize)?;
         hold.releasing.begin();
-        self.awaited.asked(hold.releasing.views());
+        self.callers.asked(hold.releasing.callers, Want::Release);
         let count = if shut { hold.forgotten() } else { hold.wanted() };
         // The server drops the leases of the shares beyond `count`, so the hold may end earlier.
         let ends_earlier = hold.keeps(count);
@@ -458,7 +452,8 @@ impl Holds {
         let hold = self.holds.get_mut(index as usize)?;
         let untold = hold.releasing.answer();
         hold.refusals = 0;
-        self.awaited.answered(hold.releasing.views_mut(), known, |waker| effects.wake_one(waker));
+        self.callers
+            .answered(&mut hold.releasing.callers, Want::Release, known, |waker| effects.wake_one(waker));
         if !known && hold.state == State::Held {
             let found = |believed| if believed { LostReason::NotOwner } else { LostReason::Expired };
             match untold {
@@ -556,11 +551,11 @@ impl Holds {
     /// Returns the next postponed request that is still useful.
     pub(crate) fn next_postponed(&mut self, now: BootInstant, effects: &mut Effects) -> Option<Reconcile> {
         while let Some(index) = self.backlog.pop_front() {
-            let Some(hold) = self.get_mut(index) else { continue };
+            let Some(hold) = self.holds.get_mut(index as usize) else { continue };
             if !hold.releasing.leave_the_backlog() {
                 continue;
             }
-            if hold.is_to_be_released(now) {
+            if hold.is_to_be_released(&self.callers, now) {
                 return self.reconcile(index);
             } else {
                 hold.open_gate(effects);
@@ -594,7 +589,7 @@ impl Holds {
         let Some(hold) = self.holds.get_mut(index as usize).filter(|hold| hold.releasing.is_settled()) else {
             return;
         };
-        self.awaited.given_up(hold.releasing.views_mut(), |waker| effects.wake_one(waker));
+        self.callers.given_up(&mut hold.releasing.callers, Want::Release, |waker| effects.wake_one(waker));
         if hold.guards == 0 {
             self.free(index);
         }
@@ -630,7 +625,8 @@ impl Holds {
         if hold.releasing.attempts() == 0 {
             forget_owner(&mut self.presented, hold, index);
         }
-        self.wishes.lost(index, |waker| effects.wake_one(waker));
+        // Callers read the loss from the hold.
+        self.callers.given_up(&mut hold.releasing.callers, Want::Renew, |waker| effects.wake_one(waker));
         self.update_cohort(index, now);
         self.schedule(index);
         self.settle(index, effects);

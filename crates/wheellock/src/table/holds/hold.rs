@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use wheellock_wheel::TimerKey;
 
+use super::callers::Callers;
 use super::releasing::Releasing;
 use super::renewing::Renewing;
 use super::{Effects, Share, TICK};
@@ -267,8 +268,8 @@ impl Hold {
 
     /// Returns true if the next reconciling request is to be sent at `now`, after one without a reply or an effect. A caller that
     /// waits for the server's reply gets it even after the lease has ended.
-    pub(super) fn is_to_be_released(&self, now: BootInstant) -> bool {
-        self.is_worth_releasing() && (now < self.expired_by || self.releasing.is_awaited())
+    pub(super) fn is_to_be_released(&self, callers: &Callers, now: BootInstant) -> bool {
+        self.is_worth_releasing() && (now < self.expired_by || callers.has_release(self.releasing.callers))
     }
 
     /// Removes a guard's share.

@@ -46,10 +46,10 @@ struct World {
     guards: Vec<HoldIndex>,
     renewals: Vec<u32>,
     settles: Vec<Reconcile>,
-    /// Releases that callers wait for, with their deadlines.
-    views: Vec<(ViewIndex, BootInstant)>,
-    /// Guards that wait for a renewal, as hold, wish and deadline.
-    wishes: Vec<(HoldIndex, u64, BootInstant)>,
+    /// Callers that wait for releases, with their deadlines.
+    views: Vec<(CallerIndex, BootInstant)>,
+    /// Guards that wait for a renewal, as hold, caller and deadline.
+    wishes: Vec<(HoldIndex, CallerIndex, BootInstant)>,
     /// Number of `settles` that are older than the shutdown.
     older: usize,
     /// True if a hold existed at the shutdown and has not been released.
@@ -360,7 +360,12 @@ impl World {
             }
             Event::ReconcileFailed => {
                 let Some(settle) = self.pop_settle() else { return ControlFlow::Break(()) };
-                self.holds.tell_failure(settle.hold, &Failed::Unexpected("nothing"), &mut effects);
+                self.holds.tell_failure(
+                    settle.hold,
+                    Want::Release,
+                    &Failed::Unexpected("nothing"),
+                    &mut effects,
+                );
                 self.holds.reconcile_failed(settle.hold, self.now, &mut effects);
             }
             Event::ReconcileUnanswered => {
@@ -506,16 +511,17 @@ impl World {
     fn look(&mut self) {
         let holds = &mut self.holds;
         self.views.retain(|(view, _)| {
-            let Some(hold) = holds.awaited.hold_of(*view) else {
-                assert!(holds.released(*view, Waker::noop()).is_some());
+            let Some(hold) = holds.callers.hold_of(*view) else {
+                assert!(holds.result(*view, Waker::noop()).is_some());
                 return false;
             };
+            assert!(holds.is_awaited(hold), "waits for nothing");
             let hold = holds.get(hold).expect("what is waited for is kept");
-            assert!(!hold.releasing.is_settled() && hold.releasing.is_awaited(), "waits for nothing");
+            assert!(!hold.releasing.is_settled(), "waits for nothing");
             true
         });
         self.wishes.retain(|(index, wish, _)| {
-            let told = holds.fulfilled(*index, *wish, Waker::noop());
+            let told = holds.result(*wish, Waker::noop());
             let hold = holds.get(*index).expect("what has guards is kept");
             let to_come = !hold.renewing.is_in_turn();
             assert!(told.is_some() || (hold.state == State::Held && to_come), "waits for nothing");
@@ -526,8 +532,8 @@ impl World {
     /// Takes a guard that is about to be released. No task that borrowed the guard waits for it any more.
     fn pop_guard(&mut self) -> Option<HoldIndex> {
         let hold = self.guards.pop()?;
-        for (index, wish, _) in self.wishes.extract_if(.., |(index, ..)| *index == hold) {
-            let _waker = self.holds.forget_renewal(index, wish);
+        for (_, wish, _) in self.wishes.extract_if(.., |(index, ..)| *index == hold) {
+            let _waker = self.holds.leave(wish);
         }
         Some(hold)
     }
@@ -556,10 +562,9 @@ impl World {
             "a hold was left behind by {path:?}"
         );
         assert!(
-            self.views.is_empty() && self.holds.awaited.is_empty(),
+            self.views.is_empty() && self.wishes.is_empty() && self.holds.callers.is_empty(),
             "a caller was left behind by {path:?}"
         );
-        assert!(self.holds.wishes.is_empty(), "a wish was left behind by {path:?}");
         // Released holds are forgotten in time.
         self.now = self.now + 2 * KEPT;
         self.keep();

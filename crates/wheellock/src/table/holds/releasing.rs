@@ -2,7 +2,7 @@
 //!
 //! It does not know the wanted count, nor whether the hold may be released. The table of holds decides both.
 
-use super::pending_releases::Views;
+use super::callers::Waiting;
 use crate::base::clock::BootInstant;
 
 /// Attempts and reconciling requests of one hold.
@@ -20,8 +20,8 @@ pub(super) struct Releasing {
     repeat_at: Option<BootInstant>,
     /// Number of shares that attempts under way request.
     attempts: u32,
-    /// Callers that wait for their releases.
-    views: Views,
+    /// Callers that wait for a release, a renewal or a check. They are here because only here they do not make `Hold` larger.
+    pub(super) callers: Waiting,
     /// Number of reconciling requests under way.
     requests: u16,
     /// True while the hold stands in the backlog.
@@ -128,19 +128,6 @@ impl Releasing {
         std::mem::take(&mut self.outdated)
     }
 
-    pub(super) fn views(&self) -> Views {
-        self.views
-    }
-
-    pub(super) fn views_mut(&mut self) -> &mut Views {
-        &mut self.views
-    }
-
-    /// Returns true if a caller waits for a release.
-    pub(super) fn is_awaited(&self) -> bool {
-        !self.views.is_empty()
-    }
-
     /// Returns the number of shares that attempts under way request.
     pub(super) fn attempts(&self) -> u32 {
         self.attempts
@@ -172,9 +159,9 @@ impl Releasing {
         !self.is_busy() && self.repeat_at.is_none() && !self.postponed
     }
 
-    /// Returns true if the hold is settled, no caller waits for a release, and the server has the latest count.
+    /// Returns true if the hold is settled, no caller waits, and the server has the latest count.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.is_settled() && !self.outdated && !self.is_awaited()
+        self.is_settled() && !self.outdated && self.callers.is_empty()
     }
 
     /// Returns true if a change waits for the request under way, or for room.

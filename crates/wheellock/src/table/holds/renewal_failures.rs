@@ -86,7 +86,8 @@ impl Holds {
     /// Counts a renewal as failed if it is still under way when its hold's lease ends. A later reply does not change that.
     pub(super) fn fails_if_under_way(&mut self, index: HoldIndex) {
         let Some(hold) = self.holds.get(index as usize) else { return };
-        let extends = hold.renewing.is_wanted() || self.wishes.most(index) == Some(Want::Renew);
+        let extends =
+            hold.renewing.is_wanted() || self.callers.renewal(hold.releasing.callers) == Some(Want::Renew);
         if hold.guards > 0 && hold.renewing.is_under_way() && extends {
             self.record_expiry(index);
         }

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use super::pending_releases::Failed;
-use super::pending_renewals::{Fulfilled, Want};
+use super::callers::{CallerIndex, Want};
 use super::renewing::Refused;
 use super::{Due, Effects, Event, Hold, HoldIndex, Holds, State, TICK_NANOS};
 use crate::base::clock::{BootInstant, nanos};
@@ -41,6 +40,11 @@ impl Renewal {
     /// Returns the lease for the script, in milliseconds. 0 leaves the server's lease unchanged.
     pub(crate) fn lease_to_set(&self) -> i64 {
         if self.extend { self.lease.millis() } else { 0 }
+    }
+
+    /// Returns true if this is the renewal of `hold`, and not of an earlier hold at the same index.
+    fn is_of(&self, hold: &Hold) -> bool {
+        hold.serial == self.serial
     }
 }
 
@@ -115,13 +119,13 @@ impl Holds {
 
     /// Handles a hold whose alarm has fired.
     fn alarmed(&mut self, index: HoldIndex, now: BootInstant, due: &mut Due<'_>) {
-        let Some(hold) = self.get_mut(index) else { return };
+        let Some(hold) = self.holds.get_mut(index as usize) else { return };
         hold.alarm = None;
         if hold.releasing.is_due(now) {
             if hold.releasing.is_busy() {
                 // This request must not overtake the request under way.
                 hold.releasing.put_off(now + hold.lease.retry_after());
-            } else if hold.is_to_be_released(now) {
+            } else if hold.is_to_be_released(&self.callers, now) {
                 due.effects.request_all(self.reconcile(index));
             } else {
                 hold.releasing.give_up();
@@ -141,8 +145,8 @@ impl Holds {
 
     /// Starts the renewal of a hold that the watchdog keeps. Starts a check of another hold if there is a reason for it.
     pub(super) fn ask(&mut self, index: HoldIndex, now: BootInstant, due: &mut Due<'_>) {
-        let wished = self.wishes.most(index);
-        let Some(hold) = self.get_mut(index) else { return };
+        let Some(hold) = self.holds.get_mut(index as usize) else { return };
+        let wished = self.callers.renewal(hold.releasing.callers);
         hold.renewing.unplan();
         if !hold.is_to_be_asked_for(wished.is_some()) || hold.renewing.is_under_way() {
             return;
@@ -155,10 +159,10 @@ impl Holds {
 
     /// Starts a request to the server now, whatever is scheduled.
     fn start_renewal(&mut self, index: HoldIndex, wished: Option<Want>) -> Option<Renewal> {
-        let hold = self.get_mut(index)?;
+        let hold = self.holds.get_mut(index as usize)?;
         hold.renewing.begin();
         let extend = hold.renewing.is_wanted() || wished == Some(Want::Renew);
-        self.wishes.asked(index, if extend { Want::Renew } else { Want::Check });
+        self.callers.asked(hold.releasing.callers, if extend { Want::Renew } else { Want::Check });
         self.schedule(index);
         self.renewal(index, extend)
     }
@@ -180,7 +184,7 @@ impl Holds {
 
     /// Begins a guard's wait, until `until` at most, for the reply to a request that is made now.
     ///
-    /// Returns the wish's number, and the renewal to send at once. If a renewal is under way, returns no renewal, because another
+    /// Returns the guard's caller, and the renewal to send at once. If a renewal is under way, returns no renewal, because another
     /// renewal follows it. Returns `None` if the hold is lost.
     pub(crate) fn wish(
         &mut self,
@@ -188,59 +192,39 @@ impl Holds {
         want: Want,
         until: BootInstant,
         waker: &Waker,
-    ) -> Option<(u64, Option<Renewal>)> {
-        let under_way = self.get(index).filter(|hold| hold.state == State::Held)?.renewing.is_under_way();
-        let number = self.wishes.begin(index, want, until, waker);
+    ) -> Option<(CallerIndex, Option<Renewal>)> {
+        let hold = self.holds.get_mut(index as usize).filter(|hold| hold.state == State::Held)?;
+        let under_way = hold.renewing.is_under_way();
+        let caller = self.callers.begin((index, &mut hold.releasing.callers), (want, true), until, waker);
         self.look_at_deadlines_at(until);
         let renewal = if under_way { None } else { self.start_renewal(index, Some(want)) };
-        Some((number, renewal))
-    }
-
-    /// Returns the result of a wish once. Stores the waker if the result is not there yet.
-    pub(crate) fn fulfilled(&mut self, index: HoldIndex, wish: u64, waker: &Waker) -> Option<Fulfilled> {
-        self.wishes.take(index, wish, waker)
-    }
-
-    /// Removes a wish that no guard waits for. Drop the returned waker outside the table's lock.
-    pub(crate) fn forget_renewal(&mut self, index: HoldIndex, wish: u64) -> Option<Waker> {
-        self.wishes.forget(index, wish)
+        Some((caller, renewal))
     }
 
     /// Returns the holds of a renewal under way for which a guard waits.
     pub(crate) fn wishing(&self, renewal: u32) -> Vec<HoldIndex> {
-        let group = if self.wishes.is_empty() { &[] } else { self.batch(renewal) };
-        let is_same =
-            |renewal: &Renewal| self.get(renewal.hold).is_some_and(|hold| hold.serial == renewal.serial);
-        let wished = |renewal: &&Renewal| is_same(renewal) && self.wishes.most(renewal.hold).is_some();
-        group.iter().filter(wished).map(|renewal| renewal.hold).collect()
+        let wished = |renewal: &&Renewal| {
+            self.get(renewal.hold).is_some_and(|hold| renewal.is_of(hold)) && self.is_wished(renewal.hold)
+        };
+        self.batch(renewal).iter().filter(wished).map(|renewal| renewal.hold).collect()
     }
 
-    /// Reports a failure to the guards that wait.
-    pub(crate) fn tell_wishes(&mut self, index: HoldIndex, why: &Failed, effects: &mut Effects) {
-        self.wishes.failed(index, why, |waker| effects.wake_one(waker));
-    }
-
-    /// Records the error to report if the retry does not finish before a guard's deadline. `executed` is true if the server may
-    /// have executed the failed renewal.
-    pub(crate) fn remember_failed_wish(
-        &mut self,
-        index: HoldIndex,
-        why: &wheellock_client::Error,
-        executed: bool,
-        now: BootInstant,
-    ) {
-        self.wishes.failed_once(index, why, executed, now);
+    /// Returns true if a guard waits for a renewal or a check of this hold.
+    fn is_wished(&self, index: HoldIndex) -> bool {
+        self.get(index).is_some_and(|hold| self.callers.renewal(hold.releasing.callers).is_some())
     }
 
     /// Reports to waiting guards that too few servers know of their extension.
     pub(crate) fn wishes_fell_short(&mut self, index: HoldIndex, by: Shortfall, effects: &mut Effects) {
-        self.wishes.fell_short(index, by, |waker| effects.wake_one(waker));
+        if let Some(hold) = self.holds.get_mut(index as usize) {
+            self.callers.fell_short(&mut hold.releasing.callers, by, |waker| effects.wake_one(waker));
+        }
     }
 
     /// Schedules the next renewal after one has ended, if a guard waits for it. It is made at `at`, or earlier if it is scheduled
     /// earlier.
     pub(crate) fn renew_for_wishes(&mut self, index: HoldIndex, at: BootInstant) {
-        if self.wishes.most(index).is_none() {
+        if !self.is_wished(index) {
             return;
         }
         if let Some(hold) = self.get_mut(index).filter(|hold| !hold.renewing.is_under_way()) {
@@ -300,9 +284,7 @@ impl Holds {
         for (place, renewal) in group.into_iter().enumerate() {
             match reply.lock(place) {
                 Renewed::Extended => {
-                    if self.hold_of(&renewal).is_some() {
-                        self.wishes.fulfilled(renewal.hold, Want::Check, |waker| effects.wake_one(waker));
-                    }
+                    self.confirm(&renewal, Want::Check, effects);
                     extended.push(renewal);
                 }
                 how => self.end_one(&renewal, how, sent, now, effects),
@@ -340,20 +322,28 @@ impl Holds {
         now: BootInstant,
         effects: &mut Effects,
     ) {
-        if let Some(hold) = self.hold_of(renewal) {
-            hold.renewing.end();
-            let done = match how {
-                Renewed::Extended => Some(Want::Renew),
-                Renewed::StillHeld { .. } => Some(Want::Check),
-                Renewed::NotOwner | Renewed::NotAcknowledged | Renewed::Failed => None,
-            };
-            if let Some(done) = done {
-                self.wishes.fulfilled(renewal.hold, done, |waker| effects.wake_one(waker));
-            }
-            // The remaining wishes need another renewal.
-            self.wishes.in_vain(renewal.hold);
+        match how {
+            Renewed::Extended => self.confirm(renewal, Want::Renew, effects),
+            Renewed::StillHeld { .. } => self.confirm(renewal, Want::Check, effects),
+            Renewed::NotOwner | Renewed::NotAcknowledged | Renewed::Failed => {}
         }
+        self.end_request(renewal);
         self.renewed(renewal, how, sent, now, effects);
+    }
+
+    /// Wakes the guards for which the server did `what`.
+    fn confirm(&mut self, renewal: &Renewal, what: Want, effects: &mut Effects) {
+        if let Some(hold) = self.holds.get_mut(renewal.hold as usize).filter(|hold| renewal.is_of(hold)) {
+            self.callers.answered(&mut hold.releasing.callers, what, true, |waker| effects.wake_one(waker));
+        }
+    }
+
+    /// Ends the request for one hold. The guards that still wait need another renewal.
+    fn end_request(&mut self, renewal: &Renewal) -> Option<&mut Hold> {
+        let hold = self.holds.get_mut(renewal.hold as usize).filter(|hold| renewal.is_of(hold))?;
+        hold.renewing.end();
+        self.callers.in_vain(hold.releasing.callers, Want::Renew);
+        Some(hold)
     }
 
     /// Handles a renewal that was rejected before it had any effect and may succeed after `pause`.
@@ -372,11 +362,8 @@ impl Holds {
         };
         let mut at_once = Vec::new();
         for renewal in group {
-            let wished = self.wishes.most(renewal.hold).is_some();
-            let Some(hold) = self.hold_of(&renewal) else { continue };
-            hold.renewing.end();
-            self.wishes.in_vain(renewal.hold);
-            let Some(hold) = self.get_mut(renewal.hold) else { continue };
+            let wished = self.is_wished(renewal.hold);
+            let Some(hold) = self.end_request(&renewal) else { continue };
             if !renewal.extend {
                 // The check has no result yet, so the doubt remains.
                 hold.renewing.doubt();
@@ -407,7 +394,7 @@ impl Holds {
     }
 
     fn hold_of(&mut self, renewal: &Renewal) -> Option<&mut Hold> {
-        self.get_mut(renewal.hold).filter(|hold| hold.serial == renewal.serial)
+        self.get_mut(renewal.hold).filter(|hold| renewal.is_of(hold))
     }
 
     /// Handles the result of a renewal that was sent no earlier than `sent`. A late result changes nothing, because a lost hold
@@ -529,9 +516,9 @@ impl Holds {
     /// Adds a hold to the watchdog's beats, or removes it. The watchdog keeps a hold alive while it is held and one of its guards
     /// wants that.
     pub(super) fn update_cohort(&mut self, index: HoldIndex, now: BootInstant) {
-        let wished = !self.wishes.is_empty() && self.wishes.most(index).is_some();
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
         if !hold.is_kept_alive() {
+            let wished = self.callers.renewal(hold.releasing.callers).is_some();
             if !hold.is_to_be_asked_for(wished) {
                 hold.renewing.unplan();
             }

@@ -198,7 +198,7 @@ fn release_repeats_despite_failed_renewal() {
         let again = world.holds.reconcile_unanswered(hold, world.now, &mut effects);
         world.reconciled(&again.expect("it is repeated"), true, 0);
         if let Some(view) = view {
-            assert!(matches!(world.holds.released(view, Waker::noop()), Some(Ok(true))));
+            assert!(matches!(world.holds.result(view, Waker::noop()), Some(Ok(Confirmation::Held))));
         }
         assert_eq!(world.holds.counted().lost_expired, 0);
     }

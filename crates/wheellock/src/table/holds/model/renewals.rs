@@ -89,14 +89,14 @@ fn manual_renewal_follows_pending_verification() {
     let (wish, at_once) = world.holds.wish(hold, Want::Renew, until, Waker::noop()).unwrap();
     assert!(at_once.is_none());
     world.answer(script, &[100]);
-    assert!(world.holds.fulfilled(hold, wish, Waker::noop()).is_none());
+    assert!(world.holds.result(wish, Waker::noop()).is_none());
     world.holds.renew_for_wishes(hold, world.now);
     world.now = world.now + TICK;
     let asked = world.due();
     assert!(asked.len() == 1 && asked[0].extend);
     let (sent, script) = (world.now, world.holds.begin_renewal(asked, Some(0), world.now));
     world.answer(script, &[1]);
-    assert!(matches!(world.holds.fulfilled(hold, wish, Waker::noop()), Some(Ok(None))));
+    assert!(matches!(world.holds.result(wish, Waker::noop()), Some(Ok(Confirmation::Held))));
     assert_eq!(world.valid_until(hold), Lease::new(LEASE).unwrap().valid_until(sent));
 }
 
@@ -283,8 +283,8 @@ fn timeout_reports_whether_request_was_sent() {
         let unsent = [About::Reconcile { hold: released }, About::Renewal { batch }];
         let unsent = || if sent { Vec::new() } else { unsent.to_vec() };
         world.holds.due(world.now, &mut Due::new(&mut Effects::default(), &unsent));
-        let renewed = world.holds.fulfilled(renewed, wish, Waker::noop()).map(|end| end.map(|_| ()));
-        let released = world.holds.released(view.unwrap(), Waker::noop()).map(|end| end.map(|_| ()));
+        let renewed = world.holds.result(wish, Waker::noop());
+        let released = world.holds.result(view.unwrap(), Waker::noop());
         for end in [renewed, released] {
             let Some(Err(Failed::TimedOut { ambiguous, reason: None })) = end else { panic!("{end:?}") };
             assert_eq!(ambiguous, sent);

@@ -1,4 +1,4 @@
-//! Tests of `awaited`.
+//! Tests of callers that wait for a release.
 
 use std::time::Duration;
 
@@ -34,8 +34,12 @@ const EVENTS: [Event; 11] = [
 ];
 
 #[expect(clippy::needless_pass_by_value, reason = "made to be told")]
-fn told(end: End) -> String {
+fn told(end: Ended) -> String {
     format!("{end:?}")
+}
+
+fn held(held: bool) -> Confirmation {
+    if held { Confirmation::Held } else { Confirmation::Lost }
 }
 
 /// Returns the result for a caller that began to wait just before the events of `later`.
@@ -46,9 +50,9 @@ fn expected(believed: bool, later: &[Event]) -> Option<String> {
             Asked => asked = true,
             Unheard => ambiguous |= asked,
             Answered { known } if asked => {
-                return Some(told(Ok(*known || (ambiguous && believed))));
+                return Some(told(Ok(held(*known || (ambiguous && believed)))));
             }
-            GivenUp => return Some(told(Ok(ambiguous && believed))),
+            GivenUp => return Some(told(Ok(held(ambiguous && believed)))),
             Fails => return Some(told(Err(Failed::Unexpected("x")))),
             Overdue => {
                 let ambiguous = ambiguous || asked;
@@ -62,47 +66,47 @@ fn expected(believed: bool, later: &[Event]) -> Option<String> {
 
 /// Follows one path from the beginning. Returns false if its last event cannot happen.
 fn follow(path: &[Event]) -> bool {
-    let (mut awaited, mut views, mut woken) = (PendingReleases::default(), Views::default(), 0);
+    let (mut table, mut waiting, mut woken) = (Callers::default(), Waiting::default(), 0);
     let start = BootInstant::now();
     let until = start + Duration::from_secs(1);
-    // View, belief and begin of each caller that has not left.
-    let mut callers: Vec<(ViewIndex, bool, usize)> = Vec::new();
+    // Index, belief and begin of each caller that has not left.
+    let mut callers: Vec<(CallerIndex, bool, usize)> = Vec::new();
     for (at, event) in path.iter().enumerate() {
         let wake = |_waker| woken += 1;
         match *event {
             Begin { believed } => {
-                let index = awaited.begin(7, &mut views, (believed, until), Waker::noop());
+                let index = table.begin((7, &mut waiting), (Want::Release, believed), until, Waker::noop());
                 callers.push((index, believed, at));
             }
-            Asked => awaited.asked(views),
-            Unheard => awaited.unheard(views),
-            Answered { known } => awaited.answered(&mut views, known, wake),
-            GivenUp => awaited.given_up(&mut views, wake),
-            Fails => awaited.failed(&mut views, &Failed::Unexpected("x"), wake),
+            Asked => table.asked(waiting, Want::Release),
+            Unheard => table.unheard(waiting, Want::Release),
+            Answered { known } => table.answered(&mut waiting, Want::Release, known, wake),
+            GivenUp => table.given_up(&mut waiting, Want::Release, wake),
+            Fails => table.failed(&mut waiting, Want::Release, &Failed::Unexpected("x"), wake),
             Overdue => {
-                let overdue = awaited.holds_overdue(until);
-                assert_eq!(overdue.is_empty(), views.is_empty());
-                awaited.overdue(&mut views, true, until, wake);
-                assert!(awaited.holds_overdue(until).is_empty() && awaited.earliest().is_none());
+                let overdue = table.holds_overdue(until);
+                assert_eq!(overdue.is_empty(), waiting.is_empty());
+                table.overdue(&mut waiting, |_| true, until, wake);
+                assert!(table.holds_overdue(until).is_empty() && table.earliest().is_none());
             }
             LeaveFirst | LeaveLast if callers.is_empty() => return false,
             LeaveFirst | LeaveLast => {
                 let place = if *event == LeaveFirst { 0 } else { callers.len() - 1 };
                 let (index, believed, began) = callers.remove(place);
                 let waits = expected(believed, &path[began + 1..at]).is_none();
-                assert_eq!(awaited.hold_of(index), waits.then_some(7), "{path:?}");
-                assert_eq!(awaited.leave(index, waits.then_some(&mut views)).is_some(), waits);
+                assert_eq!(table.hold_of(index), waits.then_some(7), "{path:?}");
+                assert_eq!(table.leave(index, waits.then_some(&mut waiting)).is_some(), waits);
             }
         }
     }
     let mut ended = 0;
     for (index, believed, began) in &callers {
-        let told = awaited.take(*index, Waker::noop()).map(told);
+        let told = table.take(*index, Waker::noop()).map(told);
         assert_eq!(told, expected(*believed, &path[began + 1..]), "{path:?}");
         ended += usize::from(told.is_some());
     }
     assert!(woken >= ended, "somebody sleeps on: {path:?}");
-    assert_eq!((awaited.views.len(), views.is_empty()), (callers.len() - ended, ended == callers.len()));
+    assert_eq!((table.callers.len(), waiting.is_empty()), (callers.len() - ended, ended == callers.len()));
     true
 }
 

@@ -1,4 +1,4 @@
-//! Tests of `wishes`.
+//! Tests of callers that wait for a renewal or a check.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ const EVENTS: [Event; 11] = [
 const SHORTFALL: Shortfall = Shortfall { acked: 0, wanted: 1 };
 
 #[expect(clippy::needless_pass_by_value, reason = "made to be told")]
-fn told(end: Fulfilled) -> String {
+fn told(end: Ended) -> String {
     format!("{end:?}")
 }
 
@@ -47,8 +47,8 @@ fn expected(want: Want, later: &[Event]) -> Option<String> {
         match event {
             Asked(what) => asked |= want <= *what,
             InVain => asked = false,
-            Done(what) if asked && want <= *what => return Some(told(Ok(None))),
-            FellShort if asked => return Some(told(Ok(Some(SHORTFALL)))),
+            Done(what) if asked && want <= *what => return Some(told(Ok(Confirmation::Held))),
+            FellShort if asked => return Some(told(Ok(Confirmation::FellShort(SHORTFALL)))),
             Fails => return Some(told(Err(Failed::Unexpected("x")))),
             Overdue => {
                 return Some(told(Err(Failed::TimedOut { ambiguous: asked, reason: None })));
@@ -62,40 +62,45 @@ fn expected(want: Want, later: &[Event]) -> Option<String> {
 /// Follows one path from the beginning. Returns false if its last event cannot happen.
 fn follow(path: &[Event]) -> bool {
     const HOLD: HoldIndex = 7;
-    let (mut wishes, mut woken) = (PendingRenewals::default(), 0);
+    let (mut table, mut waiting, mut woken) = (Callers::default(), Waiting::default(), 0);
     let until = BootInstant::now() + Duration::from_secs(1);
-    let mut callers: Vec<(u64, Want, usize)> = Vec::new();
+    let mut callers: Vec<(CallerIndex, Want, usize)> = Vec::new();
     for (at, event) in path.iter().enumerate() {
         let wake = |_waker| woken += 1;
         match *event {
-            Begin(want) => callers.push((wishes.begin(HOLD, want, until, Waker::noop()), want, at)),
-            Asked(what) => wishes.asked(HOLD, what),
-            Done(what) => wishes.fulfilled(HOLD, what, wake),
-            FellShort => wishes.fell_short(HOLD, SHORTFALL, wake),
-            InVain => wishes.in_vain(HOLD),
-            Fails => wishes.failed(HOLD, &Failed::Unexpected("x"), wake),
+            Begin(want) => {
+                let index = table.begin((HOLD, &mut waiting), (want, true), until, Waker::noop());
+                callers.push((index, want, at));
+            }
+            Asked(what) => table.asked(waiting, what),
+            Done(what) => table.answered(&mut waiting, what, true, wake),
+            FellShort => table.fell_short(&mut waiting, SHORTFALL, wake),
+            InVain => table.in_vain(waiting, Want::Renew),
+            Fails => table.failed(&mut waiting, Want::Renew, &Failed::Unexpected("x"), wake),
             Overdue => {
-                wishes.overdue(until, |_| true, wake);
-                assert!(wishes.earliest().is_none() && wishes.most(HOLD).is_none());
+                table.overdue(&mut waiting, |_| true, until, wake);
+                assert!(table.earliest().is_none() && table.renewal(waiting).is_none());
             }
             Forget => {
-                let Some((number, want, began)) = callers.pop() else { return false };
+                let Some((index, want, began)) = callers.pop() else { return false };
                 let waits = expected(want, &path[began + 1..at]).is_none();
-                assert_eq!(wishes.forget(HOLD, number).is_some(), waits, "{path:?}");
+                assert_eq!(table.hold_of(index), waits.then_some(HOLD), "{path:?}");
+                assert_eq!(table.leave(index, waits.then_some(&mut waiting)).is_some(), waits, "{path:?}");
             }
         }
     }
-    let waits = |(_, want, began): &&(u64, Want, usize)| expected(*want, &path[began + 1..]).is_none();
+    let waits =
+        |(_, want, began): &&(CallerIndex, Want, usize)| expected(*want, &path[began + 1..]).is_none();
     let most = callers.iter().filter(waits).map(|(_, want, _)| *want).max();
-    assert_eq!(wishes.most(HOLD), most, "{path:?}");
+    assert_eq!(table.renewal(waiting), most, "{path:?}");
     let mut ended = 0;
-    for (number, want, began) in &callers {
-        let heard = wishes.take(HOLD, *number, Waker::noop()).map(told);
+    for (index, want, began) in &callers {
+        let heard = table.take(*index, Waker::noop()).map(told);
         assert_eq!(heard, expected(*want, &path[began + 1..]), "{path:?}");
         ended += usize::from(heard.is_some());
     }
     assert!(woken >= ended, "somebody sleeps on: {path:?}");
-    assert_eq!(wishes.is_empty(), most.is_none(), "{path:?}");
+    assert_eq!(waiting.is_empty(), most.is_none(), "{path:?}");
     true
 }
 

@@ -462,7 +462,7 @@ impl Drop for Context {
         // A request that waits for a pending request is sent now. Later there is no table for the pending request's reply.
         let watchdog = self.transact(|holds, _, effects| {
             effects.request_all(holds.last_requests());
-            holds.watchdog.take()
+            holds.take_watchdog()
         });
         // The watchdog finds that its manager is gone, and ends.
         if let Some(watchdog) = watchdog {

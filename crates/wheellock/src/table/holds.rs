@@ -23,6 +23,7 @@ mod releasing;
 mod renewal_failures;
 mod renewals;
 mod renewing;
+mod schedule;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -31,9 +32,8 @@ use std::time::Duration;
 
 use slab::Slab;
 use wheellock_client::layer::Retry;
-use wheellock_wheel::{Cohorts, Wheel};
 
-use crate::base::clock::{BootInstant, nanos};
+use crate::base::clock::BootInstant;
 use crate::base::error::LostReason;
 use crate::base::lease::Lease;
 use crate::base::request_tag::About;
@@ -56,6 +56,7 @@ use renewal_failures::RenewalFailures;
 use renewals::{Newcomers, Script};
 pub(crate) use renewals::{Renewal, RenewalReply, Renewed};
 pub(crate) use renewing::Refused;
+use schedule::{Event, Schedule};
 
 /// An owner and the address of a name. The address is unique while the name lives, and a hold keeps its name alive.
 type Presented = (u64, usize);
@@ -79,13 +80,8 @@ pub(crate) struct Holds {
     holds: Slab<Hold>,
     /// Holds whose owner is known outside of the library and may be presented again.
     presented: HashMap<Presented, HoldIndex>,
-    /// Events that occur once: ends of fixed leases, retries, and the local expiry of doubtful holds.
-    wheel: Wheel<Event>,
-    /// Recurring events: the renewal of every lease that the watchdog keeps alive.
-    beats: Cohorts<HoldIndex>,
+    alarms: Schedule,
     newcomers: Newcomers,
-    /// Time between two beats, in nanoseconds.
-    beat_nanos: u64,
     server_clocks: ServerClocks,
     changes: Changes,
     /// Releases that a failover may lose. `None` without a possible failover, so that a single server costs nothing.
@@ -106,30 +102,8 @@ pub(crate) struct Holds {
     quiet: Slab<Arc<Name>>,
     /// Names whose locks are being handed over.
     handing_over: Slab<Arc<Name>>,
-    /// Instant of tick 0 of the wheel.
-    start: BootInstant,
     next_serial: u64,
     next_watcher: u64,
-    /// The earliest event that was scheduled since the watchdog last learned of one.
-    planned: Option<BootInstant>,
-    /// The instant at which the watchdog has promised to run next.
-    watchdog_armed: Option<BootInstant>,
-    /// Waker that makes the watchdog run earlier.
-    pub(crate) watchdog: Option<Waker>,
-}
-
-#[derive(Clone, Copy)]
-enum Event {
-    Hold(HoldIndex),
-    Quiet(u32),
-    /// Checks a handed-over hold.
-    HandingOver(u32),
-    /// Retries the backlog, which may find room now.
-    Backlog,
-    /// Drops releases that are old enough to forget.
-    Forget,
-    /// Ends the waits of callers whose deadlines have passed.
-    Overdue,
 }
 
 /// Work that is due for the watchdog now.
@@ -153,15 +127,11 @@ impl<'a> Due<'a> {
 impl Holds {
     /// Creates an empty table. `watchdog` is the lease that the watchdog keeps alive unless a caller requests a different lease.
     pub(crate) fn new(now: BootInstant, watchdog: Lease) -> Self {
-        let period = nanos(watchdog.renew_after());
-        let beat_nanos = (period / BEATS).max(TICK_NANOS);
         Self {
             holds: Slab::new(),
             presented: HashMap::new(),
-            wheel: Wheel::new(TICKS),
-            beats: Cohorts::new(period / beat_nanos, 0),
+            alarms: Schedule::new(now, watchdog),
             newcomers: Newcomers::default(),
-            beat_nanos,
             server_clocks: ServerClocks::default(),
             changes: Changes::default(),
             released: None,
@@ -175,12 +145,8 @@ impl Holds {
             room: Vec::new(),
             quiet: Slab::new(),
             handing_over: Slab::new(),
-            start: now,
             next_serial: 0,
             next_watcher: 0,
-            planned: None,
-            watchdog_armed: None,
-            watchdog: None,
         }
     }
 
@@ -273,12 +239,9 @@ impl Holds {
     /// Schedules a check of the callers' deadlines, of which `at` is the latest. All callers wait for the same time, so a check
     /// that is scheduled already comes early enough.
     fn look_at_deadlines_at(&mut self, at: BootInstant) {
-        if std::mem::replace(&mut self.looks_at_deadlines, true) {
-            return;
+        if !std::mem::replace(&mut self.looks_at_deadlines, true) {
+            self.alarms.at(at, Event::Overdue);
         }
-        let tick = self.tick_at_or_after(at);
-        self.wheel.insert(tick, Event::Overdue);
-        self.plan(self.start_of(tick));
     }
 
     /// Ends the waits whose deadlines have passed. Their requests continue.
@@ -538,9 +501,7 @@ impl Holds {
     }
 
     fn look_at_the_backlog_again(&mut self, now: BootInstant) {
-        let tick = self.tick_at_or_after(now + BACKLOG_PAUSE);
-        self.wheel.insert(tick, Event::Backlog);
-        self.plan(self.start_of(tick));
+        self.alarms.at(now + BACKLOG_PAUSE, Event::Backlog);
     }
 
     /// Returns true if postponed requests may find room now.
@@ -693,56 +654,37 @@ impl Holds {
     /// Schedules the end of a subscription whose last waiter for `name` has left. A waiter that joins soon keeps it.
     pub(crate) fn quiet(&mut self, name: Arc<Name>, now: BootInstant) {
         let index = u32::try_from(self.quiet.insert(name)).unwrap_or(u32::MAX);
-        let tick = self.tick_at_or_after(now + LINGER);
-        self.wheel.insert(tick, Event::Quiet(index));
-        self.plan(self.start_of(tick));
+        self.alarms.at(now + LINGER, Event::Quiet(index));
     }
 
     /// Schedules a check of the holds that are handed over under `name`.
     pub(crate) fn look_after(&mut self, name: Arc<Name>, now: BootInstant) {
         let index = u32::try_from(self.handing_over.insert(name)).unwrap_or(u32::MAX);
-        let tick = self.tick_at_or_after(now + UNCLAIMED);
-        self.wheel.insert(tick, Event::HandingOver(index));
-        self.plan(self.start_of(tick));
-    }
-
-    /// Returns the time between two renewals of one lease.
-    fn period(&self) -> Duration {
-        Duration::from_nanos(self.beat_nanos * self.beats.period())
+        self.alarms.at(now + UNCLAIMED, Event::HandingOver(index));
     }
 
     /// Returns the instant of the next event.
     fn next_due(&mut self) -> Option<BootInstant> {
         self.let_newcomers_join();
-        let once = self.wheel.next_expiration().map(|tick| self.start_of(tick));
-        let beat = self.beats.next_visit().map(|beat| self.start_of_beat(beat));
-        // `start` lies in the past, so it stands for "at once".
-        let at_once = (self.may_verify() || self.may_repeat()).then_some(self.start);
-        [once, beat, at_once].into_iter().flatten().min()
+        let at_once = (self.may_verify() || self.may_repeat()).then(|| self.alarms.at_once());
+        earlier(self.alarms.next(), at_once)
     }
 
     /// Stores the watchdog's waker and returns the instant at which the watchdog must run next.
     pub(crate) fn watchdog_leaves(&mut self, waker: &Waker) -> Option<BootInstant> {
-        self.planned = None;
-        self.watchdog_armed = self.next_due();
-        if !self.watchdog.as_ref().is_some_and(|watchdog| watchdog.will_wake(waker)) {
-            self.watchdog = Some(waker.clone());
-        }
-        self.watchdog_armed
+        let next = self.next_due();
+        self.alarms.watchdog_leaves(next, waker);
+        next
     }
 
     /// Returns the watchdog's waker if an event is due before the watchdog has promised to run.
     pub(crate) fn watchdog_to_wake(&mut self) -> Option<Waker> {
-        let planned = self.planned.take()?;
-        if self.watchdog_armed.is_some_and(|armed| armed <= planned) {
-            return None;
-        }
-        self.watchdog_armed = Some(planned);
-        self.watchdog.clone()
+        self.alarms.watchdog_to_wake()
     }
 
-    fn plan(&mut self, at: BootInstant) {
-        self.planned = Some(self.planned.map_or(at, |planned| planned.min(at)));
+    /// Removes the watchdog's waker, because the manager is dropped.
+    pub(crate) fn take_watchdog(&mut self) -> Option<Waker> {
+        self.alarms.take_watchdog()
     }
 
     /// Sets the alarm of a hold for its next single event. A hold that the watchdog renews at its beats needs no alarm.
@@ -753,15 +695,9 @@ impl Holds {
         let lost_at = (held && !in_turn).then(|| hold.lost_at());
         let at = earlier(lost_at, earlier(hold.releasing.planned(), hold.renewing.planned()));
         if let Some(old) = hold.alarm.take() {
-            self.wheel.remove(old);
+            self.alarms.cancel(old);
         }
-        let Some(at) = at else { return };
-        let tick = self.tick_at_or_after(at);
-        let alarm = self.wheel.insert(tick, Event::Hold(index));
-        self.plan(self.start_of(tick));
-        if let Some(hold) = self.get_mut(index) {
-            hold.alarm = Some(alarm);
-        }
+        hold.alarm = at.map(|at| self.alarms.at(at, Event::Hold(index)));
     }
 
     fn free_if_unused(&mut self, index: HoldIndex) {
@@ -778,31 +714,11 @@ impl Holds {
             self.end_repetition();
         }
         if let Some(alarm) = hold.alarm {
-            self.wheel.remove(alarm);
+            self.alarms.cancel(alarm);
         }
         if hold.is_presented() {
             forget_owner(&mut self.presented, &hold, index);
         }
-    }
-
-    fn since_start(&self, now: BootInstant) -> u64 {
-        now.nanos_since(self.start)
-    }
-
-    fn tick_at_or_after(&self, at: BootInstant) -> u64 {
-        self.since_start(at).div_ceil(TICK_NANOS)
-    }
-
-    fn start_of(&self, tick: u64) -> BootInstant {
-        self.start.plus_nanos(tick.saturating_mul(TICK_NANOS))
-    }
-
-    fn start_of_beat(&self, beat: u64) -> BootInstant {
-        self.start.plus_nanos(beat.saturating_mul(self.beat_nanos))
-    }
-
-    fn beat_at(&self, now: BootInstant) -> u64 {
-        self.since_start(now) / self.beat_nanos
     }
 }
 
@@ -823,14 +739,6 @@ pub(crate) struct Share {
     pub(crate) renew: bool,
 }
 
-/// Resolution of the wheel, small compared with the shortest useful lease.
-const TICK: Duration = Duration::from_nanos(TICK_NANOS);
-const TICK_NANOS: u64 = 2_000_000;
-/// Length of the wheel, 16 s.
-const TICKS: usize = 8192;
-/// Beats per period of the watchdog. A renewal is early by less than half a percent of its period, and the renewals of one beat
-/// share their commands.
-const BEATS: u64 = 256;
 /// Number of wakers for which room is kept between two batches of results.
 const MOST_ROOM: usize = 4096;
 /// Pause before the backlog is retried if no reply shows that there is room.

@@ -151,7 +151,7 @@ impl Holds {
         if was_lost || self.has_vanished(index, reply) {
             index = self.split_lost(index, terms, now, effects)?;
         }
-        let period = self.period();
+        let period = self.alarms.period();
         let hold = self.get_mut(index)?;
         hold.releasing.end_attempt(terms.share.count);
         hold.expired_by = hold.expired_by.max(terms.lease.expired_by(now));

@@ -35,9 +35,7 @@ impl Holds {
     pub(crate) fn changed(&mut self, change: &Change, now: BootInstant) {
         self.changes.last = Some(now);
         self.changes.next.add(change.clone());
-        if self.may_verify() {
-            self.plan(now);
-        }
+        self.plan_verification(now);
     }
 
     /// Returns true if there are holds to verify, and room for the requests. The number is limited, because other requests would
@@ -45,6 +43,13 @@ impl Holds {
     pub(super) fn may_verify(&self) -> bool {
         let any = !self.changes.pass.is_empty() || !self.changes.next.is_empty();
         any && self.renewals.len() < SCRIPTS
+    }
+
+    /// Makes the watchdog verify holds at once, if there are any to verify.
+    pub(super) fn plan_verification(&mut self, now: BootInstant) {
+        if self.may_verify() {
+            self.alarms.plan(now);
+        }
     }
 
     /// Renews or verifies a slice of the holds that the changes concern.
@@ -92,14 +97,8 @@ impl Holds {
         let Some(hold) = self.holds.get(index as usize).filter(|hold| hold.wanted() == 0) else { return };
         released.remember(node, &hold.name, hold.owner, now);
         if !std::mem::replace(&mut released.will_forget, true) {
-            self.forget_releases_at(now + KEPT);
+            self.alarms.at(now + KEPT, Event::Forget);
         }
-    }
-
-    fn forget_releases_at(&mut self, at: BootInstant) {
-        let tick = self.tick_at_or_after(at);
-        self.wheel.insert(tick, Event::Forget);
-        self.plan(self.start_of(tick));
     }
 
     /// Drops the releases that are old enough, and schedules the next drop.
@@ -108,7 +107,7 @@ impl Holds {
         let next = released.forget(now);
         released.will_forget = next.is_some();
         if let Some(next) = next {
-            self.forget_releases_at(next);
+            self.alarms.at(next, Event::Forget);
         }
     }
 
@@ -142,7 +141,7 @@ impl Holds {
             released.ended();
         }
         if self.may_repeat() {
-            self.plan(self.start);
+            self.alarms.plan(self.alarms.at_once());
         }
     }
 }

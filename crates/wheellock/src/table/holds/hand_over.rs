@@ -115,7 +115,7 @@ impl Hold {
         (count, renew, self.guards) == (1, true, 1) && self.is_known_as_one(now)
     }
 
-    /// Returns true if the server's record is one kept share, no change is to be sent, and no caller waits.
+    /// Returns true if the server's record is one kept share, and no change is to be sent.
     fn is_known_as_one(&self, now: BootInstant) -> bool {
         // A hold without guards has a release to send, and a guard's wait for an extension needs a renewal. Only semaphores
         // forget shares, and their permits neither pass to waiters nor are joined.

@@ -14,6 +14,7 @@ use std::task::Poll;
 use wheellock_client::Change;
 
 use super::recent_releases::KEPT;
+use super::schedule::TICK;
 use super::*;
 use crate::base::server_clock::{Jump, Sample};
 use crate::kind;
@@ -571,7 +572,7 @@ impl World {
         assert!(self.settles.is_empty(), "released once more without a reason by {path:?}");
         assert_eq!(self.holds.counted().held, 0, "{path:?}");
         assert!(
-            self.holds.wheel.is_empty() && self.holds.beats.is_empty() && self.holds.renewals.is_empty(),
+            self.holds.alarms.is_empty() && self.holds.renewals.is_empty(),
             "an alarm was left behind by {path:?}"
         );
         assert_eq!((self.holds.failing(), self.holds.counted().failing), (0, 0), "{path:?}");

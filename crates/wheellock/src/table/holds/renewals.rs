@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use super::callers::{CallerIndex, Want};
 use super::renewing::Refused;
-use super::{Due, Effects, Event, Hold, HoldIndex, Holds, State, TICK_NANOS};
+use super::schedule::Event;
+use super::{Due, Effects, Hold, HoldIndex, Holds, State};
 use crate::base::clock::{BootInstant, nanos};
 use crate::base::durability::Shortfall;
 use crate::base::error::LostReason;
@@ -90,10 +91,7 @@ impl RenewalReply {
 impl Holds {
     /// Collects the work that is due at `now`.
     pub(crate) fn due(&mut self, now: BootInstant, due: &mut Due<'_>) {
-        let tick = self.since_start(now) / TICK_NANOS;
-        let mut fired = Vec::new();
-        self.wheel.advance(tick, |_, event| fired.push(event));
-        for event in fired {
+        for event in self.alarms.fired(now) {
             match event {
                 Event::Hold(index) => self.alarmed(index, now, due),
                 Event::Backlog if self.backlog.is_empty() => {}
@@ -107,10 +105,7 @@ impl Holds {
             }
         }
         self.let_newcomers_join();
-        let beat = self.beat_at(now);
-        let mut beating = Vec::new();
-        self.beats.visit(beat, |_, group| beating.extend_from_slice(group));
-        for index in beating {
+        for index in self.alarms.beating(now) {
             self.ask(index, now, due);
         }
         self.verify_some(now, due);
@@ -257,9 +252,7 @@ impl Holds {
             let how = reply.map_or(Renewed::Failed, |reply| reply.lock(place));
             self.end_one(renewal, how, sent, now, effects);
         }
-        if self.may_verify() {
-            self.plan(now);
-        }
+        self.plan_verification(now);
         let reply = reply?;
         let extended = group.iter().enumerate().filter(|(place, _)| reply.lock(*place) == Renewed::Extended);
         let extended = extended.map(|(_, renewal)| renewal.serial);
@@ -308,9 +301,7 @@ impl Holds {
         for renewal in &group {
             self.end_one(renewal, how, sent, now, effects);
         }
-        if self.may_verify() {
-            self.plan(now);
-        }
+        self.plan_verification(now);
     }
 
     /// Ends the renewal of one hold, wakes the guards that waited for it, and applies its result.
@@ -387,9 +378,7 @@ impl Holds {
                 self.fails(renewal.hold, now);
             }
         }
-        if self.may_verify() {
-            self.plan(now);
-        }
+        self.plan_verification(now);
         at_once
     }
 
@@ -407,7 +396,7 @@ impl Holds {
         now: BootInstant,
         effects: &mut Effects,
     ) {
-        let period = self.period();
+        let period = self.alarms.period();
         let clock_may_have_jumped = self.server_clocks.jumped_since(sent);
         let Some(hold) = self.hold_of(renewal) else { return };
         if how != Renewed::NotOwner && renewal.extend {
@@ -523,12 +512,12 @@ impl Holds {
                 hold.renewing.unplan();
             }
             if let Some(member) = hold.renewing.leave() {
-                self.beats.leave(member);
+                self.alarms.leave(member);
             }
             // Discards the duration, because a release or a loss is not a recovery to report.
             let _told_of_the_loss = self.clear_failure(index, now);
         } else if !hold.renewing.is_member() {
-            self.came(index, self.beat_at(now));
+            self.came(index, self.alarms.beat_at(now));
         }
     }
 
@@ -539,7 +528,7 @@ impl Holds {
             self.newcomers.beat = beat;
         }
         self.newcomers.holds.push(index);
-        self.plan(self.start_of_beat(beat + self.beats.period()));
+        self.alarms.plan_after_beat(beat);
     }
 
     /// Adds the newcomers of the latest beat that are still held to that beat.
@@ -548,7 +537,7 @@ impl Holds {
             // The hold may be gone, and a new hold may have its index.
             let hold = self.holds.get_mut(index as usize);
             if let Some(hold) = hold.filter(|hold| hold.is_kept_alive() && !hold.renewing.is_member()) {
-                hold.renewing.join(self.beats.join(index, self.newcomers.beat));
+                hold.renewing.join(self.alarms.join(index, self.newcomers.beat));
             }
         }
     }

@@ -121,7 +121,7 @@ fn failing_releases_are_abandoned_in_time() {
         }
         assert!(world.holds.holds.len() <= 256);
     }
-    assert!(world.holds.holds.is_empty() && world.holds.wheel.is_empty());
+    assert!(world.holds.holds.is_empty() && world.holds.alarms.is_empty());
 }
 
 /// Once another owner has the lock, a release that is to follow another release is useless. A shutdown does not wait for it.

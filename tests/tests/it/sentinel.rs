@@ -19,7 +19,10 @@ use wheellock_tests::{RedisServer, eventually};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t1_killed_primary_strands_no_waiter() {
     let mut set = SentinelSet::start(&Settings::default());
-    let locks = connect(&set.url(), LEASE).await.unwrap();
+    // On a busy machine, Sentinels need longer to promote a replica than a waiter's request lasts by default.
+    let patient = |config: &mut Config| config.response_timeout = NO_HANG;
+    let locks = LockManager::builder(&set.url()).configure(patient).watchdog_lease(LEASE);
+    let locks = locks.connect().await.unwrap();
     let load = Load::start(&locks, 16);
     assert!(load.goes_on().await, "no service to begin with");
     let waits_long = locks.lock("held");

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn stubs_are_plain_scripts_with_heads_of_their_own() {
+    fn stub_adds_head_to_plain_script() {
         let plan = plan(&today, "ladder", false).unwrap();
         for (stub, plain) in [("acquire", ACQUIRE), ("release", RELEASE)] {
             let (stub, plain) =
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_exist_or_are_no_identifiers_are_refused() {
+    fn known_or_invalid_name_is_refused() {
         for name in ["", "Ladder", "ladder__x", "_ladder", "2nd", "a-b", "match", "../x", "leiter_ä"] {
             assert_eq!(refusal(&today, name), Refusal::NoIdentifier(name.to_owned()));
         }
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn line_goes_to_its_place_in_the_order() {
+    fn line_keeps_sorted_order() {
         let text = "mod a;\nmod c;\n\nfn f() {}\n";
         let added = |line: &str| inserted(text, "among mod", line).unwrap();
         assert_eq!(added("mod b;\n"), "mod a;\nmod b;\nmod c;\n\nfn f() {}\n");

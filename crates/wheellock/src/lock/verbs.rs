@@ -9,6 +9,38 @@ use crate::base::clock::BootInstant;
 use crate::base::error::Error;
 use crate::request::guard::Released;
 
+/// Acquires, runs `work` under the guard, and releases with confirmation.
+pub(crate) async fn run<L: AsyncLock, T>(
+    lock: &L,
+    work: impl AsyncFnOnce(&L::Guard) -> T,
+) -> Result<T, Error> {
+    run_under::<L, T>(lock.acquire().await?, work).await
+}
+
+/// Does the same as [`run`] for work that can fail, with a wait of up to `wait`. Returns `None` if the wait ended first.
+pub(crate) async fn try_run_for<L: AsyncLock, T, E: From<Error>>(
+    lock: &L,
+    wait: Duration,
+    work: impl AsyncFnOnce(&L::Guard) -> Result<T, E>,
+) -> Result<Option<T>, E> {
+    match lock.try_acquire_for(wait).await? {
+        Some(guard) => run_under::<L, _>(guard, work).await?.map(Some),
+        None => Ok(None),
+    }
+}
+
+async fn run_under<L: AsyncLock, T>(
+    guard: L::Guard,
+    work: impl AsyncFnOnce(&L::Guard) -> T,
+) -> Result<T, Error> {
+    let result = L::guarded(&guard, work(&guard)).await?;
+    L::release_after_work(guard).await?;
+    Ok(result)
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod tests;
+
 /// A lock with asynchronous verbs, and its guard. Other crates cannot name this trait, so they cannot implement it.
 pub trait AsyncLock: Clone + Debug {
     /// The guard that an acquire returns.
@@ -81,35 +113,3 @@ macro_rules! forward_verbs {
     };
 }
 pub(crate) use forward_verbs;
-
-/// Acquires, runs `work` under the guard, and releases with confirmation.
-pub(crate) async fn run<L: AsyncLock, T>(
-    lock: &L,
-    work: impl AsyncFnOnce(&L::Guard) -> T,
-) -> Result<T, Error> {
-    run_under::<L, T>(lock.acquire().await?, work).await
-}
-
-/// Does the same as [`run`] for work that can fail, with a wait of up to `wait`. Returns `None` if the wait ended first.
-pub(crate) async fn try_run_for<L: AsyncLock, T, E: From<Error>>(
-    lock: &L,
-    wait: Duration,
-    work: impl AsyncFnOnce(&L::Guard) -> Result<T, E>,
-) -> Result<Option<T>, E> {
-    match lock.try_acquire_for(wait).await? {
-        Some(guard) => run_under::<L, _>(guard, work).await?.map(Some),
-        None => Ok(None),
-    }
-}
-
-async fn run_under<L: AsyncLock, T>(
-    guard: L::Guard,
-    work: impl AsyncFnOnce(&L::Guard) -> T,
-) -> Result<T, Error> {
-    let result = L::guarded(&guard, work(&guard)).await?;
-    L::release_after_work(guard).await?;
-    Ok(result)
-}
-
-#[cfg(all(test, feature = "testing"))]
-mod tests;

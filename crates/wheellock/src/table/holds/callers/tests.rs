@@ -12,6 +12,17 @@ fn has_ended(table: &mut Callers, caller: CallerIndex) -> bool {
     table.take(caller, Waker::noop()).is_some()
 }
 
+/// Follows every path of up to `depth` events that can happen.
+fn explore<E: Copy>(events: &[E], path: &mut Vec<E>, depth: usize, follow: &impl Fn(&[E]) -> bool) {
+    for event in events {
+        path.push(*event);
+        if follow(path) && depth > 1 {
+            explore(events, path, depth - 1, follow);
+        }
+        path.pop();
+    }
+}
+
 /// One hold may have callers of both sorts in its list.
 #[test]
 fn release_and_renewal_end_separately() {

@@ -107,14 +107,5 @@ fn follow(path: &[Event]) -> bool {
 /// Every order of up to five events, compared with a backward reading of the same order.
 #[test]
 fn each_caller_gets_renewal_outcome_once() {
-    fn explore(path: &mut Vec<Event>, depth: usize) {
-        for event in EVENTS {
-            path.push(event);
-            if follow(path) && depth > 1 {
-                explore(path, depth - 1);
-            }
-            path.pop();
-        }
-    }
-    explore(&mut Vec::new(), 5);
+    explore(&EVENTS, &mut Vec::new(), 5, &follow);
 }

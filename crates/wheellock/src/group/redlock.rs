@@ -255,7 +255,8 @@ impl RedLock {
 
     /// Takes the lock if a majority grants it now, in one round trip to the fastest majority.
     ///
-    /// Also returns `None` if several callers tried at the same time and none of them got a majority.
+    /// Also returns `None` if several callers tried at the same time and none of them got a majority. If another holder has
+    /// the lock on some servers and a slow server could decide, that server gets at least 100 ms.
     ///
     /// # Cancel safety
     ///
@@ -391,11 +392,13 @@ impl RedLock {
         let subscriptions = waiter.as_mut().map_or(&mut own, |waiter| &mut waiter.subscriptions);
         // `polls` counts failed rounds, for the pauses between them.
         let (mut splits, mut given_up, mut known_held, mut polls) = (0, 0, false, 0_u32);
+        // A caller that tries once has no second round in which a slow server could grant.
+        let patience = if wait.one_try().is_some() { ONLY_PATIENCE } else { SLOW_PATIENCE };
         loop {
             if let Some(subscriptions) = subscriptions {
                 subscriptions.discard();
             }
-            let busy = match self.round(self.answer_by(wait, known_held), given_up).await {
+            let busy = match self.round(self.answer_by(wait, known_held), patience, given_up).await {
                 Ok(Ok(guard)) => {
                     // The caller holds the lock now, so waiters behind it that time out know that the lock is held.
                     self.queue.on_held();
@@ -452,11 +455,13 @@ impl RedLock {
     /// Sends a request to all servers at once, and returns when the outcome is certain.
     ///
     /// The round also ends if only slow servers could still decide it. Contenders may have split the fast servers
-    /// between them. While each waits for the slow servers, it keeps the fast ones from all others. After `given_up`
-    /// such rounds in a row the slow servers get more time, because the quorum may really need one of them.
+    /// between them. While each waits for the slow servers, it keeps the fast ones from all others. The slow servers get
+    /// this time at `least`. After `given_up` such rounds in a row they get more, because the quorum may really need one
+    /// of them.
     async fn round(
         &self,
         deadline: Option<Instant>,
+        least: Duration,
         given_up: u32,
     ) -> Result<Result<RedLockGuard, Busy>, Error> {
         let (timer, count) = (self.members.timer(), self.members.locks.len());
@@ -508,7 +513,7 @@ impl RedLock {
             if tally.is_contended() && give_up.is_none() {
                 let now = timer.now();
                 let longer = 1 << (2 * given_up.min(MOST_PATIENCE));
-                let patience = (2 * (now - began)).max(SLOW_PATIENCE) * longer;
+                let patience = (2 * (now - began)).max(least) * longer;
                 give_up = Some((now + patience, patience));
             }
             if tally.is_out_of_reach() {
@@ -582,6 +587,9 @@ const MOST_DOUBLINGS: u32 = 6;
 /// Least time for slow servers after a majority has answered and some refused. They get at least twice the time of that
 /// majority.
 const SLOW_PATIENCE: Duration = Duration::from_millis(5);
+/// Least such time for a caller that tries once. A busy machine may delay one of several replies for a while, and a free
+/// lock must not pass for a busy one then.
+const ONLY_PATIENCE: Duration = Duration::from_millis(100);
 /// Number of times that `SLOW_PATIENCE` is multiplied by four, up to 5 s. No reply is waited for longer.
 const MOST_PATIENCE: u32 = 5;
 

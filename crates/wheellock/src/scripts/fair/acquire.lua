@@ -107,7 +107,8 @@ local kept = math.max(86400000, math.min(math.floor(deadline - now + patience), 
 if known < kept then
     call('pexpire', waiters, kept + 3600000)
 end
+local after = try('exists', mark) == 1 and asks_untold_after or asks_after
 if (head or holder) == holder then
-    return math.min(left, asks_after)
+    return math.min(left, after)
 end
-return asks_after
+return after

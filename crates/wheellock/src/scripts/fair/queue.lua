@@ -11,6 +11,8 @@ local patience = 300000
 -- A waiter of this library says so often that it lives; it counts as dead when it has not been heard of for so long, which is
 -- time for two questions and an answer that got lost.
 local asks_after, lives_for = 2000, 5000
+-- While a holder cannot announce its releases, no message ends a wait. The holder's release sets this mark, and waiters ask more often.
+local asks_untold_after, mark, marked_for = 250, tag .. ':wheellock_poller', 5000
 
 local function clock()
     local time = call('time')
@@ -92,6 +94,10 @@ local function tell_first(publish, channel)
     local heard = try(publish, channel .. ':' .. told, '0')
     if type(heard) == 'number' and heard > 0 then
         return
+    end
+    if type(heard) == 'table' then
+        -- A user whose key patterns do not cover the mark sets none.
+        try('set', mark, '1', 'px', marked_for)
     end
     local seen, head = pcall(living_head, told, clock())
     if seen and head and head ~= told then

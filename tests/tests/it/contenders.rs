@@ -60,6 +60,69 @@ async fn contenders_have_turns_beside_hot_process() {
     }
 }
 
+/// Returns the turns of each process, one per number of `tasks`, from when all of them have had turns.
+async fn shares(server: &RedisServer, kind: Kind, tasks: &[usize], turns: u64) -> Vec<u64> {
+    let name = format!("{kind:?} of {}", tasks.len());
+    let mut processes = Vec::new();
+    for tasks in tasks {
+        let locks = manager(&server.tcp_url()).await;
+        processes.push((hot::hot(&kind.lock(&locks, &name), *tasks, HOLD), locks));
+    }
+    for (process, _) in &processes {
+        assert!(process.reaches(20, PATIENCE).await, "{name}");
+    }
+    let before: Vec<_> = processes.iter().map(|(process, _)| process.had()).collect();
+    let last = processes.len() - 1;
+    assert!(processes[last].0.reaches(before[last] + turns, PATIENCE).await, "{name}");
+    let had = processes.iter().zip(before).map(|((process, _), before)| process.had() - before).collect();
+    for (process, _) in processes {
+        process.end().await.unwrap();
+    }
+    had
+}
+
+/// The lone task wants the lock again at once, and no other task of its process waits when it releases the lock. Every turn lasts for
+/// the same time. A fair lock is shared by waiters, not by processes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_of_unequal_size_share_time() {
+    let server = RedisServer::builder().tcp().start();
+    for kind in [Kind::Plain, Kind::Simple, Kind::Write, Kind::Fenced] {
+        let had = shares(&server, kind, &[32, 1], 300).await;
+        assert!(
+            had[0] <= 2 * had[1] && had[1] <= 2 * had[0],
+            "turns of 32 tasks and of one, {kind:?}: {had:?}"
+        );
+    }
+}
+
+/// Each process releases the lock and takes it again at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lone_tasks_of_crowd_share_time() {
+    let server = RedisServer::builder().tcp().start();
+    for processes in [2, 3, 8] {
+        let had = shares(&server, Kind::Plain, &vec![1; processes], 100).await;
+        let (least, most) = (had.iter().min().unwrap(), had.iter().max().unwrap());
+        assert!(*most <= 3 * least, "turns of {processes} processes: {had:?}");
+    }
+}
+
+/// The releases of these users send no message, so the next waiter of the fair lock has to poll.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_fair_release_delays_no_waiter() {
+    let server = RedisServer::builder().tcp().start();
+    let locks = manager(&server.tcp_url()).await;
+    for contender in [Contender::Deaf, Contender::Mute] {
+        let name = contender.to_string();
+        let process = hot::hot(&locks.fair_lock(&name), 4, HOLD);
+        let silent = hot::beside(contender, Kind::Fair, &server, &locks, &name, HOLD).await.unwrap();
+        // The first release finds waiters that poll every two seconds.
+        assert!(silent.reaches(2, PATIENCE).await, "{contender}");
+        assert!(silent.reaches(8, Duration::from_secs(5)).await, "{contender}: {}", silent.had());
+        process.end().await.unwrap();
+        silent.end().await.unwrap();
+    }
+}
+
 /// Subscribers have their turns in any case. A subscriber that is notified of an opening would end it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pollers_have_turns_beside_hot_processes() {

@@ -519,6 +519,12 @@ impl Kind {
         self.hot_release.is_some()
     }
 
+    /// Returns true if a process leaves a released lock to the listeners of other processes. Readers and permits need not: many may hold
+    /// those.
+    pub(crate) fn stands_back(&self) -> bool {
+        self.wake == Wake::Channel && !self.is_shared() && !self.is_only_waited_for()
+    }
+
     /// Returns true if hand-over, of this kind or of another, may keep locks of this kind from their contenders.
     pub(crate) fn may_meet_hand_over(&self) -> bool {
         self.is_a_hash_of_holders() || self.is_one_side()

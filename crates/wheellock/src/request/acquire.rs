@@ -12,6 +12,8 @@ mod waiter;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use wheellock_client::Timer;
+
 use crate::base::error::Error;
 use crate::kind::Wake;
 use crate::request::guard::Guard;
@@ -198,7 +200,7 @@ impl<'r, 'a> Caller<'r, 'a> {
             waiter.joined_uncounted();
         } else if waits && !request.is_reentrant() {
             // A caller joins the queue behind earlier waiters, unless its owner holds the lock.
-            caller.fast_path = FastPath::begin(request.name);
+            caller.fast_path = FastPath::begin(request.name, &request.context.client.config().timer);
             if caller.fast_path.is_none() {
                 request.check_kind()?;
                 caller.waiter = Some(Waiter::join(request, WaitQueue::join));
@@ -314,10 +316,10 @@ struct FastPath<'a> {
 }
 
 impl<'a> FastPath<'a> {
-    fn begin(name: &'a Name) -> Option<Self> {
+    fn begin(name: &'a Name, timer: &Timer) -> Option<Self> {
         if Self::is_counted(name) {
             // Not `then_some`: a path that is made and dropped would end another caller's poll.
-            return name.begin_fast_poll().then(|| Self { name });
+            return name.begin_fast_poll(|| timer.now()).then(|| Self { name });
         }
         // Where the server keeps the order, a caller that expects to wait subscribes first. Otherwise it would have to
         // poll again after subscribing.

@@ -21,7 +21,27 @@ pub(crate) fn end(context: &Context, name: &Arc<Name>, hold: HoldIndex, share: S
 /// Hands a guard's hold over to the head, and wakes the head. Does so only if this is the hold's last guard and the head can accept the
 /// hold as it is. If it returns false, the caller must release the guard's share.
 pub(crate) fn hand_over(context: &Context, name: &Arc<Name>, hold: HoldIndex, share: Share) -> bool {
-    name.kind().may_be_handed_over() && hand_over_to_head(context, name, hold, share)
+    if name.kind().may_be_handed_over()
+        && let Some(is_handed) = hand_over_to_head(context, name, hold, share)
+    {
+        return is_handed;
+    }
+    if name.kind().stands_back() {
+        let_others(context, name, hold, share);
+    }
+    false
+}
+
+/// Lets other processes have a lock that is released. Otherwise a caller of this process would poll before they hear of the release.
+fn let_others(context: &Context, name: &Name, hold: HoldIndex, share: Share) {
+    let now = context.client.config().timer.now();
+    let mut waiting = name.waiting();
+    let Some(waiters) = &mut waiting.queue else { return };
+    if waiters.may_let_others(now) && context.transact(|holds, now, _| holds.let_others(hold, share, now)) {
+        let head = waiters.let_others(now);
+        drop(waiting);
+        head.into_iter().for_each(Waker::wake);
+    }
 }
 
 /// Leaves a guard's hold to the other guards that have joined it. Returns false and changes nothing if there are none.
@@ -39,10 +59,11 @@ pub(crate) fn tell_head(context: &Context, name: &Arc<Name>) {
     }
 }
 
-fn hand_over_to_head(context: &Context, name: &Arc<Name>, hold: HoldIndex, share: Share) -> bool {
+/// Returns whether the hold was handed over; `None` if there are no waiters.
+fn hand_over_to_head(context: &Context, name: &Arc<Name>, hold: HoldIndex, share: Share) -> Option<bool> {
     let (timer, budget) = (&context.client.config().timer, context.hand_over);
     let mut waiting = name.waiting();
-    let Some(waiters) = waiting.waiters() else { return false };
+    let waiters = waiting.waiters()?;
     let at = timer.now();
     let handed = if !budget.is_zero() && waiters.head_takes_over() {
         let time = waiters.time(budget, at);
@@ -61,7 +82,7 @@ fn hand_over_to_head(context: &Context, name: &Arc<Name>, hold: HoldIndex, share
         look_soon(context, name);
     }
     waker.into_iter().for_each(Waker::wake);
-    handed.is_ok()
+    Some(handed.is_ok())
 }
 
 fn look_soon(context: &Context, name: &Arc<Name>) {
@@ -85,12 +106,24 @@ pub(crate) fn look_after(context: &Context, name: &Arc<Name>) {
     }
 }
 
-/// Records the other contenders that a release by this process found.
-pub(crate) fn released(context: &Context, name: &Name, contenders: Contenders) {
+/// Records the other contenders that a release by this process found. `is_planned` is true if the release let them have the lock.
+pub(crate) fn released(context: &Context, name: &Arc<Name>, contenders: Contenders, is_planned: bool) {
     let now = context.client.config().timer.now();
     let contenders = contenders.and_beside(context.waited_for_beside(name));
-    let head = name.waiting().queue.as_mut().and_then(|waiters| waiters.released(contenders, now));
+    let mut waiting = name.waiting();
+    let waiters = waiting.queue();
+    let head = if is_planned {
+        waiters.released(contenders, now)
+    } else {
+        waiters.released_unaware(contenders, now)
+    };
+    let quiet = waiters.begin_lingering();
+    waiting.drop_unused();
+    drop(waiting);
     head.into_iter().for_each(Waker::wake);
+    if quiet {
+        context.transact(|holds, now, _| holds.quiet(Arc::clone(name), now));
+    }
 }
 
 /// The share that is handed over: one count, and a lease that the watchdog renews.

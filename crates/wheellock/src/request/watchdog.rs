@@ -202,7 +202,9 @@ pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
         (table.flushes, table.given_back, table.unknown, table.unexpected)
     });
     drop(flushes);
-    given_back.iter().for_each(|(name, contenders)| hand_over::released(context, name, *contenders));
+    for (name, contenders, is_planned) in &given_back {
+        hand_over::released(context, name, *contenders, *is_planned);
+    }
     unknown.iter().for_each(|name| context.let_waiters_ask(name));
     unexpected.iter().for_each(|name| context.distrust(name));
 }
@@ -225,8 +227,8 @@ struct Answered<'a, 't> {
     now: BootInstant,
     effects: &'t mut Effects,
     flushes: Vec<Flush<'a>>,
-    /// Locks that were handed over before they were released, and the other contenders that the server knows.
-    given_back: Vec<(Arc<Name>, Contenders)>,
+    /// Released locks with other contenders, and whether their releases were planned to let those have the lock.
+    given_back: Vec<(Arc<Name>, Contenders, bool)>,
     /// Locks that the server does not know any more. No message announced their release.
     unknown: Vec<Arc<Name>>,
     /// Locks whose scripts were answered with a reply that they never return.
@@ -252,9 +254,10 @@ impl Answered<'_, '_> {
                     if !known {
                         self.server_knows_nothing(hold);
                     }
-                    let handed_over = self.holds.handed_over_before(hold);
+                    let contenders = wire::read_contenders(reply);
+                    let stands_back = self.holds.stands_back_after(hold, contenders);
                     self.given_back.extend(
-                        handed_over.map(|(name, _)| (Arc::clone(name), wire::read_contenders(reply))),
+                        stands_back.map(|(name, is_planned)| (Arc::clone(name), contenders, is_planned)),
                     );
                     self.holds.reconciled(hold, known, connection.node(), now, self.effects)
                 }

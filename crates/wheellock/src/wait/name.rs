@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+use std::time::Instant;
 
 use wheellock_client::slot_of;
 
@@ -178,14 +179,16 @@ impl Name {
     }
 
     /// Returns true if this caller may poll from outside the queue, and counts the caller if so. The caller may poll if there are no
-    /// waiters and the number of polling callers is below its limit. Old messages are discarded then.
+    /// waiters, the number of polling callers is below its limit, and other processes do not have their turns. Old messages are discarded
+    /// then.
     ///
     /// An exclusive lock allows one polling caller. A shared lock allows [`MOST_POLLING`], so that a crowd does not fill the connection
     /// before the first caller has its reply.
-    pub(crate) fn begin_fast_poll(&self) -> bool {
+    pub(crate) fn begin_fast_poll(&self, now: impl FnOnce() -> Instant) -> bool {
         let most = if self.kind.is_shared() { MOST_POLLING } else { 1 };
         let mut waiting = self.waiting();
-        let may_poll = !waiting.has_waiters() && waiting.polling < most;
+        let stands_back = waiting.queue.as_ref().is_some_and(|waiters| waiters.stands_back(now));
+        let may_poll = !waiting.has_waiters() && waiting.polling < most && !stands_back;
         if may_poll {
             self.discard_of(&mut waiting);
             waiting.polling += 1;

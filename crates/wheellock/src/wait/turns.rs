@@ -36,6 +36,14 @@ pub(crate) struct Turns {
     open: Option<(Instant, Opening)>,
     /// Refused polls since then.
     refusals: u32,
+    /// Until when this process stands back at most. `None` if it hands the lock over.
+    at_most: Option<Instant>,
+    /// This process stood back after its last release, and no other process is known to have had a turn since.
+    in_vain: bool,
+    /// Time from the last such release to the next one that stands back.
+    pause: Duration,
+    /// When the next release may stand back; `None` if it may in any case.
+    next_at: Option<Instant>,
 }
 
 /// How a process leaves a lock that it releases to let others have it.
@@ -64,6 +72,11 @@ impl Contenders {
     pub(crate) fn and_beside(self, waited_for: u32) -> Self {
         Self { receivers: self.receivers.map(|receivers| receivers.saturating_add(waited_for)), ..self }
     }
+
+    /// Returns the number of receivers in other processes. If this process `listens`, it is one of the receivers.
+    fn others(self, listens: bool) -> u32 {
+        self.receivers.unwrap_or_default().saturating_sub(listens.into())
+    }
 }
 
 /// The head's next step once the receivers of a release are known.
@@ -89,7 +102,7 @@ impl Turns {
     /// Records a release. `out_of_time` is true if the release lets others have the lock. If the lock is left free for polling contenders,
     /// returns until when.
     pub(crate) fn give_back(&mut self, out_of_time: bool, now: Instant) -> Option<Instant> {
-        self.released = out_of_time.then_some(now);
+        (self.released, self.at_most) = (out_of_time.then_some(now), None);
         let opening = self.opening(now);
         self.refusals = 0;
         self.open = (out_of_time && opening != Opening::Not).then_some((now + OPEN, opening));
@@ -97,6 +110,24 @@ impl Turns {
             self.hot_since = Some(now);
         }
         self.open.map(|(until, _)| until)
+    }
+
+    /// Returns true if a process that does not hand the lock over must let others have it. Other processes listen, and they took their
+    /// turns before, or have not had a chance for a while.
+    pub(crate) fn may_stand_back(&self, now: Instant) -> bool {
+        self.others.max(self.others_before) > 0 && self.next_at.is_none_or(|at| now >= at)
+    }
+
+    /// Records the number of receivers of a release that this process did not plan. Returns true if other processes are among them.
+    pub(crate) fn finds(&mut self, contenders: Contenders, listens: bool) -> bool {
+        let others = contenders.others(listens);
+        self.others = others;
+        others > 0
+    }
+
+    /// Records a release of a lock that was not handed over.
+    pub(crate) fn release(&mut self, now: Instant) {
+        (self.released, self.at_most, self.open) = (Some(now), Some(now + STAND_BACK_AT_MOST), None);
     }
 
     /// Returns how a release that lets others have the lock leaves the lock.
@@ -114,6 +145,7 @@ impl Turns {
     /// Records that the head was refused. Returns the time of the next poll if the lock was left free for contenders. They may release the
     /// lock without a message.
     pub(crate) fn refused(&mut self, now: Instant) -> Option<Instant> {
+        self.was_taken();
         // A reply to an earlier poll does not end the opening.
         self.open.filter(|(until, _)| now >= *until)?;
         let pause = FIRST_POLL.saturating_mul(1 << self.refusals.min(16)).min(LONGEST_PAUSE);
@@ -136,8 +168,21 @@ impl Turns {
         self.released = None;
     }
 
-    /// Records that this process has the lock.
-    pub(crate) fn end(&mut self) {
+    /// Records that this process got the lock. If it stood back in vain, the next releases do not stand back.
+    pub(crate) fn granted(&mut self, now: Instant) {
+        if std::mem::take(&mut self.in_vain) {
+            self.pause = (2 * self.pause).clamp(FIRST_PAUSE, LONGEST);
+            self.next_at = Some(now + self.pause);
+        }
+        self.end();
+    }
+
+    /// Records that another process has had a turn.
+    pub(crate) fn was_taken(&mut self) {
+        (self.in_vain, self.pause, self.next_at) = (false, Duration::ZERO, None);
+    }
+
+    fn end(&mut self) {
         self.released = None;
         self.open = None;
         self.left = 0;
@@ -156,11 +201,12 @@ impl Turns {
     /// process' own message has arrived, and `None` if no such message is to arrive.
     pub(crate) fn found(
         &mut self,
-        Contenders { receivers, poll }: Contenders,
+        contenders: Contenders,
         listens: bool,
         has_come: Option<bool>,
         now: Instant,
     ) -> Then {
+        let Contenders { receivers, poll } = contenders;
         self.poll = poll;
         let Some(released) = self.released.take() else { return Then::Ask };
         self.round_trip = now.saturating_duration_since(released);
@@ -171,7 +217,7 @@ impl Turns {
                 return Then::StandBack(*until);
             }
         }
-        let others = receivers.unwrap_or_default().saturating_sub(listens.into());
+        let others = contenders.others(listens);
         self.others_before = std::mem::replace(&mut self.others, others);
         let is_alone = receivers.is_some() && others == 0;
         self.alone = if is_alone { self.alone.saturating_add(1) } else { 0 };
@@ -185,6 +231,7 @@ impl Turns {
             return Then::Ask;
         }
         self.left = others - 1;
+        self.in_vain = true;
         // Among several others, a poll in the middle of a turn may find the lock free just before the next process polls. The head would
         // then take that process' turn. If no process took its last turn, wait only briefly.
         self.began = Some(now);
@@ -203,12 +250,18 @@ impl Turns {
         if self.is_own(now) {
             return Message::Own;
         }
+        self.was_taken();
         if let Some(began) = self.began.replace(now) {
             self.took = self.took.max(Some(now.saturating_duration_since(began)));
         }
         let Some(left) = self.left.checked_sub(1) else { return Message::Free };
         self.left = left;
-        Message::NextTurn(now + self.back_off)
+        let until = now + self.back_off;
+        // A writer that has not polled yet keeps no reader out, so it must not wait for all others.
+        match self.at_most {
+            Some(at_most) if now >= at_most => Message::Free,
+            at_most => Message::NextTurn(at_most.map_or(until, |at_most| until.min(at_most))),
+        }
     }
 
     /// Returns true, once, if a message that has arrived is that of this process' own release.
@@ -260,6 +313,9 @@ const FIRST_POLL: Duration = Duration::from_millis(5);
 
 /// Longest such pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
+/// Time in which a process does not stand back after it stood back in vain. It doubles each time, up to [`LONGEST`].
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
 /// Shortest time that others have to take a lock that was released for them. A JVM needs a while to wake a thread.
 pub(crate) const STAND_BACK_AT_LEAST: Duration = Duration::from_millis(1);

@@ -238,7 +238,7 @@ impl WaitQueue {
         self.queue.head().is_some_and(takes)
     }
 
-    /// Returns true if a message casts doubt on a hold of this process. The message of this process' own release does not.
+    /// Returns true if a message announces another process' release. Such a message casts doubt on a hold of this process. The message of this process' own release does not.
     fn has_heard(&mut self, now: Instant) -> bool {
         let Some(news) = &mut self.questions.subscription else { return false };
         if !news.has_changed() {
@@ -344,6 +344,54 @@ impl WaitQueue {
         self.head_to_wake()
     }
 
+    /// Returns true if the next release must let other processes have the lock, although this process does not hand the lock over.
+    pub(crate) fn may_let_others(&mut self, now: Instant) -> bool {
+        if self.has_heard(now) {
+            self.turns.was_taken();
+        }
+        self.turns.may_stand_back(now)
+    }
+
+    /// Records such a release. This process does not poll until [`released`](Self::released) reports the contenders. Returns the head's
+    /// waker, because the head has to take its next step.
+    pub(crate) fn let_others(&mut self, now: Instant) -> Option<Waker> {
+        if let Some(news) = &mut self.questions.subscription {
+            news.take_changed();
+        }
+        self.turns.release(now);
+        self.stand_back(now + POLL_UNTOLD);
+        self.head_to_wake()
+    }
+
+    /// As [`released`](Self::released), for a release that did not let others have the lock. The first such release finds them.
+    pub(crate) fn released_unaware(&mut self, contenders: Contenders, now: Instant) -> Option<Waker> {
+        let finds_others = self.turns.finds(contenders, self.listens());
+        let asks = self.queue.head().is_some_and(|head| head.waiter.asks);
+        if !finds_others || asks || !self.turns.may_stand_back(now) {
+            return None;
+        }
+        self.turns.release(now);
+        self.released(contenders, now)
+    }
+
+    fn listens(&self) -> bool {
+        self.questions.subscription.is_some()
+    }
+
+    /// Plans the head's next poll. A caller that joins until then does not know that the lock is held.
+    fn stand_back(&mut self, until: Instant) {
+        (self.questions.poll_at, self.questions.poll_now) = (Some(until), false);
+        self.look_at = Some(until);
+        if self.queue.is_empty() {
+            self.open_since = Some(self.joined);
+        }
+    }
+
+    /// Returns true if the next caller must leave the lock to other processes for a while.
+    pub(crate) fn stands_back(&self, now: impl FnOnce() -> Instant) -> bool {
+        self.look_at.is_some_and(|at| now() < at)
+    }
+
     /// Records the contenders that our release found, when the release let other processes have the lock. This process is among the
     /// receivers if it is subscribed. The head then waits for the others' messages, or for as long as polling contenders need. Returns the
     /// head's waker.
@@ -351,13 +399,16 @@ impl WaitQueue {
         if !self.turns.is_unanswered() {
             return None;
         }
-        let listens = self.questions.subscription.is_some();
+        let listens = self.listens();
         let news = self.questions.subscription.as_mut().filter(|news| news.is_confirmed());
         let messages = news.map(Subscription::take_changes);
         let asks = match self.turns.found(contenders, listens, messages.map(|messages| messages > 0), now) {
-            Then::Ask => true,
+            Then::Ask => {
+                self.look_at = self.look_at.filter(|_| !self.queue.is_empty());
+                true
+            }
             Then::StandBack(until) => {
-                (self.questions.poll_at, self.look_at) = (Some(until), Some(until));
+                self.stand_back(until);
                 // The first message is that of our own release. The others come from processes that have had their turns meanwhile.
                 self.follows(messages.unwrap_or_default().saturating_sub(1), now)
             }
@@ -387,7 +438,7 @@ impl WaitQueue {
         if self.queue.is_empty() || lease.is_some() {
             // The wait after our release ends: the head was granted the lock, or no waiter is left.
             if lease.is_some() {
-                self.turns.end();
+                self.turns.granted(now);
             } else {
                 self.is_unannounced |= self.turns.give_up_lock();
             }
@@ -535,6 +586,7 @@ impl WaitQueue {
 
     /// Records that callers from outside the queue found the lock free.
     pub(crate) fn was_free(&mut self) {
+        self.look_at = None;
         self.turns.was_free();
     }
 
@@ -563,7 +615,7 @@ impl WaitQueue {
 
     /// Returns true if the last waiter has just left, and the end of its subscription is to be planned.
     pub(crate) fn begin_lingering(&mut self) -> bool {
-        let quiet = self.queue.is_empty() && self.questions.subscription.is_some();
+        let quiet = self.queue.is_empty() && (self.listens() || self.look_at.is_some());
         quiet && !std::mem::replace(&mut self.lingering, true)
     }
 
@@ -583,9 +635,9 @@ impl WaitQueue {
         if self.queue.is_empty() { self.questions.subscription.take() } else { None }
     }
 
-    /// Returns true if there are no waiters and there is no subscription.
+    /// Returns true if there are no waiters, there is no subscription, and this process does not stand back.
     pub(crate) fn is_over(&self) -> bool {
-        self.queue.is_empty() && self.questions.subscription.is_none()
+        self.queue.is_empty() && self.questions.subscription.is_none() && !self.lingering
     }
 
     /// Returns true if the waiter with `ticket` is the head.

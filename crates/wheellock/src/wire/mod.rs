@@ -282,11 +282,11 @@ pub(crate) fn read_release(reply: &Value) -> Option<bool> {
     }
 }
 
-/// Reads the contenders in the reply of a kind's `hot_release`.
+/// Reads the contenders in the reply of a kind's `release` or `hot_release`.
 pub(crate) fn read_contenders(reply: &Value) -> Contenders {
     let (released, found) = match reply.as_array() {
         Some([released, found]) => (released.as_i64(), found.as_i64() == Some(1)),
-        _ => (None, false),
+        _ => (reply.as_i64(), false),
     };
     let receivers = released.and_then(|released| released.checked_sub(1)).and_then(|n| u32::try_from(n).ok());
     // Without messages, listeners have to poll, too.

@@ -10,7 +10,7 @@ use super::hold::KnownBy;
 use super::{Hold, HoldIndex, Holds, Share, State};
 use crate::base::clock::BootInstant;
 use crate::wait::name::Name;
-use crate::wait::turns::Opening;
+use crate::wait::turns::{Contenders, Opening};
 use crate::wait::wait_queue::{Handed, Time};
 
 /// The reason why a hold must be released and not handed over.
@@ -44,12 +44,13 @@ impl Holds {
             _ if matches!(hold.known_by, KnownBy::HandedOver(_)) => None,
             _ => Some(hold.since),
         };
-        let Some(since) = since.filter(|since| now < *since + time.share) else {
+        let held = now.saturating_duration_since(hold.since);
+        // The next hold lasts about as long as this one. At least half of it must fit in.
+        let Some(since) = since.filter(|since| now + held / 2 < *since + time.share) else {
             hold.known_by = KnownBy::HandedOver(time.opening);
             return Err(GiveBack::OutOfTime);
         };
         hold.known_by = KnownBy::HandedOver(Opening::Not);
-        let held = now.saturating_duration_since(hold.since);
         hold.since = now;
         let (serial, family) = (hold.serial, hold.name.family());
         self.tallies.of(family).handed_over(held);
@@ -88,12 +89,32 @@ impl Holds {
         true
     }
 
+    /// Marks that the release of a hold lets other processes have the lock. Returns false and changes nothing if the release does not free
+    /// the lock.
+    pub(crate) fn let_others(&mut self, index: HoldIndex, share: Share, now: BootInstant) -> bool {
+        let hold = self.get_mut(index).filter(|hold| hold.is_known_as_one_guards(share, now));
+        hold.map(|hold| hold.known_by = KnownBy::HandedOver(Opening::Not)).is_some()
+    }
+
     /// Accepts a handed-over hold for a waiter. Returns true if the hold is still held.
     pub(crate) fn take_over(&mut self, index: HoldIndex, now: BootInstant) -> bool {
         let is_held = |hold: &&Hold| hold.state == State::Held && now < hold.valid_until;
         let Some(hold) = self.holds.get(index as usize).filter(is_held) else { return false };
         self.tallies.of(hold.name.family()).took_over();
         true
+    }
+
+    /// Returns the lock of a released hold, if its process has to leave the lock to these contenders. Also returns true if the release
+    /// was planned for that.
+    pub(crate) fn stands_back_after(
+        &self,
+        index: HoldIndex,
+        contenders: Contenders,
+    ) -> Option<(&Arc<Name>, bool)> {
+        let hold = self.get(index).filter(|hold| hold.guards == 0)?;
+        let has_listeners = hold.name.kind().stands_back() && contenders.receivers > Some(0);
+        let is_planned = matches!(hold.known_by, KnownBy::HandedOver(_));
+        (has_listeners || is_planned).then_some((&hold.name, is_planned))
     }
 
     /// Returns the lock of a hold that was handed over before its release, and how the lock is left.

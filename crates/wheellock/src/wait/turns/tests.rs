@@ -142,6 +142,51 @@ fn holder_stands_back_from_no_process() {
     assert!(!turns.is_unanswered(), "released for another reason");
 }
 
+/// A process that does not hand the lock over releases it at `now`, beside one listener. Returns true if the process stands back.
+fn released_alone(turns: &mut Turns, now: Instant) -> bool {
+    let stands_back = turns.may_stand_back(now);
+    if stands_back {
+        turns.release(now);
+        assert!(matches!(turns.found(heard(Some(1)), false, None, now), Then::StandBack(_)));
+    }
+    stands_back
+}
+
+/// A listener that does not want the lock costs a process that does at most one wait in 100 ms.
+#[test]
+fn vain_stand_backs_become_rare() {
+    let (mut turns, start) = (Turns::default(), Instant::now());
+    assert!(!turns.may_stand_back(start), "no other process is known");
+    assert!(turns.finds(heard(Some(1)), false) && !turns.finds(heard(Some(1)), true));
+    turns.finds(heard(Some(1)), false);
+    let (mut now, mut stood_back) = (start, 0);
+    while now < start + 1000 * MS {
+        stood_back += u32::from(released_alone(&mut turns, now));
+        turns.granted(now);
+        now += MS;
+    }
+    assert!((10..=15).contains(&stood_back), "{stood_back}");
+    turns.was_taken();
+    assert!(released_alone(&mut turns, now), "a turn of another process counts at once");
+    let _turn = turns.hear(now);
+    turns.granted(now);
+    assert!(released_alone(&mut turns, now), "as does a message");
+    turns.refused(now);
+    turns.granted(now);
+    assert!(released_alone(&mut turns, now), "and a refusal");
+}
+
+/// A writer that has not polled yet keeps no reader out.
+#[test]
+fn stand_back_ends_in_time() {
+    let (mut turns, start) = (Turns::default(), Instant::now());
+    turns.release(start);
+    turns.found(heard(Some(9)), false, None, start);
+    let end = start + STAND_BACK_AT_MOST;
+    assert!(matches!(turns.hear(end - MS / 2), Message::NextTurn(until) if until == end));
+    assert!(matches!(turns.hear(end), Message::Free));
+}
+
 /// Hands the lock over for `time` and releases it every 100 ms. Returns when the lock was left free, and how.
 fn openings(turns: &mut Turns, contenders: Contenders, time: Duration) -> Vec<(Duration, Opening)> {
     let start = Instant::now();

@@ -25,9 +25,10 @@ fn process_hands_over_for_its_share() {
     let other = Handed::new(u64::MAX, start.saturating_sub(LEASE));
     let handed = hand_over(&mut world, hold, Some(other)).unwrap();
     assert_eq!(handed.since, start, "the time of another hold does not count");
-    world.now = start + (SHARE - Duration::from_millis(1));
+    world.now = start + SHARE * 5 / 8;
     assert_eq!(hand_over(&mut world, hold, Some(handed)).unwrap().since, start);
-    world.now = start + SHARE;
+    world.now = start + SHARE * 7 / 8;
+    assert!(SHARE * 7 / 8 + SHARE / 8 == SHARE, "half of another such hold just does not fit in");
     assert_eq!(hand_over(&mut world, hold, Some(handed)).err(), Some(GiveBack::OutOfTime));
     assert!(world.holds.handed_over_before(hold).is_none(), "it has a guard");
     world.holds.release(hold, GUARD, world.now).unwrap();

@@ -392,13 +392,11 @@ impl RedLock {
         let subscriptions = waiter.as_mut().map_or(&mut own, |waiter| &mut waiter.subscriptions);
         // `polls` counts failed rounds, for the pauses between them.
         let (mut splits, mut given_up, mut known_held, mut polls) = (0, 0, false, 0_u32);
-        // A caller that tries once has no second round in which a slow server could grant.
-        let patience = if wait.one_try().is_some() { ONLY_PATIENCE } else { SLOW_PATIENCE };
         loop {
             if let Some(subscriptions) = subscriptions {
                 subscriptions.discard();
             }
-            let busy = match self.round(self.answer_by(wait, known_held), patience, given_up).await {
+            let busy = match self.round(self.answer_by(wait, known_held), patience(wait), given_up).await {
                 Ok(Ok(guard)) => {
                     // The caller holds the lock now, so waiters behind it that time out know that the lock is held.
                     self.queue.on_held();
@@ -583,6 +581,11 @@ impl fmt::Debug for RedLock {
 /// one contender finds all members free.
 const SPLIT_PAUSE: Duration = Duration::from_millis(1);
 const MOST_DOUBLINGS: u32 = 6;
+
+/// Returns the least time for slow servers in a round. A caller that tries once has no second round in which they could grant.
+fn patience(wait: Wait<impl Copy + Into<Limit>>) -> Duration {
+    if wait.one_try().is_some() { ONLY_PATIENCE } else { SLOW_PATIENCE }
+}
 
 /// Least time for slow servers after a majority has answered and some refused. They get at least twice the time of that
 /// majority.

@@ -10,6 +10,7 @@ use crate::request::context::Context;
 use crate::table::holds::{GiveBack, HoldIndex, Share};
 use crate::wait::name::Name;
 use crate::wait::turns::Contenders;
+use crate::wait::wait_queue::WaitQueue;
 
 /// Ends a guard for which no task waits. Hands its hold over to a waiter of this process, or releases its share.
 pub(crate) fn end(context: &Context, name: &Arc<Name>, hold: HoldIndex, share: Share) {
@@ -19,29 +20,39 @@ pub(crate) fn end(context: &Context, name: &Arc<Name>, hold: HoldIndex, share: S
 }
 
 /// Hands a guard's hold over to the head, and wakes the head. Does so only if this is the hold's last guard and the head can accept the
-/// hold as it is. If it returns false, the caller must release the guard's share.
+/// hold as it is. If it returns false, the caller must release the guard's share. The queue is then prepared for the release: other
+/// processes may have to come before this process' next caller.
 pub(crate) fn hand_over(context: &Context, name: &Arc<Name>, hold: HoldIndex, share: Share) -> bool {
-    if name.kind().may_be_handed_over()
-        && let Some(is_handed) = hand_over_to_head(context, name, hold, share)
-    {
-        return is_handed;
+    if !name.kind().stands_back() {
+        return false;
     }
-    if name.kind().stands_back() {
-        let_others(context, name, hold, share);
-    }
-    false
-}
-
-/// Lets other processes have a lock that is released. Otherwise a caller of this process would poll before they hear of the release.
-fn let_others(context: &Context, name: &Name, hold: HoldIndex, share: Share) {
-    let now = context.client.config().timer.now();
     let mut waiting = name.waiting();
-    let Some(waiters) = &mut waiting.queue else { return };
-    if waiters.may_let_others(now) && context.transact(|holds, now, _| holds.let_others(hold, share, now)) {
-        let head = waiters.let_others(now);
-        drop(waiting);
-        head.into_iter().for_each(Waker::wake);
+    let Some(waiters) = &mut waiting.queue else { return false };
+    let at = context.client.config().timer.now();
+    let may_take_over = name.kind().may_be_handed_over() && !context.hand_over.is_zero();
+    // These changes have no effects. `transact` with effects could wake waiters, and would lock this queue again.
+    let handed = if may_take_over && waiters.head_takes_over() {
+        let time = waiters.time(context.hand_over, at);
+        context.transact(|holds, now, _| holds.hand_over(hold, share, time, now))
+    } else {
+        // No waiter accepts the hold as it is.
+        Err(GiveBack::Unfit)
+    };
+    let lets_others = |waiters: &mut WaitQueue| {
+        waiters.may_let_others(at) && context.transact(|holds, now, _| holds.let_others(hold, share, now))
+    };
+    let (waker, is_first) = match handed {
+        Ok(handed) => (waiters.hand_over(hold, handed, at), waiters.begin_looking_after()),
+        Err(GiveBack::Unfit) if lets_others(waiters) => (waiters.let_others(at), false),
+        Err(_) if waiters.is_empty() => (None, false),
+        Err(why) => (waiters.give_back(why == GiveBack::OutOfTime, at), false),
+    };
+    drop(waiting);
+    if is_first {
+        look_soon(context, name);
     }
+    waker.into_iter().for_each(Waker::wake);
+    handed.is_ok()
 }
 
 /// Leaves a guard's hold to the other guards that have joined it. Returns false and changes nothing if there are none.
@@ -57,32 +68,6 @@ pub(crate) fn tell_head(context: &Context, name: &Arc<Name>) {
         let head = name.waiting().waiters().and_then(|waiters| waiters.give_back(false, now));
         head.into_iter().for_each(Waker::wake);
     }
-}
-
-/// Returns whether the hold was handed over; `None` if there are no waiters.
-fn hand_over_to_head(context: &Context, name: &Arc<Name>, hold: HoldIndex, share: Share) -> Option<bool> {
-    let (timer, budget) = (&context.client.config().timer, context.hand_over);
-    let mut waiting = name.waiting();
-    let waiters = waiting.waiters()?;
-    let at = timer.now();
-    let handed = if !budget.is_zero() && waiters.head_takes_over() {
-        let time = waiters.time(budget, at);
-        // A hand-over has no effects. `transact` with effects could wake waiters, and would lock this queue again.
-        context.transact(|holds, now, _| holds.hand_over(hold, share, time, now))
-    } else {
-        // No waiter accepts the hold as it is.
-        Err(GiveBack::Unfit)
-    };
-    let (waker, is_first) = match handed {
-        Ok(handed) => (waiters.hand_over(hold, handed, at), waiters.begin_looking_after()),
-        Err(why) => (waiters.give_back(why == GiveBack::OutOfTime, at), false),
-    };
-    drop(waiting);
-    if is_first {
-        look_soon(context, name);
-    }
-    waker.into_iter().for_each(Waker::wake);
-    Some(handed.is_ok())
 }
 
 fn look_soon(context: &Context, name: &Arc<Name>) {

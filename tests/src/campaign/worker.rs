@@ -442,6 +442,21 @@ impl Op<'_> {
         self.inner.set(None);
     }
 
+    /// Waits for an attempt of the same owner. A loss of `guard` meanwhile is recorded when it is told.
+    async fn watched<T>(&self, guard: AnyGuard<'_>, attempt: impl Future<Output = T>) -> T {
+        let mut attempt = pin!(attempt);
+        if guard.is_valid() {
+            tokio::select! {
+                biased;
+                reason = guard.lost() => {
+                    self.record(What::Lost { reason: told::reason(reason), valid_until: guard.valid_until() });
+                }
+                answer = &mut attempt => return answer,
+            }
+        }
+        attempt.await
+    }
+
     /// Releases a write hold, and keeps a read hold.
     async fn read_on(&self, writes: Held, random: &mut Random) {
         let Some(owner) = writes.as_any().owner() else { return };
@@ -456,7 +471,7 @@ impl Op<'_> {
             give_up: None,
             owner: owner.to_string(),
         };
-        let reads = op.attempt(&manner).await;
+        let reads = self.watched(writes.as_any(), op.attempt(&manner)).await;
         self.give_back(writes, random).await;
         if let Some(reads) = reads {
             op.hold_watched(reads.as_any(), random).await;

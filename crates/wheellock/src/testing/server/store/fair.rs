@@ -1,6 +1,6 @@
 //! Model of the scripts of fair locks: queue and deadlines.
 
-use super::{Answer, Result, Store, Which, integer};
+use super::{Answer, MARK, Result, Store, Which, integer};
 
 impl Store {
     /// Returns the waiters in the queue under `key`, in order.
@@ -41,14 +41,16 @@ impl Store {
         if free && removed {
             self.tell_the_head(tell, tag)?;
         }
-        let left = if self.pttl(key) == -1 { 2000 } else { self.pttl(key).max(0) };
+        let left = if self.pttl(key) == -1 { ASKS_AFTER } else { self.pttl(key).max(0) };
         if stands == "0" {
             return Ok(Answer::Integer(left));
         }
         let lives = self.millis().saturating_add(LIVES_FOR).to_string();
         self.set_count(&queue(tag), holder, &lives);
         let is_head = head.is_none_or(|head| head == holder);
-        Ok(Answer::Integer(if is_head { left.min(2000) } else { 2000 }))
+        let after =
+            if self.keys.contains_key(&format!("{tag}{MARK}")) { ASKS_UNTOLD_AFTER } else { ASKS_AFTER };
+        Ok(Answer::Integer(if is_head { left.min(after) } else { after }))
     }
 
     pub(super) fn fair_release(
@@ -161,6 +163,8 @@ fn queue(tag: &str) -> String {
 
 /// Interval of a waiter's polls, and its time to live without one, in milliseconds.
 const ASKS_AFTER: i64 = 2000;
+/// The same behind a holder that cannot announce its releases.
+const ASKS_UNTOLD_AFTER: i64 = 250;
 const LIVES_FOR: i64 = 5000;
 
 /// Prefix of the keys of queues.

@@ -93,10 +93,7 @@ async fn release_wakes_other_side() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mixed_readers_share_last_wakes_writer() {
-    let Some((server, java, _)) = both_sides(LEASE).await else { return };
-    // Readers that join each other would be one reader for the server.
-    let builder = LockManager::builder(&server.url()).watchdog_lease(LEASE).hand_over(Duration::ZERO);
-    let locks = builder.connect().await.unwrap();
+    let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let (writer, write) = (java.thread("writer"), of_kind(&locks, "write@n"));
     for java_writes_first in [true, false] {
         let mut guard = None;

@@ -537,8 +537,8 @@ impl Kind {
         others.into_iter().filter(|other| other.address() != self.address())
     }
 
-    /// Returns true if a caller may share the hold of another caller of this process. Readers may, because all readers do the same.
-    pub(crate) fn may_be_joined(&self) -> bool {
+    /// Returns true if this kind is the read side of a read-write lock.
+    pub(crate) fn is_read_side(&self) -> bool {
         self.is_shared() && self.is_one_side()
     }
 
@@ -562,12 +562,12 @@ impl Kind {
 
     /// Returns true if a holder may shorten the leases of other holders.
     pub(crate) fn may_be_shortened(&self) -> bool {
-        self.may_be_joined()
+        self.is_read_side()
     }
 
     /// Returns true if each of an owner's holds has a separate lease.
     pub(crate) fn has_a_lease_each(&self) -> bool {
-        self.may_be_joined()
+        self.is_read_side()
     }
 
     /// Returns a number that distinguishes this kind from others.

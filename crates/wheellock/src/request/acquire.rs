@@ -120,9 +120,6 @@ async fn poll_until_granted<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
     waited: Duration,
 ) -> Result<Result<T, L>, Error> {
     request.check_upgrade()?;
-    if let Some(guard) = request.join() {
-        return Ok(Ok(T::granted(guard)));
-    }
     let mut caller = Caller::begin(request, wait.one_try().is_none(), refused.map(|refused| *refused))?;
     loop {
         let by = match &mut caller.waiter {
@@ -142,12 +139,6 @@ async fn poll_until_granted<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
                 },
             },
         };
-        if let Some(waiter) = &mut caller.waiter
-            && let Some(guard) = request.join()
-        {
-            waiter.granted(u32::MAX);
-            return Ok(Ok(T::granted(guard)));
-        }
         let said = match request.latch {
             None => {
                 let (precedence, polls) =

@@ -301,15 +301,9 @@ impl Guard {
     /// held until its lease expires. If the client's runtime has ended, the release was sent nevertheless, but no task can receive the
     /// reply.
     pub async fn release(mut self) -> Result<Released, Error> {
-        let Self { context, name, hold, share, .. } = &self;
-        if hand_over::hand_over(context, name, *hold, *share) {
+        if hand_over::hand_over(&self.context, &self.name, self.hold, self.share) {
             self.released = true;
             self.span.end(|| End::HandedOver);
-            return Ok(Released::Released);
-        }
-        if hand_over::leave_to_others(context, name, *hold, *share) {
-            self.released = true;
-            self.span.end(|| End::Released);
             return Ok(Released::Released);
         }
         self.confirmed().await.map(Released::of)
@@ -317,17 +311,6 @@ impl Guard {
 
     /// Does the same as [`release`](Self::release), but always with the server's confirmation. Returns the reason if the lock was lost.
     pub(crate) async fn give_back(mut self) -> Result<Result<(), LostReason>, Error> {
-        if self.context.holds().stays_with_others(self.hold, self.share) {
-            // This release sends no request, so no reply would confirm it. A check does instead.
-            if let Err(Error::Lost { reason, .. }) = self.ask_the_server(Want::Check).await {
-                return Ok(Err(reason));
-            }
-            if hand_over::leave_to_others(&self.context, &self.name, self.hold, self.share) {
-                self.released = true;
-                self.span.end(|| End::Released);
-                return Ok(Ok(()));
-            }
-        }
         hand_over::tell_head(&self.context, &self.name);
         self.confirmed().await
     }
@@ -338,7 +321,7 @@ impl Guard {
         let mut lost = None;
         let end = self.result(|waker| self.begin_release(&mut lost, waker)).await;
         let end = match end {
-            // This release needs no reply. The lock is lost, or other guards have joined the hold.
+            // This release needs no reply, because the lock is lost.
             None => Ok(lost.map_or(Ok(()), Err)),
             Some(Ok(Confirmation::Lost)) => Ok(Err(LostReason::NotOwner)),
             Some(end) => end.map(|_| Ok(())),

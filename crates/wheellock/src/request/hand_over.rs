@@ -55,11 +55,6 @@ pub(crate) fn hand_over(context: &Context, name: &Arc<Name>, hold: HoldIndex, sh
     handed.is_ok()
 }
 
-/// Leaves a guard's hold to the other guards that have joined it. Returns false and changes nothing if there are none.
-pub(crate) fn leave_to_others(context: &Context, name: &Name, hold: HoldIndex, share: Share) -> bool {
-    name.kind().may_be_joined() && context.transact(|holds, now, _| holds.leave_to_others(hold, share, now))
-}
-
 /// Prepares the queue for a release of the guard's share in any case. Wakes the head to poll by itself if it is not subscribed, or was
 /// not woken when it became head.
 pub(crate) fn tell_head(context: &Context, name: &Arc<Name>) {

@@ -176,7 +176,6 @@ impl Holds {
     pub(crate) fn release(&mut self, index: HoldIndex, share: Share, now: BootInstant) -> Option<Reconcile> {
         let shut = self.shut;
         let hold = self.get_mut(index)?;
-        let is_known = hold.is_known_without(share);
         hold.leave(share);
         if hold.guards == 0 && hold.state == State::Held {
             let held = now.saturating_duration_since(hold.since);
@@ -188,7 +187,7 @@ impl Holds {
         let hold = self.get_mut(index)?;
         // A shutdown has released every hold, or will release it.
         let ours = hold.is_worth_releasing() && !shut;
-        let tell_now = ours && !is_known && hold.releasing.change();
+        let tell_now = ours && hold.releasing.change();
         // The server may still keep something of a lost hold. The request at the end of this function removes it.
         let waits = hold.may_have_left_a_mark() && !shut;
         let waiter = waits.then(|| (Arc::clone(&hold.name), hold.owner, hold.is_presented()));
@@ -211,8 +210,7 @@ impl Holds {
         waker: &Waker,
     ) -> (Option<CallerIndex>, Option<Reconcile>) {
         let Some(hold) = self.holds.get_mut(index as usize) else { return (None, None) };
-        let is_told = hold.is_worth_releasing() && !hold.is_known_without(share);
-        let caller = (is_told && !self.shut).then(|| {
+        let caller = (hold.is_worth_releasing() && !self.shut).then(|| {
             let believed = hold.state == State::Held && now < hold.valid_until;
             self.callers.begin((index, &mut hold.releasing.callers), (Want::Release, believed), until, waker)
         });

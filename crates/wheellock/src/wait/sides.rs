@@ -21,7 +21,7 @@ pub enum Fairness {
     /// the readers that already hold the lock. A reader whose owner already holds the read lock or the write lock does not have to queue.
     #[default]
     WritersFirst,
-    /// Readers join readers. A writer waits until no reader holds the lock, which may take for ever.
+    /// A reader does not queue behind a waiting writer. A writer waits until no reader holds the lock, which may take for ever.
     ReadersFirst,
 }
 

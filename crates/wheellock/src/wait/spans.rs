@@ -66,7 +66,7 @@ impl<T: Held, L> Held for Result<T, L> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(not(feature = "tracing"), allow(dead_code, reason = "nobody listens"))]
 pub(crate) enum End {
-    /// The server has confirmed the release, or other guards of this process share the hold.
+    /// The server has confirmed the release.
     Released,
     /// Another task of this process has the hold.
     HandedOver,

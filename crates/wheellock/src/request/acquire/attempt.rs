@@ -113,15 +113,12 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Returns true if this request can accept a hold of another owner of this process as it is.
+    /// Returns true if this request can accept a hold of another owner of this process as it is. That hold is renewed,
+    /// and its owner was not presented.
     pub(super) fn takes_over(&self) -> bool {
-        self.name.kind().may_be_handed_over() && self.backoff.is_none() && self.takes_as_it_is()
-    }
-
-    /// Returns true if a renewed hold of an unpresented owner is exactly what this request wants.
-    fn takes_as_it_is(&self) -> bool {
-        let Self { presented, share, context, .. } = self;
-        !presented && share.renew && share.count == 1 && !context.hand_over.is_zero()
+        let Self { name, presented, share, context, .. } = self;
+        let accepts = !presented && share.renew && share.count == 1 && self.backoff.is_none();
+        accepts && name.kind().may_be_handed_over() && !context.hand_over.is_zero()
     }
 
     /// Makes the next waiter of this owner poll at once, because the owner has the lock now. If the owner writes, its
@@ -137,18 +134,6 @@ impl<'a> Request<'a> {
                 name.waiting().queue.as_mut().and_then(|waiters| waiters.allow_owner_poll(self.owner));
             woken.into_iter().for_each(Waker::wake);
         }
-    }
-
-    /// Returns a guard of another reader's hold, if this reader can share that hold. Only the server knows of writers
-    /// of other processes. So this applies only if readers overtake writers.
-    pub(super) fn join(&self) -> Option<Guard> {
-        let Self { context, name, share, .. } = *self;
-        let passes = |sides: &Sides| sides.fairness == Fairness::ReadersFirst;
-        if !name.kind().may_be_joined() || !self.sides.is_some_and(passes) || !self.takes_as_it_is() {
-            return None;
-        }
-        let hold = context.transact(|holds, now, _| holds.join(name, context.hand_over, now))?;
-        Some(Guard::new(Arc::clone(context), Arc::clone(name), hold, share))
     }
 
     /// Returns an error if this owner reads and now wants to write.

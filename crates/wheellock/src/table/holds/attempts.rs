@@ -192,7 +192,8 @@ impl Holds {
         }
         hold.plan_check_of_shared_lease(now, period);
         hold.state = State::Held;
-        if hold.name.kind().may_be_joined() {
+        if hold.name.kind().is_read_side() {
+            // Without this, a later grant of the write side would not verify the readers.
             hold.name.set_last_holder(index);
         }
         let family = hold.name.family();

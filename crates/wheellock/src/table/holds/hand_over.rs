@@ -1,10 +1,9 @@
 //! Hand-over of a hold within the process, without a request to the server.
 //!
-//! The last guard's share passes to a waiter of this process, and readers join a hold of another reader. This module decides
-//! whether that is allowed. The wait queue selects the waiter.
+//! The last guard's share passes to a waiter of this process. This module decides whether that is allowed. The wait queue selects
+//! the waiter.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::hold::KnownBy;
 use super::{Hold, HoldIndex, Holds, Share, State};
@@ -57,38 +56,6 @@ impl Holds {
         Ok(Handed::new(serial, since))
     }
 
-    /// Joins a reader to the hold of this process's last reader, if that hold was granted at most `budget` ago. The server counts
-    /// both readers as one. Returns that hold.
-    pub(crate) fn join(&mut self, name: &Arc<Name>, budget: Duration, now: BootInstant) -> Option<HoldIndex> {
-        let index = name.last_holder()?;
-        let hold = self.get_mut(index).filter(|hold| Arc::ptr_eq(&hold.name, name))?;
-        if now >= hold.since + budget || !hold.is_known_as_one(now) {
-            return None;
-        }
-        hold.guards += 1;
-        hold.renewing.want(1);
-        hold.rare.get_or_insert_default().joined += 1;
-        self.tallies.of(name.family()).took_over();
-        Some(index)
-    }
-
-    /// Returns true if a guard may be dropped without a request to the server, because others have joined it.
-    pub(crate) fn stays_with_others(&self, index: HoldIndex, share: Share) -> bool {
-        self.get(index).is_some_and(|hold| hold.is_known_without(share))
-    }
-
-    /// Drops a guard's share, and leaves the hold to the guards that joined it. Returns false and changes nothing without such
-    /// guards.
-    pub(crate) fn leave_to_others(&mut self, index: HoldIndex, share: Share, now: BootInstant) -> bool {
-        let is_held = |hold: &Hold| hold.state == State::Held && now < hold.valid_until;
-        if !self.stays_with_others(index, share) || !self.get(index).is_some_and(is_held) {
-            return false;
-        }
-        let request = self.release(index, share, now);
-        debug_assert!(request.is_none(), "the server knows of it as one");
-        true
-    }
-
     /// Marks that the release of a hold lets other processes have the lock. Returns false and changes nothing if the release does not free
     /// the lock.
     pub(crate) fn let_others(&mut self, index: HoldIndex, share: Share, now: BootInstant) -> bool {
@@ -133,15 +100,10 @@ impl Hold {
     /// exist.
     fn is_known_as_one_guards(&self, share: Share, now: BootInstant) -> bool {
         let Share { count, renew } = share;
-        (count, renew, self.guards) == (1, true, 1) && self.is_known_as_one(now)
-    }
-
-    /// Returns true if the server's record is one kept share, and no change is to be sent.
-    fn is_known_as_one(&self, now: BootInstant) -> bool {
-        // A hold without guards has a release to send, and a guard's wait for an extension needs a renewal. Only semaphores
-        // forget shares, and their permits neither pass to waiters nor are joined.
-        self.state == State::Held
-            && self.renewing.guards() == self.guards
+        // A guard's wait for an extension needs a renewal. Only semaphores forget shares, and their permits do not pass to
+        // waiters.
+        (count, renew, self.guards, self.renewing.guards()) == (1, true, 1, 1)
+            && self.state == State::Held
             && !self.is_presented()
             && self.releasing.is_at_rest()
             && self.renewing.is_at_rest()

@@ -63,8 +63,6 @@ pub(super) enum KnownBy {
 pub(super) struct Rare {
     /// Count leaked by guards that were forgotten. No guard will release it.
     pub(super) forgotten: u32,
-    /// Guards that the server does not know of, because they joined other guards.
-    pub(super) joined: u32,
     /// Lease that the latest attempt requests, if it is longer than the hold's lease.
     asked: Option<Lease>,
     /// True if a renewal was under way when that attempt began. The renewal did not know of the longer lease.
@@ -279,10 +277,6 @@ impl Hold {
         if share.renew {
             self.renewing.want_no_more(share.count);
         }
-        if let Some(rare) = &mut self.rare {
-            // The server counts one of the remaining guards, so at most all others can be joined guards.
-            rare.joined = rare.joined.min(self.guards.saturating_sub(1));
-        }
     }
 
     /// Records the lease that a new attempt requests. The server may grant the lease, and a caller may rely on it, before the
@@ -310,19 +304,8 @@ impl Hold {
 
     /// Returns the count that the server is to have. A guard that was told of a loss wants no share.
     pub(super) fn wanted(&self) -> u32 {
-        let guards = if self.is_lost() { 0 } else { self.guards - self.joined() };
+        let guards = if self.is_lost() { 0 } else { self.guards };
         guards + self.releasing.attempts() + self.forgotten()
-    }
-
-    /// Returns true if the server's record stays right without this share, because other guards joined it.
-    pub(super) fn is_known_without(&self, share: Share) -> bool {
-        let left = self.guards.saturating_sub(share.count);
-        self.guards - self.joined() == left - self.joined().min(left.saturating_sub(1))
-    }
-
-    /// Returns the number of guards that the server does not know of.
-    pub(super) fn joined(&self) -> u32 {
-        self.rare.as_ref().map_or(0, |rare| rare.joined)
     }
 
     /// Returns the count that a shutdown leaves on the server.

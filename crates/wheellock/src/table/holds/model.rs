@@ -76,8 +76,6 @@ enum Event {
     Leave,
     /// The last guard hands its hold over to a waiter.
     HandOver,
-    /// A reader joins the hold of another reader.
-    Join,
     /// The last guard waits for an extension.
     Ask,
     /// Time passes, and the watchdog does its due work.
@@ -99,7 +97,7 @@ enum Event {
     ShutDownAsked,
 }
 
-const EVENTS: [Event; 26] = [
+const EVENTS: [Event; 25] = [
     Event::Acquire,
     Event::AcquireLate,
     Event::Refused,
@@ -108,7 +106,6 @@ const EVENTS: [Event; 26] = [
     Event::ReleaseAwaited,
     Event::Leave,
     Event::HandOver,
-    Event::Join,
     Event::Ask,
     Event::Tick,
     Event::Renewed(Renewed::Extended),
@@ -319,14 +316,6 @@ impl World {
                 let _waker = self.holds.leave(view);
             }
             Event::HandOver => self.hand_over()?,
-            Event::Join => {
-                let joined = self.holds.join(&self.name, BUDGET, self.now);
-                let Some(index) = joined else { return ControlFlow::Break(()) };
-                self.hand_overs += 1;
-                let hold = self.holds.get(index).unwrap();
-                assert!(self.guards.contains(&index) && hold.wanted() == 1, "the server knows of one");
-                self.guards.push(index);
-            }
             Event::Ask => {
                 let Some(hold) = self.guards.last().copied() else { return ControlFlow::Break(()) };
                 let until = self.now + WAIT;

@@ -1,4 +1,4 @@
-//! Model tests of hand-over between guards, and of joining readers.
+//! Model tests of hand-over between guards.
 
 use super::*;
 
@@ -81,35 +81,7 @@ fn other_hold_wish_stops_nothing() {
     let (mut world, hold) = one_hold();
     let other = world.take(7, true);
     world.holds.wish(other, Want::Renew, world.now + WAIT, Waker::noop()).unwrap();
-    assert!(world.holds.join(&world.name, SHARE, world.now).is_some());
-    assert!(world.holds.leave_to_others(hold, GUARD, world.now));
     assert!(hand_over(&mut world, hold, None).is_ok());
-}
-
-#[test]
-fn reader_joins_within_budget() {
-    let (mut world, hold) = one_hold();
-    let start = world.now;
-    assert_eq!(world.holds.join(&world.name, SHARE, start + SHARE), None);
-    world.now = start + SHARE / 2;
-    hand_over(&mut world, hold, None).unwrap();
-    let last = world.now + (SHARE - Duration::from_millis(1));
-    assert_eq!(world.holds.join(&world.name, SHARE, last), Some(hold), "since the hand-over");
-    assert_eq!(world.guards_of(hold), 2);
-    assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit), "two guards have it");
-}
-
-#[test]
-fn guard_leaves_hold_to_joined_readers() {
-    let (mut world, hold) = one_hold();
-    assert!(!world.holds.leave_to_others(hold, GUARD, world.now), "no other guard has it");
-    assert_eq!(world.holds.join(&world.name, SHARE, world.now), Some(hold));
-    assert!(world.holds.stays_with_others(hold, GUARD));
-    let end = world.valid_until(hold);
-    assert!(!world.holds.leave_to_others(hold, GUARD, end), "it is expired");
-    assert!(world.holds.leave_to_others(hold, GUARD, world.now));
-    assert_eq!(world.guards_of(hold), 1);
-    assert!(!world.holds.stays_with_others(hold, GUARD));
 }
 
 #[test]
@@ -118,29 +90,25 @@ fn unfit_hold_passes_to_no_guard() {
     let mut world = World::new();
     assert!(world.step(Event::Acquire).is_continue());
     let hold = world.guards[0];
-    assert_eq!(world.holds.join(&world.name, SHARE, world.now), None);
     assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit));
     // The watchdog does not keep the hold.
     let mut world = World::of_strangers();
     let name = Arc::clone(&world.name);
     let hold = world.ask_for(&name, 1);
     world.grant(hold, Terms { share: FIXED, ..world.terms() });
-    assert_eq!(world.holds.join(&name, SHARE, world.now), None);
     assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit));
     // A guard waits for an extension.
     let (mut world, hold) = one_hold();
     world.holds.wish(hold, Want::Renew, world.now + WAIT, Waker::noop()).unwrap();
-    assert_eq!(world.holds.join(&world.name, SHARE, world.now), None);
     assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit));
     // The hold is in doubt, and no guard waits.
     let (mut world, hold) = one_hold();
     world.holds.verify(&world.name, world.now);
-    assert_eq!(world.holds.join(&world.name, SHARE, world.now), None);
     assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit));
     // The release is under way.
     let (mut world, hold) = one_hold();
     world.holds.release(hold, GUARD, world.now).unwrap();
-    assert_eq!(world.holds.join(&world.name, SHARE, world.now), None);
+    assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit));
     // A share that the watchdog does not keep.
     let (mut world, hold) = one_hold();
     let time = Time { last: None, share: SHARE, opening: Opening::Not };
@@ -151,17 +119,12 @@ fn unfit_hold_passes_to_no_guard() {
 fn lost_hold_passes_to_no_guard() {
     for shuts_down in [false, true] {
         let (mut world, hold) = one_hold();
-        assert_eq!(world.holds.join(&world.name, SHARE, world.now), Some(hold));
         let mut effects = Effects::default();
         if shuts_down {
             assert!(world.holds.shut_down(world.now, &mut effects).is_empty());
         } else {
             world.holds.refused_by_other(hold, world.now, &mut effects);
         }
-        assert!(world.holds.stays_with_others(hold, GUARD));
-        assert!(!world.holds.leave_to_others(hold, GUARD, world.now), "the guard must learn of the loss");
-        assert_eq!(world.holds.join(&world.name, SHARE, world.now), None);
-        assert!(world.holds.release(hold, GUARD, world.now).is_none());
         assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit));
     }
 }

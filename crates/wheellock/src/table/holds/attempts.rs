@@ -162,13 +162,7 @@ impl Holds {
             // The grant adds to a hold that was declared lost meanwhile.
             return self.reconcile(index).map(Granted::TooLate);
         }
-        if hold.guards == 0 {
-            (hold.lease, hold.valid_until, hold.since) = (terms.lease, valid_until, now);
-        } else {
-            // The script never shortens the lease of an outer guard.
-            hold.lease = hold.lease.max(terms.lease);
-            hold.valid_until = hold.valid_until.max(valid_until);
-        }
+        hold.lasts_until(valid_until, terms.lease, now);
         if reply == GrantReply::Fresh {
             hold.counts_anew();
         }

@@ -199,6 +199,17 @@ impl Hold {
         }
     }
 
+    /// Records a granted lease, which ends at `valid_until`.
+    pub(super) fn lasts_until(&mut self, valid_until: BootInstant, lease: Lease, now: BootInstant) {
+        if self.guards == 0 {
+            (self.lease, self.valid_until, self.since) = (lease, valid_until, now);
+        } else {
+            // The script never shortens the lease of an outer guard.
+            self.lease = self.lease.max(lease);
+            self.valid_until = self.valid_until.max(valid_until);
+        }
+    }
+
     /// Records that the server counted no share of this hold before.
     pub(super) fn counts_anew(&mut self) {
         if let Some(rare) = &mut self.rare {

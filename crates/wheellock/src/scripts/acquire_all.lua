@@ -1,13 +1,16 @@
--- Takes one hold of each of several locks, or of none of them.
+-- Acquires one hold of each of several locks, or of none of them.
 --
 -- KEYS     the locks
--- ARGV     for each lock: lease in milliseconds, holder, the holder's hold count once this call has succeeded
+-- ARGV     for each lock: lease in milliseconds; holder; the holder's hold count after this call (a free lock gets the
+--          count 1)
 --
--- Returns 0, the place of the first lock that another holder has (from 1), and its lease's remaining milliseconds;
--- -1 and the place of the first name with other data or another kind of lock; or 1, and for each lock 1 (it was free) or
--- 2 (the holder held it already). Nothing was changed in the first two cases.
+-- Returns 1 if the script acquired all locks. For each lock then follows 1 (it was free) or 2 (the holder had it
+-- already). Otherwise the script changes nothing and reports the first lock that it cannot acquire. Its position counts
+-- from 1:
+-- - 0, the position and the remaining milliseconds of the lease, if another holder has this lock
+-- - -1 and the position, if the key has other data or another kind of lock
 --
--- Each lock is taken as `acquire.lua` takes it, and a repeated call counts once, too.
+-- The script acquires each lock as `acquire.lua` does. A repeated call counts once here, too.
 local held = {}
 for i, lock in ipairs(KEYS) do
     if redis.call('exists', lock) == 1 then

@@ -1,11 +1,13 @@
--- Takes and gives back for several callers who know nothing of each other, each as the kind's own two scripts do it: those stand where
--- `kind.rs` finds %acquire and %release, and how many arguments they take where it finds %takes and %gives; where it finds %many, what the
--- kind does faster for neighbours who want the same of one lock, if there is such a thing.
+-- Runs acquires and releases of independent callers, each as the kind's own script does.
+--
+-- The module `kind` replaces the placeholders. %acquire and %release become the kind's own scripts. Their numbers of
+-- arguments are %takes and %gives. %many becomes the kind's faster function for neighbouring calls that want the same
+-- of one lock. Without such a function it becomes `local many`.
 --
 -- KEYS     the lock of each call
--- ARGV     for each call: 1 and what the script that takes is given, or 2 and what the script that gives back is given
+-- ARGV     for each call: 1 and the arguments of the acquiring script, or 2 and the arguments of the releasing script
 --
--- Returns for each call what that script would have returned, its error included: no call keeps the others from being made.
+-- Returns for each call the reply of that script, its error included. The error of one call does not stop the others.
 local redis, pcall, unpack = redis, pcall, unpack
 
 local function acquire(KEYS, ARGV)
@@ -20,11 +22,12 @@ end
 
 local reply, at, alone = {}, 1, 1
 
--- Answers the next call by what a function returns, or the next few.
+-- Adds the reply of the next `calls` calls, which have `args` arguments each. `made` and `said` are what `pcall`
+-- returns: success, and the reply or the error.
 local function answer(calls, args, made, said)
     if not made and type(said) ~= 'table' then
-        -- Up to Redis 7.0 an error that a command raised is its text alone. 7.0 begins it with the code, by which callers know what to
-        -- wait out.
+        -- Up to Redis 7.0, `pcall` returns the error of a command as text. In 7.0 this text begins with the error code.
+        -- Callers need the code, because they wait until errors such as OOM are over.
         said = redis.error_reply(said:find('^%u+ ') and said or 'ERR Error running script: ' .. said)
     end
     for _ = 1, calls do
@@ -41,7 +44,7 @@ while #reply < #KEYS do
     end
     answer(1, args, pcall(part, {KEYS[i]}, {unpack(ARGV, at + 1, at + args)}))
     if many and i >= alone then
-        -- How the first one fared says what to try with its neighbours.
+        -- The first call of several runs by itself. Its effect on the lock shows what `many` may do for the neighbours.
         local calls, from = {}, at
         while KEYS[i + 1 + #calls] == KEYS[i] and ARGV[from] == gives do
             calls[#calls + 1] = {unpack(ARGV, from + 1, from + args)}
@@ -51,6 +54,7 @@ while #reply < #KEYS do
         if #calls > 1 then
             made, said = pcall(many, gives == '2', KEYS[i], calls)
         end
+        -- If `many` returns nil, each of these calls runs by itself.
         if said ~= nil then
             answer(#calls, args, made, said)
         end

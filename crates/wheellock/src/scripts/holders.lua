@@ -1,10 +1,11 @@
--- Says who holds a lock. Changes nothing.
+-- Returns the holders of a lock. Changes nothing.
 --
 -- KEYS[1]  the lock: a hash, holder -> hold count
--- ARGV[1]  how many holders to say at most
+-- ARGV[1]  maximum number of holders in the reply
 --
--- Returns how many there are, then for each that is said: holder, hold count, and the remaining milliseconds of its lease, -1 if
--- that has no end; the error WRONGTYPE if other data or another kind of lock is under the name.
+-- Returns the number of all holders. For each holder in the reply then follow the holder, its hold count and the
+-- remaining milliseconds of its lease. These are -1 if the lease has no end. If the key has other data or another kind
+-- of lock, the script returns the error WRONGTYPE.
 local lock, most = KEYS[1], tonumber(ARGV[1])
 local held = holders_of(lock)
 if held.err then

@@ -1,11 +1,12 @@
--- Returns the hold counts in a lock's hash, by holder, and the first holder. Returns the error WRONGTYPE if the hash is other data or
--- another kind of lock. A holder is a uuid, a colon and a number, and may have more behind another colon; its count is positive.
+-- Returns the hold counts in a lock's hash by holder, and the first holder. Returns the error WRONGTYPE if the hash is
+-- other data or another kind of lock. A holder is a UUID, a colon and a number. More text may follow behind another
+-- colon. A hold count is positive.
 local function holders_of(lock)
     local found = redis.pcall('hscan', lock, '0')
     if found.err then
         return found
     end
-    -- HSCAN shows a small hash at once. A hash with so many fields that it does not is no lock.
+    -- HSCAN returns a small hash in one reply. A hash with too many fields for that is not a lock.
     local is_lock, counts = found[1] == '0', {}
     local uuid = '^%x%x%x%x%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%x%x%x%x%x%x%x%x:%-?%d+%f[:%z]'
     for i = 1, #found[2], 2 do

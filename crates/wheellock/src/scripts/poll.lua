@@ -1,11 +1,14 @@
--- Takes one hold of a lock as the kind's own script does it, which stands where `kind.rs` finds %acquire. For a waiter, which learns
--- from a refusal how many processes wait for the next release.
+-- Acquires one hold of a lock for a waiter, as the kind's own script does. A refused waiter also learns how many
+-- processes wait for the next release.
+--
+-- The module `kind` replaces %acquire by the kind's own script.
 --
 -- KEYS[1]  the lock
--- ARGV     what the kind's own script takes; then the lock's channel, which is not a key; then NUMSUB or SHARDNUMSUB
+-- ARGV     the arguments of the kind's own script; then the lock's channel, which is not a key; then NUMSUB or
+--          SHARDNUMSUB
 --
--- Returns what the kind's own script returns; instead of the remaining milliseconds alone, these and the number of listeners, 0 if
--- the user may not ask for it.
+-- Returns the reply of the kind's own script. If this reply is a number of milliseconds, returns a list of it and the
+-- number of listeners. The latter is 0 if the user may not count listeners.
 local function acquire(KEYS, ARGV)
 %acquire
 end

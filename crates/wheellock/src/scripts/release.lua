@@ -1,13 +1,15 @@
--- Brings a holder's hold count down; at zero its field goes, and with the last field the lock: then waiters are told.
+-- Lowers a holder's hold count. At zero the script removes the holder's field. With the last field the lock is free,
+-- and the script notifies the waiters.
 --
 -- KEYS[1]  the lock
 -- ARGV[1]  its channel; not a key, because a user's key patterns need not cover it
 -- ARGV[2]  holder
--- ARGV[3]  the holder's hold count once this call has succeeded
--- ARGV[4]  PUBLISH or SPUBLISH: how the waiters listen; empty to send no message
+-- ARGV[3]  the holder's hold count after this call
+-- ARGV[4]  PUBLISH or SPUBLISH: the waiters' way to listen; empty to send no message
 --
--- Returns 1 and the number of receivers (released), -1 (released, and the message was refused), 0 (still held) or nil (this holder
--- does not hold it, or what is there is not a lock; nothing was changed).
+-- Returns 1 plus the number of receivers (released), 0 (still held) or nil (this holder does not hold it). Returns -1
+-- if the script released the lock without a message, or if the server refused the message. Returns nil, too, if the key
+-- is not a lock. With nil the script has changed nothing.
 local outer = tonumber(ARGV[3]) > 0
 local found
 if outer then
@@ -25,18 +27,20 @@ if found == 0 then
     return nil
 end
 if outer then
-    -- Removes nothing: a server without memory refuses a script's first write if it could need some, and no later one.
+    -- This HDEL removes nothing. A server without memory refuses a script's first write if that write may need memory,
+    -- but no later write.
     redis.call('hdel', KEYS[1], '')
     redis.call('hset', KEYS[1], ARGV[2], ARGV[3])
     return 0
 end
--- The last command on the key: a cluster's node that gives the slot away lets no script touch a key that is gone.
+-- This must be the last command on the key. A cluster node that exports the slot lets no script access a key that is
+-- gone.
 if redis.call('hdel', KEYS[1], ARGV[2]) == 0 then
     return nil
 end
--- Locks of another kind may have entered the same hash.
+-- A lock of another kind may have holders in the same hash. Then the lock is not free yet.
 if found == 1 then
-    -- A user without the channel frees locks all the same; waiters then find out by asking.
+    -- A user without permission for the channel still frees locks. The waiters then notice the release when they poll.
     local heard = ARGV[4] ~= '' and redis.pcall(ARGV[4], ARGV[1], '0')
     return type(heard) == 'number' and 1 + heard or -1
 end

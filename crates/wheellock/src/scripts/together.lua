@@ -1,11 +1,12 @@
--- Takes and gives back several locks, for callers who know nothing of each other: each as `acquire.lua` or `release.lua` does it.
+-- Acquires and releases several locks for independent callers, each as `acquire.lua` or `release.lua` does.
 --
 -- KEYS     the lock of each call
--- ARGV     for each call: 1 and what acquire.lua takes, or 2 and what release.lua takes
+-- ARGV     for each call: 1 and the arguments of acquire.lua, or 2 and the arguments of release.lua
 --
--- Returns for each call what that script would have returned, its error included: no call keeps the others from being made.
+-- Returns for each call the reply of that script, its error included. The error of one call does not stop the others.
 local try, status = redis.pcall, redis.status_reply
 
+-- Returns the reply of `acquire.lua`, with false for nil.
 local function acquire(lock, lease, holder, count)
     local found = try('exists', lock)
     if found == 0 then
@@ -30,7 +31,7 @@ local function acquire(lock, lease, holder, count)
     if set ~= 0 then
         return set
     end
-    -- An inner hold with a short lease must not shorten the outer one's.
+    -- A nested hold with a shorter lease must not shorten the lease of the outer hold.
     local left = try('pttl', lock)
     if type(left) ~= 'number' then
         return left
@@ -44,6 +45,7 @@ local function acquire(lock, lease, holder, count)
     return status('AGAIN')
 end
 
+-- Returns the reply of `release.lua`, with false for nil.
 local function release(lock, channel, holder, count, publish)
     local found
     if count == '0' then
@@ -58,7 +60,8 @@ local function release(lock, channel, holder, count, publish)
         return false
     end
     if count ~= '0' then
-        -- Removes nothing: a server without memory refuses a script's first write if it could need some, and no later one.
+        -- This HDEL removes nothing. A server without memory refuses a script's first write if that write may need
+        -- memory, but no later write.
         try('hdel', lock, '')
         local set = try('hset', lock, holder, count)
         return set == 0 and 0 or set
@@ -67,9 +70,10 @@ local function release(lock, channel, holder, count, publish)
     if gone ~= 1 then
         return gone ~= 0 and gone
     end
-    -- Locks of another kind may have entered the same hash.
+    -- A lock of another kind may have holders in the same hash. Then the lock is not free yet.
     if found == 1 then
-        -- A user without the channel frees locks all the same; waiters then find out by asking.
+        -- A user without permission for the channel still frees locks. The waiters then notice the release when they
+        -- poll.
         local heard = try(publish, channel, '0')
         return type(heard) == 'number' and 1 + heard or -1
     end

@@ -1,16 +1,17 @@
--- Takes one hold of a fair lock, if nobody came earlier; otherwise stands in the server's queue, and says when to ask again.
+-- Acquires one hold of a fair lock if there is no earlier waiter. Otherwise joins the server's queue and returns when
+-- to poll.
 --
 -- KEYS[1]  the lock: a hash, holder -> hold count
 -- ARGV[1]  lease in milliseconds
 -- ARGV[2]  holder
--- ARGV[3]  the holder's hold count once this call has succeeded
--- ARGV[4]  1 to stand in the queue, 0 if this is the only question
--- ARGV[5]  the lock's channel; a waiter's own has the holder behind it
--- ARGV[6]  PUBLISH or SPUBLISH: how the waiters listen
--- ARGV[7]  what the keys that belong to the lock have in common, in the lock's slot
+-- ARGV[3]  the holder's hold count after this call; a free lock gets the count 1
+-- ARGV[4]  1 to join the queue, 0 if the caller polls only once
+-- ARGV[5]  the lock's channel; a waiter's own channel has the holder behind it
+-- ARGV[6]  PUBLISH or SPUBLISH: the waiters' way to listen
+-- ARGV[7]  common part of the names of the lock's other keys, all in the lock's slot
 --
--- Returns nil (the lock was free), AGAIN (the holder held it already) or the milliseconds after which to ask again at the
--- latest; the error WRONGTYPE, with nothing changed, if other data or another kind of lock is under the name.
+-- Returns nil (the lock was free), AGAIN (the holder had it already) or the milliseconds until the next poll. If the
+-- key has other data or another kind of lock, the script changes nothing and returns the error WRONGTYPE.
 local lock, lease, holder = KEYS[1], ARGV[1], ARGV[2]
 local first = try('lrange', queue, '0', '1')
 if first.err then
@@ -24,7 +25,7 @@ if not head then
         call('pexpire', lock, lease)
         return nil
     end
-    -- Where a cluster's slot moves, a node refuses to say this of several keys while they may be on two nodes.
+    -- While a cluster moves the slot, the keys may be on two nodes. A node then refuses this command for several keys.
     head = type(found) == 'table' and found
 end
 local left = call('pttl', lock)
@@ -36,7 +37,7 @@ if not free then
     end
     if held[holder] then
         call('hset', lock, holder, ARGV[3])
-        -- An inner hold with a short lease must not shorten the outer one's.
+        -- A nested hold with a shorter lease must not shorten the lease of the outer hold.
         if left < tonumber(lease) then
             call('pexpire', lock, lease)
         end
@@ -53,8 +54,8 @@ if head and head ~= holder then
 end
 if free and (not head or head == holder) then
     if head then
-        -- The last in the queue takes along what is left of those whom another library has removed. A cluster's node may refuse to see to
-        -- several keys at once.
+        -- The last waiter deletes all keys of the queue. That also removes the entries of waiters that another library
+        -- has removed from the queue. A cluster node may refuse a command for several keys.
         if removed or first[2] or type(try('del', queue, deadlines, waiters)) ~= 'number' then
             if call('zrem', deadlines, holder) + call('zrem', waiters, holder) < 2 then
                 have_come()
@@ -65,18 +66,18 @@ if free and (not head or head == holder) then
             end
         end
     else
-        -- Another library may have deleted the queue, and does not know of this.
+        -- Another library may have deleted the queue. It does not know this key.
         call('del', waiters)
     end
     call('hset', lock, holder, '1')
     call('pexpire', lock, lease)
     return nil
 end
--- The one behind those who were removed does not know that it is the first.
+-- The waiter behind the removed ones does not know that it is the head.
 if free and removed then
     try(ARGV[6], ARGV[5] .. ':' .. head, '0')
 end
--- Of a hold without a TTL, which another hand has made, nothing says when it ends.
+-- A hold without a TTL comes from another client. Its end is not known.
 left = left == -1 and asks_after or math.max(left, 0)
 if ARGV[4] == '0' then
     return left
@@ -99,11 +100,12 @@ elseif deadline < now + patience / 2 then
     call('zadd', deadlines, deadline, holder)
 end
 call('zadd', waiters, now + lives_for, holder)
--- Empty sets vanish by themselves; an entry may stay whose holder died and was removed by another library. While its deadline runs, which
--- is far off where the lease is long, it is kept: without it a dead holder is waited for until then. Behind what a hand has set the
--- deadline may be any number.
+-- The server deletes an empty set by itself. But the entry of a dead holder stays if another library removed the
+-- holder. So the set needs a TTL, which must not end before the deadline. That is far off if the lease is long. Without
+-- its entry, a dead holder would keep its place until the deadline. The deadline may be any number if another client
+-- has set the deadline of the waiter before.
 local kept = math.max(86400000, math.min(math.floor(deadline - now + patience), 1000000000000))
--- An hour more, so that it is seldom done.
+-- One more hour makes this command rare.
 if known < kept then
     call('pexpire', waiters, kept + 3600000)
 end

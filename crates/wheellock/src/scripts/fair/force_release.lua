@@ -1,11 +1,13 @@
--- Frees a fair lock, no matter who holds it, and tells the first in the queue.
+-- Frees a fair lock, whatever its holders, and notifies the head of the queue.
 --
 -- KEYS[1]  the lock
--- ARGV[1]  its channel; a waiter's own has the holder behind it. Not a key, because a user's key patterns need not cover it
--- ARGV[2]  PUBLISH or SPUBLISH: how the waiters listen
--- ARGV[3]  what the keys that belong to the lock have in common, in the lock's slot
+-- ARGV[1]  its channel; a waiter's own channel has the holder behind it; neither is a key, because a user's key
+--          patterns need not cover them
+-- ARGV[2]  PUBLISH or SPUBLISH: the waiters' way to listen
+-- ARGV[3]  common part of the names of the lock's other keys, all in the lock's slot
 --
--- Returns 1 if the lock was held, 0 if it was free; the error WRONGTYPE, with nothing changed, if what is there is no lock.
+-- Returns 1 if the lock was held, 0 if it was free. If the key has other data or another kind of lock, the script
+-- changes nothing and returns the error WRONGTYPE.
 local held = holders_of(KEYS[1])
 if held.err then
     return held

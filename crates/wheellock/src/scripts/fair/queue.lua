@@ -1,35 +1,41 @@
--- The server's queue of a fair lock. `queue` lists holders in the order in which they came; `deadlines` says, in milliseconds since
--- 1970, until when each is waited for, which Redisson's processes go by; `waiters` says for those of this library until when
--- they live, unless they ask again.
+-- The queue of a fair lock on the server. The last argument of a script that includes it is the common part of the
+-- keys' names. `queue` lists the holders that wait, in the order of their arrival. `deadlines` has the end of each
+-- holder's wait in milliseconds since 1970. Redisson's processes obey these deadlines. `waiters` has only waiters of
+-- this library. Each of them counts as dead after the stored time, unless it polls again.
 --
--- Commands are what these scripts cost, so none is run for what is known already.
+-- The commands are the cost of these scripts, so no command reads a value that the script knows already.
 local call, try, tag = redis.call, redis.pcall, ARGV[#ARGV]
 local queue, deadlines = 'redisson_lock_queue:' .. tag, 'redisson_lock_timeout:' .. tag
 local waiters = tag .. ':wheellock_waiters'
--- For how long Redisson's waiters are waited for, each after the one before (its `fairLockWaitTimeout`).
+-- Milliseconds for which Redisson's processes wait for each waiter, counted from the waiter before it
+-- (`fairLockWaitTimeout`).
 local patience = 300000
--- A waiter of this library says so often that it lives; it counts as dead when it has not been heard of for so long, which is
--- time for two questions and an answer that got lost.
+-- A waiter of this library polls every `asks_after` milliseconds. It counts as dead after `lives_for` without a poll.
+-- That is time for two polls and a lost reply.
 local asks_after, lives_for = 2000, 5000
--- While a holder cannot announce its releases, no message ends a wait. The holder's release sets this mark, and waiters ask more often.
+-- While a holder cannot announce its releases, no message ends a wait. The holder's release sets this mark, and waiters
+-- poll more often.
 local asks_untold_after, mark, marked_for = 250, tag .. ':wheellock_poller', 5000
 
+-- Returns the server's time in milliseconds since 1970.
 local function clock()
     local time = call('time')
     return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- Where a cluster's slot moves, the node that it goes to refuses to say this of all while one may not have come, and this script ends.
+-- Ends the script if a cluster moves the slot and one of the keys may be on the other node. The importing node then
+-- refuses a command for all of them.
 local function have_come()
     call('exists', queue, deadlines, waiters)
 end
 
--- Whether only processes of this library wait, who are so many in the queue: then nobody goes by the deadlines.
+-- Returns true if all `length` waiters in the queue belong to this library. Then no process obeys the deadlines.
 local function all_are_ours(length)
     return length == 0 or call('zcard', waiters) >= length
 end
 
--- One who was ahead of these has left: each deadline comes earlier by the time that was his.
+-- Moves the deadlines of these holders up, because a waiter before them has left. Each deadline comes earlier by the
+-- time of that waiter.
 local function move_up(holders)
     for _, holder in ipairs(holders) do
         if call('zscore', deadlines, holder) then
@@ -38,8 +44,9 @@ local function move_up(holders)
     end
 end
 
--- Waiters of this library that lived when the last of them asked get time for one more question, if all have been silent for longer than
--- any of them ever is: then the server stood still, and its silence is no sign of their death. Returns the time of the last question if so.
+-- Finds out whether the server stood still. It did if all waiters of this library have been silent for too long. Their
+-- silence is then not a sign of their death. The waiters that were alive at the last poll get time for one more poll.
+-- Returns the time of the last poll if the server stood still, or else nil.
 local function last_asked_before_stall(now)
     local newest = call('zrange', waiters, '-1', '-1', 'withscores')[2]
     local asked = newest and tonumber(newest) - lives_for
@@ -55,12 +62,12 @@ local function last_asked_before_stall(now)
     return asked
 end
 
--- Removes those at the head, of whom this is the first, whose time is over, but not the one who asks, who lives. Returns the one who is
--- there then, if there is one, and whether that one may not know that it is the first.
+-- Removes dead waiters from the head of the queue, beginning with `head`. The waiter `asks` is alive, because it polls.
+-- Returns the new head, if there is one. The second result is true if this head may not know that it is the head.
 local function living_head(head, now, asks)
     local removed, has_looked, asked = false, false, nil
     while head and head ~= asks do
-        -- Those of this library live as long as they ask; their deadlines are for the others to see.
+        -- Waiters of this library live as long as they poll. Their deadlines are only for Redisson's processes.
         local lives = call('zscore', waiters, head)
         local until_when = tonumber(lives or call('zscore', deadlines, head))
         if until_when and until_when > now then
@@ -82,21 +89,22 @@ local function living_head(head, now, asks)
     return head, removed
 end
 
--- Tells the first in the queue that the lock is free. Who hears of it lives; if nobody does, those whose time is over are removed, and the
--- one who is the first then is told.
+-- Notifies the head of the queue that the lock is free. A head that receives the message is alive. If no waiter
+-- receives it, the script removes dead waiters and notifies the new head.
 local function tell_first(publish, channel)
-    -- Where a cluster's slot moves, a node may refuse to say it; waiters then find out by asking.
+    -- While a cluster moves the slot, a node may refuse this command. The waiters then notice the release when they
+    -- poll.
     local told = try('lindex', queue, '0')
     if type(told) ~= 'string' then
         return
     end
-    -- A user without the channel frees locks all the same; waiters then find out by asking.
+    -- A user without permission for the channel still frees locks. The waiters then notice the release when they poll.
     local heard = try(publish, channel .. ':' .. told, '0')
     if type(heard) == 'number' and heard > 0 then
         return
     end
     if type(heard) == 'table' then
-        -- A user whose key patterns do not cover the mark sets none.
+        -- A user whose key patterns do not cover the mark cannot set it.
         try('set', mark, '1', 'px', marked_for)
     end
     local seen, head = pcall(living_head, told, clock())

@@ -1,14 +1,16 @@
--- Brings a holder's hold count down; with its last hold the first in the queue is told. Who only waits leaves the queue.
+-- Lowers a holder's hold count. With the last hold, the script notifies the head of the queue. A holder that only waits
+-- leaves the queue. If it was the head and the lock is free, the script notifies the new head.
 --
 -- KEYS[1]  the lock
--- ARGV[1]  its channel; a waiter's own has the holder behind it. Not a key, because a user's key patterns need not cover it
+-- ARGV[1]  its channel; a waiter's own channel has the holder behind it; neither is a key, because a user's key
+--          patterns need not cover them
 -- ARGV[2]  holder
--- ARGV[3]  the holder's hold count once this call has succeeded
--- ARGV[4]  PUBLISH or SPUBLISH: how the waiters listen
--- ARGV[5]  what the keys that belong to the lock have in common, in the lock's slot
+-- ARGV[3]  the holder's hold count after this call
+-- ARGV[4]  PUBLISH or SPUBLISH: the waiters' way to listen
+-- ARGV[5]  common part of the names of the lock's other keys, all in the lock's slot
 --
--- Returns 1 (given back), 0 (still held) or nil (this holder does not hold it, or what is there is no lock; nothing of it was
--- changed).
+-- Returns 1 (released), 0 (still held) or nil. Nil means that this holder does not hold it, or that the key is not a
+-- lock. The script has then not changed the lock.
 local lock, holder, outer = KEYS[1], ARGV[2], ARGV[3] ~= '0'
 local found
 if outer then
@@ -26,7 +28,8 @@ if outer then
     if found == 0 then
         return nil
     end
-    -- Removes nothing: a server without memory refuses a script's first write if it could need some, and no later one.
+    -- This HDEL removes nothing. A server without memory refuses a script's first write if that write may need memory,
+    -- but no later write.
     call('hdel', lock, '')
     call('hset', lock, holder, ARGV[3])
     return 0

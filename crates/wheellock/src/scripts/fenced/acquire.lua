@@ -1,16 +1,18 @@
--- Takes one hold of a lock and says its fencing token, or says how long the present holder's lease still runs.
+-- Acquires one hold of a lock and returns its fencing token, or returns the remaining milliseconds of the present
+-- lease.
 --
 -- KEYS[1]  the lock: a hash, holder -> hold count
 -- ARGV[1]  lease in milliseconds
 -- ARGV[2]  holder
--- ARGV[3]  the holder's hold count once this call has succeeded
--- ARGV[4]  what the keys that belong to the lock have in common, in the lock's slot
+-- ARGV[3]  the holder's hold count after this call; a free lock gets the count 1
+-- ARGV[4]  common part of the names of the lock's other keys, all in the lock's slot
 --
--- Returns 1 (the lock was free) or 2 (the holder held it already), each with the token, or the present lease's remaining
--- milliseconds alone; the error WRONGTYPE, with nothing changed, if other data or another kind of lock is under the name.
+-- Returns 1 (the lock was free) or 2 (the holder had it already). The token follows. If another holder has the lock,
+-- returns only the remaining milliseconds. These are -1 if the lease has no end. If the key has other data or another
+-- kind of lock, the script changes nothing and returns the error WRONGTYPE.
 --
--- The token is greater than every one before, also where the server has lost them: it is then the server's time in
--- microseconds, which no counter reaches that is raised less often than a million times a second.
+-- The token is greater than all earlier tokens, even if the server has lost them. A new token is at least the server's
+-- time in microseconds. A counter does not pass this time unless it rises more than a million times per second.
 local lock, holder = KEYS[1], ARGV[2]
 local counter = 'redisson_lock_token:' .. ARGV[4]
 local held = false
@@ -29,7 +31,8 @@ if type(stored) == 'table' then
     return stored
 end
 if not stored then
-    -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+    -- While a cluster moves the slot, a missing key may still be on the other node. The importing node then refuses
+    -- this command for both keys, and the script ends.
     redis.call('exists', lock, counter)
 elseif not tonumber(stored) then
     return redis.error_reply('WRONGTYPE what is under the name of the token is no number')
@@ -42,7 +45,7 @@ if not held or not stored then
         redis.call('set', counter, stored)
     else
         redis.call('incr', counter)
-        -- As text: a number of this script's language is exact up to 2^53 only.
+        -- Read as text, because Lua's numbers are exact only up to 2^53.
         stored = redis.call('get', counter)
     end
 end

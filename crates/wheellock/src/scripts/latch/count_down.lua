@@ -1,15 +1,14 @@
--- Counts a latch down; the last time it goes, and those who wait are told.
+-- Counts a latch down by one. The last count deletes the latch and notifies the waiters.
 --
--- KEYS[1]  the latch: a number, how often it is to be counted down
+-- KEYS[1]  the latch: a number, the remaining count
 -- ARGV[1]  its channel; not a key, because a user's key patterns need not cover it
--- ARGV[2]  what the keys that belong to it have in common, in its slot
--- ARGV[3]  where the request is remembered
--- ARGV[4]  the number of the request: higher than those that were remembered there before
--- ARGV[5]  for how long, in milliseconds, it is remembered
--- ARGV[6]  PUBLISH or SPUBLISH: how the waiters listen
+-- ARGV[2]  common part of the names of the latch's other keys, all in the latch's slot
+-- ARGV[3]  request slot, a part of the name of the key that stores the reply
+-- ARGV[4]  serial number of the request; later requests in the slot have higher numbers
+-- ARGV[5]  time in milliseconds for which the server stores the reply
+-- ARGV[6]  PUBLISH or SPUBLISH: the waiters' way to listen
 --
--- Returns how often it is still to be counted down; the error WRONGTYPE, with nothing changed, if there is no number under the
--- name.
+-- Returns the remaining count. If the key has other data, the script changes nothing and returns the error WRONGTYPE.
 if not number then
     return answer(0)
 end

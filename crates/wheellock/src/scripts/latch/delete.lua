@@ -1,14 +1,14 @@
--- Removes a latch, and tells those who wait: there is nothing left to wait for.
+-- Deletes a latch and notifies the waiters, because their wait is over.
 --
--- KEYS[1]  the latch: a number, how often it is to be counted down
+-- KEYS[1]  the latch: a number, the remaining count
 -- ARGV[1]  its channel; not a key, because a user's key patterns need not cover it
--- ARGV[2]  what the keys that belong to it have in common, in its slot
--- ARGV[3]  where the request is remembered
--- ARGV[4]  the number of the request: higher than those that were remembered there before
--- ARGV[5]  for how long, in milliseconds, it is remembered
--- ARGV[6]  PUBLISH or SPUBLISH: how the waiters listen
+-- ARGV[2]  common part of the names of the latch's other keys, all in the latch's slot
+-- ARGV[3]  request slot, a part of the name of the key that stores the reply
+-- ARGV[4]  serial number of the request; later requests in the slot have higher numbers
+-- ARGV[5]  time in milliseconds for which the server stores the reply
+-- ARGV[6]  PUBLISH or SPUBLISH: the waiters' way to listen
 --
--- Returns 1, or 0 if there was none.
+-- Returns 1, or 0 if there was no latch.
 local before = last_end(ARGV[2])
 if redis.call('del', KEYS[1]) == 0 then
     return answer(0)

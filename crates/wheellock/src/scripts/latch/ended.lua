@@ -1,16 +1,17 @@
--- When the last latch of this name has ended.
+-- Returns when the last latch of this name ended, in microseconds since 1970, or 0 if that is not known.
 local function last_end(tag)
     local key = tag .. ':wheellock_latch'
     local before = redis.pcall('get', key)
     if type(before) ~= 'string' then
-        -- Where a cluster's slot moves, a node refuses to say this of both while they may be on two nodes.
+        -- While a cluster moves the slot, the keys may be on two nodes. A node then refuses this command for both, and
+        -- the script ends.
         redis.call('exists', KEYS[1], key)
     end
     return type(before) == 'string' and tonumber(before) or 0
 end
 
--- Notes that a latch has ended, for those who wait: one that is set again under its name is another one. Later than the one `before`, also
--- where the clock was set back.
+-- Stores for a day when a latch ended. Otherwise its waiters would take a new latch of the same name for theirs. The
+-- stored time is later than `before`, even if the server's clock was set back.
 local function ended(tag, before)
     local time = redis.call('time')
     local now = math.max(before + 1, time[1] * 1000000 + time[2])

@@ -1,16 +1,17 @@
--- Takes permits of a semaphore for the time of a lease, all or none.
+-- Acquires permits of a semaphore for the time of a lease, all or none.
 --
--- KEYS[1]  the semaphore: a number, the permits that are free
+-- KEYS[1]  the semaphore: a number, the free permits
 -- ARGV[1]  lease in milliseconds
--- ARGV[2]  the first permit's id, a number of 16 bytes; those of the others follow it
--- ARGV[3]  how many
--- ARGV[4]  what the keys that belong to the semaphore have in common, in its slot
+-- ARGV[2]  id of the first permit, a number of 16 bytes; the other ids are the next numbers
+-- ARGV[3]  number of permits
+-- ARGV[4]  common part of the names of the semaphore's other keys, all in the semaphore's slot
 -- ARGV[5]  its channel; not a key, because a user's key patterns need not cover it
--- ARGV[6]  PUBLISH or SPUBLISH: how the waiters listen
+-- ARGV[6]  PUBLISH or SPUBLISH: the waiters' way to listen
 --
--- Returns { 1, permits that are free then }, { 2, .. } (these permits were taken already: the call was repeated because its reply
--- was lost) or, if too few are free, in how many milliseconds the first lease ends; -1 if none ever does. The error WRONGTYPE, with
--- nothing changed, if there is no number under the name.
+-- Returns 1 (acquired) or 2 (acquired before). The number of free permits after this call follows. The second case is a
+-- call that the caller repeats because the reply was lost. If too few permits are free, returns the milliseconds until
+-- the first lease ends, or -1 if no lease ends. If the key has other data, the script changes nothing and returns the
+-- error WRONGTYPE.
 local semaphore, lease, count, leases = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[3]), ARGV[4] .. ':timeout'
 local free, ids = number or 0, { ARGV[2] }
 for i = 2, count do
@@ -24,6 +25,7 @@ for i = 2, count do
     ids[i] = string.char(unpack(bytes))
 end
 
+-- Returns the number of these permits that have a lease.
 local function taken()
     local taken = 0
     for i = 1, count do
@@ -32,23 +34,26 @@ local function taken()
     return taken
 end
 
+-- Sets the leases of these permits.
 local function take()
     for i = 1, count do
         redis.call('zadd', leases, now + lease, ids[i])
     end
 end
 
--- The one whose lease ends first.
+-- The permit whose lease ends first.
 local first = redis.call('zrange', leases, '0', '0', 'withscores')
 local before = 0
 if not first[1] then
-    -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+    -- While a cluster moves the slot, a missing key may still be on the other node. The importing node then refuses
+    -- this command for both keys, and the script ends.
     redis.call('exists', semaphore, leases)
 else
-    -- Before anything is reaped: what nobody has taken since its lease ended is still the caller's.
+    -- This check comes before the reaping. A permit whose lease has ended still belongs to the caller if it is not
+    -- reaped yet.
     before = taken()
     if before == count then
-        -- The caller counts its lease from the question that is answered.
+        -- The leases begin anew, because the caller counts its lease from the request that gets this reply.
         take()
         return { 2, math.max(free, 0) }
     end
@@ -58,7 +63,9 @@ if first[1] and tonumber(first[2]) <= now then
     ended = reap(semaphore, leases, now)
 end
 free = free + ended
--- A part of these was given back since, or reaped: this call came late, or the rest ends soon. What is there is nobody's to take twice.
+-- Either too few permits are free, or some of these permits were released or reaped since their acquire. In the second
+-- case this call arrived late, or the remaining leases end soon. The script must not acquire the remaining permits a
+-- second time.
 if free < count or before > 0 and taken() > 0 then
     if ended > 0 then
         first = redis.call('zrange', leases, '0', '0', 'withscores')
@@ -67,11 +74,11 @@ if free < count or before > 0 and taken() > 0 then
         end
     end
     local ends = tonumber(first[2])
-    -- Redisson's permits without an end have this one.
+    -- Redisson gives this end to permits without an end.
     if not ends or ends >= 922337203685477 then
         return -1
     end
-    -- More may have ended than are given back at once.
+    -- More leases may have ended than the script reaps at once.
     return math.max(ends - now, 0)
 end
 take()
@@ -82,6 +89,7 @@ if type(taken_off) == 'table' then
     end
     return taken_off
 end
+-- The leases must not outlive a semaphore that has a TTL.
 local left = redis.call('pttl', semaphore)
 if left > 0 then
     redis.call('pexpire', leases, left)

@@ -1,20 +1,21 @@
--- Gives a permit back that anybody may have taken, and tells the waiters.
+-- Releases a permit by its id, whichever process acquired it, and notifies the waiters.
 --
--- KEYS[1]  the semaphore: a number, the permits that are free
+-- KEYS[1]  the semaphore: a number, the free permits
 -- ARGV[1]  its channel; not a key, because a user's key patterns need not cover it
--- ARGV[2]  what the keys that belong to it have in common, in its slot
--- ARGV[3]  where the request is remembered
--- ARGV[4]  the number of the request: higher than those that were remembered there before
--- ARGV[5]  for how long, in milliseconds, it is remembered
--- ARGV[6]  PUBLISH or SPUBLISH: how the waiters listen
+-- ARGV[2]  common part of the names of the semaphore's other keys, all in the semaphore's slot
+-- ARGV[3]  request slot, a part of the name of the key that stores the reply
+-- ARGV[4]  serial number of the request; later requests in the slot have higher numbers
+-- ARGV[5]  time in milliseconds for which the server stores the reply
+-- ARGV[6]  PUBLISH or SPUBLISH: the waiters' way to listen
 -- ARGV[7]  the permit's id
 --
--- Returns 1, or 0 if there is no such permit or its lease has ended; the error WRONGTYPE, with nothing changed, if there is no
--- number under the name.
+-- Returns 1, or 0 if there is no such permit or its lease has ended. A permit whose lease has ended is released
+-- nevertheless. If the key has other data, the script changes nothing and returns the error WRONGTYPE.
 local leases = ARGV[2] .. ':timeout'
 local ends = redis.call('zscore', leases, ARGV[7])
 if not ends then
-    -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+    -- While a cluster moves the slot, a missing key may still be on the other node. The importing node then refuses
+    -- this command for both keys, and the script ends.
     redis.call('exists', KEYS[1], leases)
     return answer(0)
 end

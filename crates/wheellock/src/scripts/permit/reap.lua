@@ -1,4 +1,5 @@
--- Gives a semaphore back the permits whose leases have ended, so many at a time that the server is not held up.
+-- Returns permits whose leases have ended to their semaphore, at most 1000 at once, so that the server stays
+-- responsive. Returns the number of these permits.
 local function reap(semaphore, leases, now)
     local ended = math.min(redis.call('zcount', leases, '-inf', now), 1000)
     if ended > 0 then
@@ -8,6 +9,6 @@ local function reap(semaphore, leases, now)
     return ended
 end
 
--- The server's clock, in milliseconds: Redisson writes the client's.
+-- The server's time in milliseconds. Redisson uses the client's clock instead.
 local time = redis.call('time')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

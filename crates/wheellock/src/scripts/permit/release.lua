@@ -1,18 +1,20 @@
--- Gives one permit back and tells the waiters.
+-- Releases one permit and notifies the waiters.
 --
--- KEYS[1]  the semaphore: a number, the permits that are free
+-- KEYS[1]  the semaphore: a number, the free permits
 -- ARGV[1]  its channel; not a key, because a user's key patterns need not cover it
 -- ARGV[2]  the permit's id
 -- ARGV[3]  0
--- ARGV[4]  PUBLISH or SPUBLISH: how the waiters listen
--- ARGV[5]  what the keys that belong to the semaphore have in common, in its slot
+-- ARGV[4]  PUBLISH or SPUBLISH: the waiters' way to listen
+-- ARGV[5]  common part of the names of the semaphore's other keys, all in the semaphore's slot
 --
--- Returns 1 (given back) or nil (there is no such permit any more, or its lease has ended; that one is given back all the same).
+-- Returns 1 (released) or nil (there is no such permit any more, or its lease has ended). A permit whose lease has
+-- ended is released nevertheless.
 local leases = ARGV[5] .. ':timeout'
 local ends = redis.pcall('zscore', leases, ARGV[2])
 if type(ends) ~= 'string' then
     if not ends then
-        -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+        -- While a cluster moves the slot, a missing key may still be on the other node. The importing node then refuses
+        -- this command for both keys, and the script ends.
         redis.call('exists', KEYS[1], leases)
     end
     if type(ends) == 'table' and not string.find(ends.err, 'WRONGTYPE', 1, true) then
@@ -20,9 +22,9 @@ if type(ends) ~= 'string' then
     end
     return nil
 end
--- Who deleted the semaphore, or put other data into its place, wants none of its permits back.
+-- A semaphore that was deleted or overwritten with other data does not get its permits back.
 local free = redis.pcall('get', KEYS[1])
--- The first write, which a server without memory does not refuse: then it refuses no later one.
+-- A server without memory accepts ZREM as the first write, and then refuses no later write.
 redis.call('zrem', leases, ARGV[2])
 if type(free) == 'string' and string.find(free, '^%-?%d+$') then
     free = redis.pcall('incrby', KEYS[1], 1)
@@ -30,7 +32,8 @@ if type(free) == 'string' and string.find(free, '^%-?%d+$') then
         return free
     end
     if free > 0 then
-        -- A user without the channel gives permits back all the same; waiters then find out by asking.
+        -- A user without permission for the channel still releases permits. The waiters then notice the release when
+        -- they poll.
         redis.pcall(ARGV[4], ARGV[1], free)
     end
 end

@@ -1,13 +1,15 @@
--- Extends the leases of many permits at once, or looks how long they still run.
+-- Extends the leases of many permits at once, or reads their remaining time.
 --
--- KEYS     their semaphores
--- ARGV     for each: lease in milliseconds, 0 to leave it as it is; the permit's id; what the keys that belong to the semaphore
---          have in common
+-- KEYS     the permits' semaphores
+-- ARGV     for each permit: lease in milliseconds, 0 to leave it as it is; the permit's id; common part of the names of
+--          the semaphore's other keys
 --
--- Returns the server's clock (seconds, microseconds), then for each permit 0 (its lease has ended; it is never taken anew), or
--- else 1 (extended); of a lease that was left as it is the remaining milliseconds instead.
+-- Returns the server's time (seconds, microseconds). For each permit then follows 0 (its lease has ended) or 1
+-- (extended). The script never acquires a permit anew. If the lease stays as it is, its remaining milliseconds replace
+-- the 1.
 --
--- Data of another type under one's name is an error that must not keep the others from being renewed.
+-- Other data under the name of one permit's leases must not stop the renewal of the others. So such a permit counts as
+-- ended.
 local reply = redis.call('time')
 reply[1], reply[2] = tonumber(reply[1]), tonumber(reply[2])
 local now = reply[1] * 1000 + math.floor(reply[2] / 1000)
@@ -19,7 +21,8 @@ for i = 1, #KEYS do
         return ends
     end
     if not ends then
-        -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+        -- While a cluster moves the slot, a missing key may still be on the other node. The importing node then refuses
+        -- this command for both keys, and the script ends.
         redis.call('exists', KEYS[i], leases)
     end
     local left = type(ends) == 'string' and tonumber(ends) - now or 0
@@ -28,10 +31,11 @@ for i = 1, #KEYS do
     elseif lease == 0 then
         reply[i + 2] = left
     else
-        -- Who has a permit's id may have made its lease longer (Redisson's `updateLeaseTime`).
+        -- A process that knows the permit's id may have extended the lease further (Redisson's `updateLeaseTime`).
         if left < lease then
             if not writes then
-                -- Removes nothing: a server without memory refuses a script's first write if it could need some, and no later one.
+                -- This ZREM removes nothing. A server without memory refuses a script's first write if that write may
+                -- need memory, but no later write.
                 redis.call('zrem', leases, '')
                 writes = true
             end

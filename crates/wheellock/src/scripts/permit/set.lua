@@ -1,19 +1,22 @@
--- Makes a semaphore have so many permits in all, those included that are taken, and tells the waiters if any are free then.
+-- Sets the total number of a semaphore's permits, taken permits included. If permits are free then, notifies the
+-- waiters.
 --
--- KEYS[1]  the semaphore: a number, the permits that are free
+-- KEYS[1]  the semaphore: a number, the free permits
 -- ARGV[1]  its channel; not a key, because a user's key patterns need not cover it
--- ARGV[2]  what the keys that belong to it have in common, in its slot
--- ARGV[3]  where the request is remembered
--- ARGV[4]  the number of the request: higher than those that were remembered there before
--- ARGV[5]  for how long, in milliseconds, it is remembered
--- ARGV[6]  PUBLISH or SPUBLISH: how the waiters listen
--- ARGV[7]  how many
+-- ARGV[2]  common part of the names of the semaphore's other keys, all in the semaphore's slot
+-- ARGV[3]  request slot, a part of the name of the key that stores the reply
+-- ARGV[4]  serial number of the request; later requests in the slot have higher numbers
+-- ARGV[5]  time in milliseconds for which the server stores the reply
+-- ARGV[6]  PUBLISH or SPUBLISH: the waiters' way to listen
+-- ARGV[7]  total number of permits
 --
--- Returns the permits that are free then: a negative number if more are taken than there are to be.
+-- Returns the number of free permits after this call. It is negative if more permits are taken than the total. If the
+-- key has other data, the script changes nothing and returns the error WRONGTYPE.
 local leases = ARGV[2] .. ':timeout'
 local taken = redis.call('zcard', leases)
 if taken == 0 then
-    -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+    -- While a cluster moves the slot, a missing key may still be on the other node. The importing node then refuses
+    -- this command for both keys, and the script ends.
     redis.call('exists', KEYS[1], leases)
 end
 local free = redis.call('incrby', KEYS[1], tonumber(ARGV[7]) - (number or 0) - taken)

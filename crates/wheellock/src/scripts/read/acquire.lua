@@ -1,20 +1,22 @@
--- Takes one hold of a read-write lock for reading, or says how long those who are in the way may stay there.
+-- Acquires one hold of a read-write lock for reading, or returns the remaining milliseconds of the obstacle. The
+-- obstacle is a writer that holds the lock or waits for it.
 --
 -- KEYS[1]  the lock: a hash with `mode`, and holder -> hold count; a writer's field ends with `:write`
 -- ARGV[1]  lease in milliseconds
 -- ARGV[2]  holder
--- ARGV[3]  the holder's hold count once this call has succeeded
--- ARGV[4]  what the keys that belong to the lock have in common, in the lock's slot
--- ARGV[5]  1 to stand behind a writer who waits, 0 to pass by
+-- ARGV[3]  the holder's hold count after this call; a holder without holds gets the count 1
+-- ARGV[4]  common part of the names of the lock's other keys, all in the lock's slot
+-- ARGV[5]  1 to yield to a waiting writer, 0 to pass it
 --
--- Returns nil (it did not hold before), AGAIN (it did) or the remaining milliseconds of what is in the way, in a list of one if
--- nobody is told when that changes; the error WRONGTYPE, with nothing changed, if other data or another kind of lock is under
--- the name.
+-- Returns nil (the holder did not have it), AGAIN (the holder had it already) or the remaining milliseconds. These are
+-- -1 if the obstacle has no end. They are in a list of one if no message announces the end. If the key has other data
+-- or another kind of lock, the script changes nothing and returns the error WRONGTYPE.
 --
--- The count is set, not incremented: a call that is repeated because its reply was lost counts once.
+-- The script sets the count and does not increment it. So a call counts once, even if the caller repeats it because the
+-- reply was lost.
 local lock, holder, tag = KEYS[1], ARGV[2], ARGV[4]
 local call = redis.call
--- Where a cluster's slot moves, a node refuses to say this of both while they may be on two nodes.
+-- While a cluster moves the slot, the keys may be on two nodes. A node then refuses this command for both keys.
 local found = redis.pcall('exists', lock, tag .. ':wheellock_writer')
 if found == 0 then
     call('set', tag .. ':' .. holder .. ':rwlock_timeout:1', '1', 'px', ARGV[1])
@@ -36,18 +38,18 @@ if fields > 0 and mode ~= 'read' and mode ~= 'write' then
 elseif mode == 'write' and not writes then
     return call('pttl', lock)
 end
--- A writer's mark, and a lease of this holder, may be on the other one.
+-- The other node may have a waiting writer's mark or a lease of this holder.
 if type(found) == 'table' then
     return found
 end
--- Who holds already must not wait for one who waits for it.
+-- A holder must not wait for a writer that waits for this holder.
 if not held and not writes and ARGV[5] == '1' then
     local waits = call('pttl', tag .. ':wheellock_writer')
     if waits ~= -2 and not mode then
-        -- The writer takes the lock at any moment and tells nobody, or it has died.
+        -- The writer may acquire the lock at any moment, without a message. Or the writer is dead.
         return {waits}
     elseif waits ~= -2 then
-        -- The leases of those who read may end before, and then nobody is told either.
+        -- The leases of the present readers may end earlier than the mark, and no message announces that, either.
         local left = call('pttl', lock)
         if left >= 0 and (waits < 0 or left < waits) then
             return left
@@ -55,7 +57,7 @@ if not held and not writes and ARGV[5] == '1' then
         return waits
     end
 end
--- Earlier holds went with the lock.
+-- Earlier holds have ended with the lock that they belonged to.
 if not held then
     count = 1
 end
@@ -66,7 +68,7 @@ if not mode then
     return nil
 end
 call('hset', lock, holder, count)
--- Nobody's lease is shortened.
+-- This hold must not shorten the lease of another hold.
 if call('pttl', lock) < lease then
     call('pexpire', lock, lease)
 end

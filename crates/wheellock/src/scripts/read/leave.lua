@@ -1,9 +1,9 @@
--- The rest of `release.lua`: a hold of several, or of one reader of several.
+-- The rest of `release.lua`. It releases some of several holds, or a reader's hold beside those of other readers.
 count, held = tonumber(count), tonumber(held)
 if not held then
     return nil
 end
--- How much longer the lock lives on its own account is told by what is left of the longest lease given back here.
+-- The longest of the released leases shows whether the lock's own lease comes from it.
 local longest, leases, missing = 0, {}, nil
 for hold = count + 1, math.min(held, count + 1000) do
     local lease = tag .. ':' .. holder .. ':rwlock_timeout:' .. hold
@@ -14,23 +14,25 @@ for hold = count + 1, math.min(held, count + 1000) do
     leases[#leases + 1], longest = lease, math.max(longest, own)
 end
 if missing then
-    -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+    -- While a cluster moves the slot, a missing key may still be on the other node. The importing node then refuses
+    -- this command for both keys, and the script ends.
     redis.call('exists', lock, missing)
 end
 local lived, left = redis.call('pttl', lock), nil
--- A writer's lease is its own; and where the lock outlives what was given back, another reader's lease is why. Up to Redis 7.0
--- time goes on inside a script: of two leases set by one call the second may end 1 or 2 ms later.
+-- A writer's lease does not depend on readers. If the lock outlives the released leases, another reader's lease is the
+-- reason. Up to Redis 7.0, time goes on inside a script. If one call sets two leases, the second may end 1 or 2 ms
+-- later.
 if mode == 'read' and lived >= 0 and longest + 2 >= lived or last then
-    -- Before anything is changed: it may be refused.
+    -- This step comes before all changes, because a node may refuse its commands.
     left = longest_read_lease(lock, tag, lived, {[holder] = count})
 end
 if #leases > 0 then
     redis.call('del', unpack(leases))
 end
 if left and left <= 0 and (count == 0 or mode == 'read') then
-    -- Readers whose leases have ended hold nothing.
+    -- Readers whose leases have ended do not hold the lock.
     redis.call('del', lock)
-    -- A user without the channel frees locks all the same; waiters then find out by asking.
+    -- A user without permission for the channel still frees locks. The waiters then notice the release when they poll.
     redis.pcall(ARGV[4], ARGV[1], '0')
     return 1
 end

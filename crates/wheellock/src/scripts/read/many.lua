@@ -1,6 +1,7 @@
--- What readers of one lock who come, or go, at the same moment are told, done for all of them at once: `gives` if they go, and what the
--- script that is run for one of them takes of each. Nil, with nothing changed, if they have to be looked at one by one: all come anew to a
--- lock that is read, and no writer is in the way; or each goes with its only hold.
+-- Serves several readers of one lock that acquire at the same moment, or release if `gives` is true. `calls` has the
+-- arguments of the script that serves one of them. Returns the reply that all of these calls get. Returns nil and
+-- changes nothing if each call has to run by itself. It serves acquires if readers hold the lock, all callers are new
+-- readers and no writer is in the way. It serves releases if each reader releases its only hold.
 local function many(gives, lock, calls)
     local fields, known, heeds = {'mode'}, {}, false
     for i = 1, #calls do
@@ -38,7 +39,8 @@ local function many(gives, lock, calls)
             named[i] = calls[i][2]
             leases[i] = lease_of(named[i])
         end
-        -- Beside those who go there is `mode`. Few of those who stay would be among a few.
+        -- The hash has `mode` beside the leaving readers. If most readers leave, a sample of a few readers has too few
+        -- of the staying readers.
         local stay, left = redis.call('hlen', lock) - #calls - 1, nil
         if stay == 0 then
             left = 0
@@ -51,7 +53,7 @@ local function many(gives, lock, calls)
             for i = 1, #leases do
                 longest = math.max(longest, redis.call('pttl', leases[i]))
             end
-            -- Where the lock outlives what was given back, another reader's lease is why.
+            -- If the lock outlives the released leases, another reader's lease is the reason.
             left = longest + 2 < lived and lived
                 or longest_lease_of(lock, redis.call('hgetall', lock), tag, lived, known)
         end

@@ -1,17 +1,19 @@
--- Brings a reader's hold count down; with the last hold whose lease runs the lock goes, and waiters are told.
+-- Lowers a reader's hold count. With the last hold whose lease runs, the lock ends, and the script notifies the
+-- waiters.
 --
 -- KEYS[1]  the lock
 -- ARGV[1]  its channel; not a key, because a user's key patterns need not cover it
 -- ARGV[2]  holder
--- ARGV[3]  the holder's hold count once this call has succeeded
--- ARGV[4]  PUBLISH or SPUBLISH: how the waiters listen
--- ARGV[5]  what the keys that belong to the lock have in common, in the lock's slot
+-- ARGV[3]  the holder's hold count after this call
+-- ARGV[4]  PUBLISH or SPUBLISH: the waiters' way to listen
+-- ARGV[5]  common part of the names of the lock's other keys, all in the lock's slot
 --
--- Returns 1 (given back, or nobody reads any more), 0 (still held) or nil (this holder does not read, or what is there is no read-write lock; nothing
--- was changed).
+-- Returns 1 (released, or there is no reader any more), 0 (still held) or nil. Nil means that this holder does not
+-- read, or that the key is not a read-write lock. The script has then changed nothing.
 local lock, holder, count, tag = KEYS[1], ARGV[2], ARGV[3], ARGV[5]
 local call = redis.call
--- What most releases are: one of two fields is this reader's only hold, the other is `mode`, and nobody's lease is of interest.
+-- The most frequent release: the hash has `mode` and this reader's only hold. The leases of other readers do not matter
+-- then.
 local last = count == '0' and redis.pcall('hlen', lock) == 2
 if last and call('hget', lock, holder) == '1' and call('hexists', lock, 'mode') == 1 then
     call('del', tag .. ':' .. holder .. ':rwlock_timeout:1', lock)

@@ -1,13 +1,13 @@
--- Frees one side of a read-write lock, no matter who holds it, and tells the waiters.
+-- Frees one side of a read-write lock, whatever its holders, and notifies the waiters.
 --
 -- KEYS[1]  the lock
 -- ARGV[1]  its channel; not a key, because a user's key patterns need not cover it
--- ARGV[2]  PUBLISH or SPUBLISH: how the waiters listen
--- ARGV[3]  what the keys that belong to the lock have in common, in the lock's slot
+-- ARGV[2]  PUBLISH or SPUBLISH: the waiters' way to listen
+-- ARGV[3]  common part of the names of the lock's other keys, all in the lock's slot
 -- ARGV[4]  `read` or `write`: the side
 --
--- Returns 1 if the lock was held in this way, 0 if not; the error WRONGTYPE, with nothing changed, if what is there is no such
--- lock.
+-- Returns 1 if this side was held, 0 if not. If the key is not a read-write lock, the script changes nothing and
+-- returns the error WRONGTYPE.
 local lock, tag, side = KEYS[1], ARGV[3], ARGV[4]
 local mode = redis.pcall('hget', lock, 'mode')
 if type(mode) == 'table' then
@@ -19,7 +19,7 @@ if mode ~= side then
     end
     return 0
 end
--- A writer may read as well.
+-- A writer may also read, so both sides may have leases of readers.
 local holders, missing = redis.call('hgetall', lock), nil
 for i = 1, #holders, 2 do
     for hold = 1, math.min(tonumber(holders[i + 1]) or 0, 1000) do
@@ -30,7 +30,8 @@ for i = 1, #holders, 2 do
     end
 end
 if missing then
-    -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+    -- While a cluster moves the slot, a missing key may still be on the other node. The importing node then refuses
+    -- this command for both keys, and the script ends.
     redis.call('exists', lock, missing)
 end
 redis.call('del', lock)

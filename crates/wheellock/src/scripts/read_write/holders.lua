@@ -1,13 +1,14 @@
--- Says who holds one side of a read-write lock. Changes nothing.
+-- Returns the holders of one side of a read-write lock. Changes nothing.
 --
 -- KEYS[1]  the lock: a hash with `mode`, and holder -> hold count; a writer's field ends with `:write`
--- ARGV[1]  how many holders to say at most
+-- ARGV[1]  maximum number of holders in the reply
 -- ARGV[2]  `read` or `write`: the side
--- ARGV[3]  what the keys that belong to the lock have in common, in the lock's slot
+-- ARGV[3]  common part of the names of the lock's other keys, all in the lock's slot
 --
--- Returns how many there are, then for each that is said: holder, hold count, and the remaining milliseconds of its lease, -1 if
--- that has no end; the error WRONGTYPE if what is there is no such lock. Of readers, those that were looked at and whose leases
--- have ended are left out, for they hold nothing; the others count.
+-- Returns the number of all holders. For each holder in the reply then follow the holder, its hold count and the
+-- remaining milliseconds of its lease. These are -1 if the lease has no end. If the key is not a read-write lock, the
+-- script returns the error WRONGTYPE. Readers whose leases have ended do not hold the lock. The script leaves them out
+-- as far as it examines them. The number includes all other readers.
 local lock, most, side, tag = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local mode = redis.pcall('hget', lock, 'mode')
 if type(mode) == 'table' then
@@ -24,7 +25,8 @@ if side == 'write' and mode ~= 'write' then
 end
 local left = redis.call('pttl', lock)
 
--- What is left of a reader's longest lease. Each of its holds has one of its own; of very many, the latest are looked at.
+-- Returns a reader's longest remaining lease. Each of its holds has a separate lease. The function examines the latest
+-- 100 holds.
 local function lease_of(holder, count)
     local longest = 0
     for hold = count, math.max(count - 99, 1), -1 do
@@ -35,7 +37,8 @@ local function lease_of(holder, count)
         longest = math.max(longest, own)
     end
     if longest <= 0 then
-        -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+        -- While a cluster moves the slot, a missing key may still be on the other node. The importing node then refuses
+        -- this command for both keys, and the script ends.
         redis.call('exists', lock, tag .. ':' .. holder .. ':rwlock_timeout:' .. count)
     end
     return left >= 0 and math.min(longest, left) or longest
@@ -66,7 +69,7 @@ until said == most or cursor == '0' or rounds == 100
 if side == 'write' then
     reply[1] = said
 else
-    -- Beside the readers there are `mode` and the writer.
+    -- The hash has `mode` and the writer's field beside the readers.
     reply[1] = math.max(redis.call('hlen', lock) - (mode == 'write' and 2 or 1) - ended, said)
 end
 return reply

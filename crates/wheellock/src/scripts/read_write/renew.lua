@@ -1,14 +1,14 @@
--- Extends many leases of read-write locks at once, or looks how long they still run.
+-- Extends the leases of many read-write locks at once, or reads their remaining time.
 --
--- KEYS     locks
--- ARGV     for each lock: lease in milliseconds, 0 to leave it as it is; holder; what the keys that belong to the lock have in
---          common
+-- KEYS     the locks
+-- ARGV     for each lock: lease in milliseconds, 0 to leave it as it is; holder; common part of the names of the lock's
+--          other keys
 --
--- Returns the server's clock (seconds, microseconds), then for each lock 0 (the holder does not hold it; it is never
--- created anew), or else 1 (extended); of a lease that was left as it is the remaining milliseconds instead, at least 1,
--- or -1 if it has no end.
+-- Returns the server's time (seconds, microseconds). For each lock then follows 0 (the holder does not hold it) or 1
+-- (extended). The script never recreates a lock. If the lease stays as it is, its remaining milliseconds replace the 1.
+-- They are at least 1, or -1 if the lease has no end.
 --
--- Data of another type under one lock's name is an error that must not keep the others from being renewed.
+-- Other data under the name of one lock must not stop the renewal of the others. So such a lock counts as not held.
 local reply = redis.call('time')
 reply[1], reply[2] = tonumber(reply[1]), tonumber(reply[2])
 for i, lock in ipairs(KEYS) do
@@ -26,13 +26,15 @@ for i, lock in ipairs(KEYS) do
         local own, writes = left == 0 and 1 or left, string.sub(holder, -6) == ':write'
         if not writes then
             own = longest_lease_of(lock, {holder, found[2]}, tag)
-            -- Another reader's watchdog has shortened the lock for everybody (Redisson's does).
+            -- The watchdog of another reader has shortened the lock's lease for all readers, as Redisson's watchdog
+            -- does. The lock gets the longest of its readers' leases again.
             if left >= 0 and left < own then
                 left = longest_read_lease(lock, tag)
                 redis.call('pexpire', lock, left)
             end
         end
-        -- What this holder alone has made longer is set as it is, and nobody else's lease is shortened: a writer's has no key of its own.
+        -- If only this holder made the lock's lease longer than `lease`, the script shortens it. Other holders keep
+        -- their leases. A reader never shortens a writer's lease, because that lease does not have a separate key.
         local others
         if lease > 0 and left > lease and own + 2 >= left and writes == (found[1] == 'write') then
             others = longest_read_lease(lock, tag, nil, {[holder] = 0})
@@ -40,14 +42,14 @@ for i, lock in ipairs(KEYS) do
         if not writes then
             for hold = 1, lease > 0 and math.min(tonumber(found[2]) or 0, 1000) or 0 do
                 local timeout = tag .. ':' .. holder .. ':rwlock_timeout:' .. hold
-                -- Only the first is not refused by a server without memory.
+                -- PEXPIRE comes first, because a server without memory refuses SET as a script's first write.
                 if redis.call('pexpire', timeout, lease) == 0 then
                     redis.call('set', timeout, '1', 'px', lease)
                 end
             end
         end
         if lease == 0 then
-            -- A reader whose own lease has ended holds nothing, however long others hold on.
+            -- A reader whose own lease has ended does not hold the lock, whatever the leases of other readers.
             reply[i + 2] = own
         else
             if left < lease then

@@ -1,19 +1,21 @@
--- Takes permits of a semaphore, all or none.
+-- Acquires permits of a semaphore, all or none.
 --
--- KEYS[1]  the semaphore: a number, the permits that are free
--- ARGV[1]  for how long, in milliseconds, the server remembers what this holder has
+-- KEYS[1]  the semaphore: a number, the free permits
+-- ARGV[1]  time in milliseconds for which the server stores the holder's permits
 -- ARGV[2]  holder
--- ARGV[3]  how many permits the holder has once this call has succeeded
--- ARGV[4]  what the keys that belong to the semaphore have in common, in its slot
+-- ARGV[3]  number of permits that the holder has after this call
+-- ARGV[4]  common part of the names of the semaphore's other keys, all in the semaphore's slot
 --
--- Returns { 1, permits that are free then } (the holder had none before), { 2, .. } (it had these) or -1: too few are free, for
--- nobody knows how long. The error WRONGTYPE, with nothing changed, if there is no number under the name.
+-- Returns 1 (the holder had no permits) or 2 (it had these permits already). The number of free permits after this call
+-- follows. Returns -1 if too few permits are free. The server does not know for how long. If the key has other data,
+-- the script changes nothing and returns the error WRONGTYPE.
 --
--- What a holder has is set, not incremented: a call that is repeated because its reply was lost counts once. One that was taken
--- back before it came finds that the holder is to have nothing.
+-- The script sets the holder's number of permits and does not increment it. So a call counts once, even if the caller
+-- repeats it because the reply was lost. A call that arrives after its own withdrawal finds a stored 0, and the script
+-- refuses it.
 local semaphore, count, has = KEYS[1], tonumber(ARGV[3]), ARGV[4] .. ':wheellock_permits:' .. ARGV[2]
 local free = number or 0
--- Where a cluster's slot moves, a node refuses to say this of both while they may be on two nodes.
+-- While a cluster moves the slot, the keys may be on two nodes. A node then refuses this command for both keys.
 local found = redis.pcall('exists', semaphore, has)
 if type(found) == 'table' then
     return found

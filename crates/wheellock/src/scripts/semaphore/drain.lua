@@ -1,14 +1,14 @@
--- Takes all permits of a semaphore that are free.
+-- Takes all free permits of a semaphore.
 --
--- KEYS[1]  the semaphore: a number, the permits that are free
+-- KEYS[1]  the semaphore: a number, the free permits
 -- ARGV[1]  its channel; not a key, because a user's key patterns need not cover it
--- ARGV[2]  what the keys that belong to it have in common, in its slot
--- ARGV[3]  where the request is remembered
--- ARGV[4]  the number of the request: higher than those that were remembered there before
--- ARGV[5]  for how long, in milliseconds, it is remembered
--- ARGV[6]  PUBLISH or SPUBLISH: how the waiters listen
+-- ARGV[2]  common part of the names of the semaphore's other keys, all in the semaphore's slot
+-- ARGV[3]  request slot, a part of the name of the key that stores the reply
+-- ARGV[4]  serial number of the request; later requests in the slot have higher numbers
+-- ARGV[5]  time in milliseconds for which the server stores the reply
+-- ARGV[6]  PUBLISH or SPUBLISH: the waiters' way to listen
 --
--- Returns how many; the error WRONGTYPE, with nothing changed, if there is no number under the name.
+-- Returns their number. If the key has other data, the script changes nothing and returns the error WRONGTYPE.
 local free = number or 0
 if free <= 0 then
     return answer(0)

@@ -1,18 +1,19 @@
--- Brings the permits of a holder down, gives the others back to the semaphore and tells the waiters.
+-- Lowers a holder's number of permits, returns the others to the semaphore and notifies the waiters.
 --
--- KEYS[1]  the semaphore: a number, the permits that are free
+-- KEYS[1]  the semaphore: a number, the free permits
 -- ARGV[1]  its channel; not a key, because a user's key patterns need not cover it
 -- ARGV[2]  holder
--- ARGV[3]  how many permits the holder has once this call has succeeded
--- ARGV[4]  PUBLISH or SPUBLISH: how the waiters listen
--- ARGV[5]  what the keys that belong to the semaphore have in common, in its slot
+-- ARGV[3]  number of permits that the holder has after this call
+-- ARGV[4]  PUBLISH or SPUBLISH: the waiters' way to listen
+-- ARGV[5]  common part of the names of the semaphore's other keys, all in the semaphore's slot
 --
--- Returns 1 (given back, now or by the same call before) or nil (the holder has nothing, or fewer than that, or there is no
--- semaphore; nothing was changed).
+-- Returns 1 (released, by this call or before by the same call) or nil. Nil means that the holder has no permits or too
+-- few, or that there is no semaphore. The free permits are then unchanged.
 local semaphore, count, has = KEYS[1], tonumber(ARGV[3]), ARGV[5] .. ':wheellock_permits:' .. ARGV[2]
 local had = redis.call('get', has)
 if not had then
-    -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+    -- While a cluster moves the slot, a missing key may still be on the other node. The importing node then refuses
+    -- this command for both keys, and the script ends.
     redis.call('exists', semaphore, has)
 end
 had = tonumber(had or 0)
@@ -21,17 +22,18 @@ if had == count and count > 0 then
 end
 if had <= count then
     if had == 0 and count == 0 then
-        -- What this takes back may still be on its way, on a connection that has broken since. The first write is one that a server
-        -- without memory does not refuse: then it refuses no later one.
+        -- The withdrawn acquire may still be on its way, on a connection that has broken since. The stored 0 refuses
+        -- it. A server without memory accepts PEXPIRE as the first write, and then refuses no later write.
         redis.call('pexpire', has, 60000)
         redis.call('set', has, 0, 'px', 60000)
     end
     return nil
 end
--- Who deleted the semaphore, or put other data into its place, wants none of its permits back.
+-- A semaphore that was deleted or overwritten with other data does not get its permits back.
 local free = redis.pcall('get', semaphore)
 local is_there = type(free) == 'string' and string.find(free, '^%-?%d+$')
--- What needs no memory is written first: a server without memory refuses a script's first write if it could need some, and no later one.
+-- PEXPIRE and DEL need no memory, so they come first. A server without memory refuses a script's first write if that
+-- write may need memory, but no later write.
 if count > 0 then
     local left = redis.call('pttl', has)
     if left > 0 then
@@ -49,7 +51,8 @@ if type(free) == 'table' then
     return free
 end
 if free > 0 then
-    -- A user without the channel gives permits back all the same; waiters then find out by asking.
+    -- A user without permission for the channel still releases permits. The waiters then notice the release when they
+    -- poll.
     redis.pcall(ARGV[4], ARGV[1], free)
 end
 return 1

@@ -1,18 +1,20 @@
--- Has the server remember for longer what holders have of semaphores, or looks for how long it will.
+-- Extends the time for which the server stores the permits of many holders, or reads the remaining time.
 --
--- KEYS     semaphores
--- ARGV     for each: for how long in milliseconds, 0 to leave it as it is; holder; what the keys that belong to the semaphore
---          have in common
+-- KEYS     the semaphores
+-- ARGV     for each semaphore: time in milliseconds, 0 to leave it as it is; holder; common part of the names of the
+--          semaphore's other keys
 --
--- Returns the server's clock (seconds, microseconds), then for each semaphore 0 (the holder has nothing), or else 1 (remembered
--- for longer); where it was left as it is the remaining milliseconds instead, at least 1, or -1 if it has no end.
+-- Returns the server's time (seconds, microseconds). For each semaphore then follows 0 (the holder has no permits) or 1
+-- (extended). If the time stays as it is, its remaining milliseconds replace the 1. They are at least 1, or -1 if the
+-- time has no end.
 local reply = redis.call('time')
 reply[1], reply[2] = tonumber(reply[1]), tonumber(reply[2])
 for i = 1, #KEYS do
     local lease, has = ARGV[3 * i - 2], ARGV[3 * i] .. ':wheellock_permits:' .. ARGV[3 * i - 1]
     local had = redis.call('get', has)
     if not had then
-        -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+        -- While a cluster moves the slot, a missing key may still be on the other node. The importing node then refuses
+        -- this command for both keys, and the script ends.
         redis.call('exists', KEYS[i], has)
     end
     if tonumber(had or 0) == 0 then

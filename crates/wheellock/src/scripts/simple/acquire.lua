@@ -1,13 +1,13 @@
--- Takes a lock of a single instance, or says how long the present holder's lease still runs.
+-- Acquires a lock of a single instance, or returns the remaining milliseconds of the present lease.
 --
 -- KEYS[1]  the lock: a string, the holder's token
 -- ARGV[1]  lease in milliseconds
 -- ARGV[2]  token
--- ARGV[3]  1: it is not reentrant
+-- ARGV[3]  1, because this lock is not reentrant
 --
--- Returns nil (the lock was free), AGAIN (this token had taken it, and this call is a repetition) or the present lease's
--- remaining milliseconds, in a list of one if the holder is one who tells nobody of its release; the error WRONGTYPE if other
--- data is under the name. Nothing was changed then.
+-- Returns nil (the lock was free), AGAIN (a repetition: this token had it already) or the remaining milliseconds. These
+-- are -1 if the lease has no end. They are in a list of one if the holder does not announce its release. If the key has
+-- other data, the script changes nothing and returns the error WRONGTYPE.
 if redis.call('set', KEYS[1], ARGV[2], 'nx', 'px', ARGV[1]) then
     return nil
 end
@@ -20,7 +20,7 @@ if token == ARGV[2] then
     return redis.status_reply('AGAIN')
 end
 local left = redis.call('pttl', KEYS[1])
--- A uuid and a number: a process that uses this library.
+-- The tokens of this library are a UUID and a number. Their holders announce the release.
 if #token > 37 and string.find(token, '^%x+%-%x+%-%x+%-%x+%-%x+:%d+$') then
     return left
 end

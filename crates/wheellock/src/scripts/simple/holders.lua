@@ -1,10 +1,10 @@
--- Says who holds a lock of a single instance. Changes nothing.
+-- Returns the holder of a lock of a single instance. Changes nothing.
 --
 -- KEYS[1]  the lock: a string, the holder's token
--- ARGV[1]  1: more cannot be said
+-- ARGV[1]  1, the maximum number of holders
 --
--- Returns how many there are, 0 or 1, then of this one: token, 1, and the remaining milliseconds of its lease, -1 if that has no
--- end; the error WRONGTYPE if other data is under the name.
+-- Returns the number of holders, 0 or 1. For one holder then follow the token, 1 and the remaining milliseconds of its
+-- lease. These are -1 if the lease has no end. If the key has other data, the script returns the error WRONGTYPE.
 local token = redis.pcall('get', KEYS[1])
 if type(token) == 'table' then
     return token

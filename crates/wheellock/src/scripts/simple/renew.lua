@@ -1,13 +1,13 @@
--- Extends the leases of many locks of a single instance at once, or looks how long they still run.
+-- Extends the leases of many locks of a single instance at once, or reads their remaining time.
 --
--- KEYS     locks
+-- KEYS     the locks
 -- ARGV     for each lock: lease in milliseconds, 0 to leave it as it is; token
 --
--- Returns the server's clock (seconds, microseconds), then for each lock 0 (it is not this token's; it is never created
--- anew), or else 1 (extended); of a lease that was left as it is the remaining milliseconds instead, at least 1, or -1 if it
--- has no end.
+-- Returns the server's time (seconds, microseconds). For each lock then follows 0 (this token does not hold it) or 1
+-- (extended). The script never recreates a lock. If the lease stays as it is, its remaining milliseconds replace the 1.
+-- They are at least 1, or -1 if the lease has no end.
 --
--- Data of another type under one lock's name is an error that must not keep the others from being renewed.
+-- Other data under the name of one lock must not stop the renewal of the others. So such a lock counts as not held.
 local reply = redis.call('time')
 reply[1], reply[2] = tonumber(reply[1]), tonumber(reply[2])
 for i, lock in ipairs(KEYS) do

@@ -1,12 +1,13 @@
--- Takes and gives back several locks of a single instance, for callers who know nothing of each other: each as `acquire.lua` or
--- `release.lua` does it.
+-- Acquires and releases several locks of a single instance for independent callers, each as `acquire.lua` or
+-- `release.lua` does.
 --
 -- KEYS     the lock of each call
--- ARGV     for each call: 1 and what acquire.lua takes, or 2 and what release.lua takes
+-- ARGV     for each call: 1 and the arguments of acquire.lua, or 2 and the arguments of release.lua
 --
--- Returns for each call what that script would have returned, its error included: no call keeps the others from being made.
+-- Returns for each call the reply of that script, its error included. The error of one call does not stop the others.
 local try, status = redis.pcall, redis.status_reply
 
+-- Returns the reply of `acquire.lua`, with false for nil.
 local function acquire(lock, lease, holder)
     local set = try('set', lock, holder, 'nx', 'px', lease)
     if set then
@@ -21,13 +22,14 @@ local function acquire(lock, lease, holder)
         return type(bounded) == 'number' and status('AGAIN') or bounded
     end
     local left = try('pttl', lock)
-    -- A uuid and a number: a process that uses this library.
+    -- The tokens of this library are a UUID and a number. Their holders announce the release.
     if type(left) ~= 'number' or #token > 37 and string.find(token, '^%x+%-%x+%-%x+%-%x+%-%x+:%d+$') then
         return left
     end
     return {left}
 end
 
+-- Returns the reply of `release.lua`, with false for nil.
 local function release(lock, channel, holder, publish)
     local token = try('get', lock)
     if token ~= holder then
@@ -37,7 +39,7 @@ local function release(lock, channel, holder, publish)
     if type(gone) ~= 'number' then
         return gone
     end
-    -- A user without the channel frees locks all the same; waiters then find out by asking.
+    -- A user without permission for the channel still frees locks. The waiters then notice the release when they poll.
     local heard = try(publish, channel, '0')
     return type(heard) == 'number' and 1 + heard or 1
 end

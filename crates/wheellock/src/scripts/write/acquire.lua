@@ -1,20 +1,22 @@
--- Takes one hold of a read-write lock for writing, or says how long the present holders' leases still run.
+-- Acquires one hold of a read-write lock for writing, or returns the remaining milliseconds of the present leases.
 --
 -- KEYS[1]  the lock: a hash with `mode`, and holder -> hold count; a writer's field ends with `:write`
 -- ARGV[1]  lease in milliseconds
 -- ARGV[2]  holder, with `:write`
--- ARGV[3]  the holder's hold count once this call has succeeded
--- ARGV[4]  what the keys that belong to the lock have in common, in the lock's slot
--- ARGV[5]  for how many milliseconds readers who come stand behind this caller, should it have to wait; 0: not at all
+-- ARGV[3]  the holder's hold count after this call; a free lock gets the count 1
+-- ARGV[4]  common part of the names of the lock's other keys, all in the lock's slot
+-- ARGV[5]  milliseconds for which later readers yield to this caller if it has to wait; 0 if they do not yield
 --
--- Returns nil (the lock was free), AGAIN (the holder wrote already) or the present lease's remaining milliseconds; with nothing
--- changed, the error WRONGTYPE if other data or another kind of lock is under the name, and the error UPGRADE if the holder
--- reads: it would wait for itself.
+-- Returns nil (the lock was free), AGAIN (the holder wrote already) or the remaining milliseconds. These are -1 if the
+-- lease has no end. If the key has other data or another kind of lock, the script changes nothing and returns the error
+-- WRONGTYPE. If the holder reads, it would wait for itself. The script then changes nothing and returns the error
+-- UPGRADE.
 --
--- The count is set, not incremented: a call that is repeated because its reply was lost counts once.
+-- The script sets the count and does not increment it. So a call counts once, even if the caller repeats it because the
+-- reply was lost.
 local lock, holder, tag = KEYS[1], ARGV[2], ARGV[4]
 local waits = tag .. ':wheellock_writer'
--- Where a cluster's slot moves, a node refuses to say this of both while they may be on two nodes.
+-- While a cluster moves the slot, the keys may be on two nodes. A node then refuses this command for both keys.
 local found = redis.pcall('exists', lock, waits)
 local may_wait = type(found) == 'number'
 if found == 0 then
@@ -40,7 +42,7 @@ if not mode then
 end
 if mode == 'write' and held then
     redis.call('hset', lock, holder, ARGV[3])
-    -- An inner hold with a short lease must not shorten the outer one's.
+    -- A nested hold with a shorter lease must not shorten the lease of the outer hold.
     if redis.call('pttl', lock) < lease then
         redis.call('pexpire', lock, lease)
     end
@@ -55,11 +57,12 @@ for hold = 1, math.min(tonumber(reads) or 0, 1000) do
     if left > 0 then
         return redis.error_reply('UPGRADE this holder reads, and would wait for itself')
     elseif left == -2 then
-        -- The same of these.
+        -- While a cluster moves the slot, a missing key may still be on the other node. The importing node then refuses
+        -- this command for both keys, and the script ends.
         redis.call('exists', lock, timeout)
     end
 end
--- One who gives up sooner is no reason to forget a writer who waits for longer.
+-- A writer with a shorter wait must not replace the mark of a writer that waits longer.
 if ARGV[5] ~= '0' and may_wait and redis.call('pttl', waits) < tonumber(ARGV[5]) then
     redis.call('set', waits, holder, 'px', ARGV[5])
 end

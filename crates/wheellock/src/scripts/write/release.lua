@@ -1,15 +1,17 @@
--- Brings a writer's hold count down; with its last hold the lock is free, or its own read holds stay. Waiters are told of both.
--- A writer who waited and does so no longer takes back that readers stand behind it.
+-- Lowers a writer's hold count. The last release frees the lock, or leaves it to the writer's own read holds. A writer
+-- that stops waiting withdraws its mark, so that readers no longer yield to it. In all these cases the script notifies
+-- the waiters.
 --
 -- KEYS[1]  the lock
 -- ARGV[1]  its channel; not a key, because a user's key patterns need not cover it
 -- ARGV[2]  holder, with `:write`
--- ARGV[3]  the holder's hold count once this call has succeeded
--- ARGV[4]  PUBLISH or SPUBLISH: how the waiters listen; empty to send no message
--- ARGV[5]  what the keys that belong to the lock have in common, in the lock's slot
+-- ARGV[3]  the holder's hold count after this call
+-- ARGV[4]  PUBLISH or SPUBLISH: the waiters' way to listen; empty to send no message
+-- ARGV[5]  common part of the names of the lock's other keys, all in the lock's slot
 --
--- Returns 1 and the number of receivers (released), -1 (released, and the message was refused), 0 (still held) or nil (this holder
--- does not write, or what is there is not a read-write lock; nothing of it was changed).
+-- Returns 1 plus the number of receivers (released), 0 (still held) or nil. Returns -1 if the script released the lock
+-- without a message, or if the server refused the message. Nil means that this holder does not write, or that the key
+-- is not a read-write lock. The script has then not changed the lock.
 local lock, holder, tag = KEYS[1], ARGV[2], ARGV[5]
 local found = redis.pcall('hmget', lock, 'mode', holder)
 if found.err then
@@ -22,20 +24,21 @@ if ARGV[3] ~= '0' then
     if found[1] ~= 'write' or not found[2] then
         return nil
     end
-    -- Removes nothing: a server without memory refuses a script's first write if it could need some, and no later one.
+    -- This HDEL removes nothing. A server without memory refuses a script's first write if that write may need memory,
+    -- but no later write.
     redis.call('hdel', lock, '')
     redis.call('hset', lock, holder, ARGV[3])
     return 0
 end
 local held = found[1] == 'write' and found[2]
--- Who holds waits no more: its grant took back that it did.
+-- A holder does not wait any more, because its grant has withdrawn its mark.
 local waits = tag .. ':wheellock_writer'
 local waited = not held and redis.call('get', waits) == holder
 if waited then
     redis.call('del', waits)
 end
 if held then
-    -- Before anything is changed: it may be refused.
+    -- This step comes before all changes, because a node may refuse its commands.
     local left = redis.call('hlen', lock) > 2 and longest_read_lease(lock, tag) or 0
     if left > 0 then
         redis.call('hdel', lock, holder)
@@ -46,7 +49,7 @@ if held then
     end
 end
 if held or waited then
-    -- A user without the channel frees locks all the same; waiters then find out by asking.
+    -- A user without permission for the channel still frees locks. The waiters then notice the release when they poll.
     local heard = ARGV[4] ~= '' and redis.pcall(ARGV[4], ARGV[1], '1')
     if held and type(heard) == 'number' then
         return 1 + heard

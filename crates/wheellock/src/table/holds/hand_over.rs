@@ -51,6 +51,7 @@ impl Holds {
             return Err(GiveBack::OutOfTime);
         };
         hold.known_by = KnownBy::HandedOver(Opening::Not);
+        // The next guard's hold begins now. `Handed` keeps the instant of the server's grant.
         hold.since = now;
         let (serial, family) = (hold.serial, hold.name.family());
         self.tallies.of(family).handed_over(held);
@@ -81,6 +82,7 @@ impl Holds {
     /// guards.
     pub(crate) fn leave_to_others(&mut self, index: HoldIndex, share: Share, now: BootInstant) -> bool {
         let is_held = |hold: &Hold| hold.state == State::Held && now < hold.valid_until;
+        // The guard of a lost hold must learn of the loss, so it does not leave silently.
         if !self.stays_with_others(index, share) || !self.get(index).is_some_and(is_held) {
             return false;
         }
@@ -99,6 +101,7 @@ impl Holds {
     /// Accepts a handed-over hold for a waiter. Returns true if the hold is still held.
     pub(crate) fn take_over(&mut self, index: HoldIndex, now: BootInstant) -> bool {
         let is_held = |hold: &&Hold| hold.state == State::Held && now < hold.valid_until;
+        // The waiter may be polled long after the hand-over.
         let Some(hold) = self.holds.get(index as usize).filter(is_held) else { return false };
         self.tallies.of(hold.name.family()).took_over();
         true

@@ -207,6 +207,8 @@ impl<'a> Running<'a> {
             }
         }
         let mut state = shared.lock();
+        // `reauthenticate` skips a connection that is not up. Without this check, the new connection would keep the
+        // old credentials.
         if state.renewals != renewals {
             drop(state);
             return Err(shared.not_connected(ErrorKind::ConnectionLost, RENEWED));
@@ -257,6 +259,8 @@ impl<'a> Running<'a> {
         }
         let before = self.last_read;
         let mut woken = self.poll_input(cx, &mut again)?;
+        // This precedes `keep_time`, which then arms the timer for the grace. Otherwise a closing client would wait
+        // for its next PING.
         if closing {
             woken += self.check_closing()?;
         }
@@ -339,6 +343,8 @@ impl<'a> Running<'a> {
             }
             self.shared.report(&mut self.detached);
             wake_all(self.wakers.drain(..));
+            // The report precedes any return. Results of detached calls are in no queue any more, so a return would
+            // lose them.
             taken.map_err(|desync| self.error(ErrorKind::Protocol, desync.0))?;
             if let Some(unusable) = unusable {
                 return Err(self.lost(unusable));
@@ -552,6 +558,8 @@ impl<'a> Running<'a> {
         let state = self.shared.lock();
         let is_given_up = !matches!(state.ending, Ending::Closing);
         drop(state);
+        // No system call runs under the lock, because callers wait for it. A closed client repeats no call, and its
+        // last bytes must still arrive.
         if is_given_up {
             // The calls are repeated on another connection. Bytes of this connection must not arrive after them.
             self.stream.forget_undelivered();
@@ -580,6 +588,7 @@ impl Drop for Running<'_> {
             state.pipeline.give_back(std::mem::take(&mut self.output));
         }
         self.shared.abandon();
+        // The loop reads real time, because a manual clock may stand still and never end it.
         let began = Instant::now();
         while self.shared.lock().awaits_replies() && began.elapsed() < LAST_REPLIES {
             match self.try_receive() {

@@ -79,10 +79,12 @@ impl Finder {
             let mut state = self.lock();
             if state.asked.iter().all(|asked| *asked) { Poll::Ready(()) } else { state.wait(cx) }
         });
+        // A Sentinel that is still silent then may be down, so the replies so far decide.
         let _late = timer.timeout_at(timer.now() + ALL_WITHIN, all).await;
         std::future::poll_fn(|cx| {
             let mut state = self.lock();
             match (state.discovery.address(), state.refusal()) {
+                // A known address stays valid while every Sentinel refuses or is silent.
                 (Some(address), _) => Poll::Ready(Ok((address.clone(), state.version))),
                 (None, Some(kind)) => Poll::Ready(Err(kind)),
                 (None, None) => state.wait(cx),
@@ -96,6 +98,7 @@ impl Finder {
     pub(crate) fn turned_away(&self, address: &Address, now: Instant) -> Option<Address> {
         let mut state = self.lock();
         let since = match &state.turned_away {
+            // The time counts for one address. Otherwise a new candidate would have no time for its promotion.
             Some((before, since)) if before == address => *since,
             _ => {
                 state.turned_away = Some((address.clone(), now));
@@ -104,6 +107,7 @@ impl Finder {
         };
         let waited = now.saturating_duration_since(since) >= PROMOTED_WITHIN;
         let alternative = state.discovery.alternative().filter(|_| waited).cloned();
+        // Without this, `allows` would reject the former primary, and a Sentinel's task would end its connection.
         state.fallback.clone_from(&alternative);
         alternative
     }
@@ -112,6 +116,7 @@ impl Finder {
     /// address.
     pub(crate) fn allows(&self, is_at: impl Fn(&Address) -> bool) -> bool {
         let state = self.lock();
+        // A finished promotion leaves no alternative. The client must then leave the former primary.
         let fallback =
             state.fallback.as_ref().filter(|address| state.discovery.alternative() == Some(address));
         state.discovery.address().into_iter().chain(fallback).any(is_at)
@@ -129,6 +134,7 @@ impl Finder {
             if state.version != version {
                 return Poll::Ready(None);
             }
+            // The waker is stored under the lock of the check, so that no change falls in between.
             let _pending: Poll<()> = state.wait(cx);
             drop(state);
             work.as_mut().poll(cx).map(Some)
@@ -171,6 +177,7 @@ impl Finder {
             state.pace.begin_anew();
         }
         drop(state);
+        // Each failed attempt reports that there is no connection. Only a lost connection is news that needs a query.
         if before && !connected {
             self.query_now();
         }
@@ -182,6 +189,7 @@ impl Finder {
     pub(crate) fn interval(&self, now: Instant, is_responsive: bool) -> Duration {
         let mut state = self.lock();
         let discovery = &state.discovery;
+        // A single Sentinel may have lost a primary that replies to this client. That must not burden every Sentinel.
         let in_doubt = discovery.alternative().is_some() || discovery.is_suspect() && !is_responsive;
         let is_well = state.connected && !in_doubt;
         state.pace.pause(is_well, now)
@@ -195,6 +203,7 @@ impl Finder {
     /// Ends the tasks, because no task needs the primary's address any more.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
+        // The wake-up makes the tasks find `closed`. They would otherwise sleep until their next query.
         self.query_now();
     }
 
@@ -225,6 +234,7 @@ impl Finder {
         let first = state.asked.get_mut(number).is_some_and(|asked| !std::mem::replace(asked, true));
         let renamed = state.discovery.address() != before.as_ref();
         state.version += u64::from(renamed);
+        // Other replies change nothing for the waiting tasks, and each Sentinel replies about once a second.
         let wakers = if first || renamed || state.refusal().is_some() {
             std::mem::take(&mut state.waiting)
         } else {
@@ -245,6 +255,7 @@ impl State {
     }
 
     fn wait<T>(&mut self, cx: &Context<'_>) -> Poll<T> {
+        // Only a change empties this list, so a task that is polled often must not fill it.
         if !self.waiting.iter().any(|known| known.will_wake(cx.waker())) {
             self.waiting.push(cx.waker().clone());
         }

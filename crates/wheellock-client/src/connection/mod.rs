@@ -243,6 +243,7 @@ impl Shared {
             pipeline: Pipeline::new(bounds, now, node, role == Role::Primary),
             writing: false,
             corked: None,
+            // The driver's first turn is still to come, so no caller has to wake it.
             driver: Driver::Awake { again: false },
             alarm: Alarm::Unset(None),
             ending: Ending::No,
@@ -300,6 +301,7 @@ impl Shared {
         let mut detached = Vec::new();
         state.pipeline.take_detached(&mut detached);
         drop(state);
+        // The old phase may be the last to hold a socket, and closing a socket is a system call.
         drop(before);
         self.report(&mut detached);
         self.notify(event);
@@ -414,6 +416,8 @@ impl Shared {
         let (mut wakers, mut detached) = (Vec::new(), Vec::new());
         let now = self.config.timer.now();
         let mut state = self.lock();
+        // A connected node answers MOVED. Without a connection, queued calls would wait for this node until their
+        // deadlines.
         if !state.phase.is_ready() {
             state.pipeline.fail_unwritten(&cause, &mut wakers);
         }
@@ -467,6 +471,8 @@ impl Shared {
     /// does not take, and handles any error.
     pub(crate) fn write_here(&self, writer: &Arc<WriteHalf>, mut bytes: BytesMut) {
         loop {
+            // On an error no byte counts as written. The driver meets the same error at its own write, and ends the
+            // connection.
             let written = writer.try_write(&bytes).unwrap_or(0);
             let complete = written == bytes.len() && writer.try_flush().is_ok();
             drop(bytes.split_to(written.min(bytes.len())));
@@ -507,9 +513,12 @@ impl Shared {
 
     fn end_by(&self, ending: Ending) {
         let mut state = self.lock();
+        // Calls of a retired server are repeated at another server. The error of a closed client would end them
+        // instead.
         if !matches!(state.ending, Ending::Retiring(_)) {
             state.ending = ending;
         }
+        // `park` does not check `ending`, so a driver that is awake must take one more turn. It would otherwise wait.
         let driver = state.driver.wake_or_repeat();
         drop(state);
         wake_all(driver);
@@ -522,6 +531,7 @@ impl Shared {
             return;
         }
         state.poisoned = Some((kind, why.to_owned()));
+        // `park` does not check `poisoned` either, so a driver that is awake takes one more turn.
         let driver = state.driver.wake_or_repeat();
         drop(state);
         wake_all(driver);
@@ -582,6 +592,7 @@ impl State {
         }
         let earlier = earlier.is_some();
         if let Some(writer) = self.writer() {
+            // A `Flush` appends under an earlier lock, so a writer may have taken its bytes meanwhile.
             if !self.pipeline.has_output() {
                 return Next::Nothing;
             }
@@ -599,6 +610,7 @@ impl State {
                 return Next::Nothing;
             }
         } else if !earlier {
+            // The next connection writes this call, so only an earlier deadline needs the driver.
             return Next::Nothing;
         }
         self.driver.wake().map_or(Next::Nothing, Next::WakeDriver)
@@ -633,6 +645,7 @@ impl State {
             self.driver = Driver::Awake { again: false };
         }
         // A caller with an earlier deadline has unset the timer and found the driver awake.
+        // A caller with output has found the driver awake, too, and has woken no task.
         if again || self.alarm.instant().is_none() || self.pipeline.has_output() && !self.writing {
             return false;
         }

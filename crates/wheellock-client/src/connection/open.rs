@@ -141,6 +141,7 @@ impl<'a> Candidate<'a> {
             Err(error) => error,
         };
         self.attempt = None;
+        // Servers log refusals and punish repeated ones, so only these failures are retried.
         if matches!(error.kind(), ErrorKind::NotReady | ErrorKind::Connect) {
             let pause = self.backoff.next((self.shared.config.random)());
             self.attempt = Some(Self::attempt(self.shared, self.address, pause));
@@ -159,6 +160,7 @@ fn none_is_primary(shared: &Shared, last: &[Option<Error>]) -> Error {
     let all_refuse = last.iter().all(|last| last.as_ref().is_some_and(Error::is_refusal));
     let kind = errors()
         .filter(|error| all_refuse || !error.is_refusal())
+        // A server that is up may soon be the primary. After `NotReady` the driver pauses only briefly.
         .max_by_key(|error| error.kind() == ErrorKind::NotReady)
         .map_or(ErrorKind::Connect, Error::kind);
     let said: Vec<_> =
@@ -177,6 +179,7 @@ async fn open_the_named(
     let timer = &shared.config.timer;
     loop {
         let found = patience.wait_for(finder.address(timer)).await;
+        // Silent Sentinels are an outage and not a refusal, so calls wait for its end.
         let found = found.unwrap_or(Err(ErrorKind::Connect));
         let (address, version) =
             found.map_err(|kind| shared.not_connected(kind, &finder.no_primary_known()))?;
@@ -186,6 +189,8 @@ async fn open_the_named(
         match opened {
             None => {}
             Some(Err(error)) if error.kind() == ErrorKind::NotReady => {
+                // The promotion may never happen, and the Sentinels give up only after minutes. The former primary
+                // serves meanwhile.
                 return match finder.turned_away(&address, timer.now()) {
                     Some(alternative) => open_at(shared, &alternative, Some(SENTINELS), patience).await,
                     None => Err(error),
@@ -212,6 +217,7 @@ struct Opening<'a> {
 impl Opening<'_> {
     async fn run(&self, patience: &mut Patience<'_>) -> Result<Open, Error> {
         let config = &self.shared.config;
+        // The number is read before the credentials. A renewal in between would otherwise go unnoticed.
         let renewals = self.shared.lock().renewals;
         let asked = credentials::get(config, |detail| self.not_connected(ErrorKind::Connect, detail));
         let credentials = self.within(patience, credentials::SILENT, asked).await?;
@@ -248,6 +254,7 @@ impl Opening<'_> {
         };
         if config.is_encrypted() {
             let connected = self.within(patience, "no TLS connection", connected).await;
+            // Only a timeout has no origin. The error of a socket or of TLS states its own cause.
             connected
                 .map_err(|error| if error.origin().is_none() { hinted(error, PLAIN_PORT) } else { error })
         } else {
@@ -367,6 +374,7 @@ impl Opening<'_> {
     /// which protocol it expects (observed on Redis 7.0). A TLS port resets a plain client before any reply. With TLS
     /// 1.3, a missing client certificate shows only after the TLS handshake, as an end of the stream.
     fn broke(&self, error: io::Error, answered: bool) -> Error {
+        // A server that has replied speaks this protocol, and a unix socket has no TLS. A hint would mislead.
         let local = matches!(self.address, Address::Unix(_));
         let hint = match (answered || local, self.shared.config.is_encrypted()) {
             (true, _) => "",
@@ -406,5 +414,7 @@ async fn write_all(stream: &mut Stream, bytes: &mut BytesMut) -> io::Result<()> 
             written => drop(bytes.split_to(written)),
         }
     }
+    // TLS keeps bytes that the socket does not take. Without this flush the server would wait for the rest of the
+    // flight.
     std::future::poll_fn(|cx| stream.poll_flush(cx)).await
 }

@@ -118,6 +118,8 @@ async fn reach(found: &[SocketAddr], config: &Config) -> io::Result<TcpStream> {
             return Ok(stream);
         }
     }
+    // No share limits the last attempt. The caller's timeout ends it, and refusals of the other addresses leave more
+    // time.
     TcpStream::connect(last).await
 }
 
@@ -133,12 +135,14 @@ impl Stream {
 
     /// Reads bytes that have arrived into the spare capacity of `buf`. Returns 0 if the peer has closed.
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut BytesMut) -> Poll<io::Result<usize>> {
+        // This fills the spare capacity without zeroing it first.
         tokio_util::io::poll_read_buf(Pin::new(self), cx, buf)
     }
 
     /// Reads without waiting; see [`poll_read`](Self::poll_read). Reads the socket itself, because the runtime may
     /// have ended.
     pub(crate) fn try_read(&mut self, buf: &mut BytesMut) -> io::Result<usize> {
+        // `Read` needs initialized bytes, and the spare capacity of `buf` is not initialized.
         let mut bytes = [0; 4096];
         let read = match &self.read {
             ReadHalf::Tcp(half) => (&*SockRef::from(half.as_ref())).read(&mut bytes),
@@ -168,6 +172,8 @@ impl Stream {
         attempt: impl Fn(&WriteHalf) -> io::Result<T>,
     ) -> Poll<io::Result<T>> {
         loop {
+            // Only a failed attempt clears the runtime's readiness. Without one, `poll_writable` would not store the
+            // waker.
             match attempt(&self.write) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     match self.write.poll_writable(cx) {

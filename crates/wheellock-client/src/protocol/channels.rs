@@ -90,10 +90,13 @@ impl Channels {
     pub(crate) fn next_order(&mut self, index: u32) -> Option<(Order, Arc<[u8]>)> {
         let channel = self.get_mut(index)?;
         let order = match (channel.wanted > 0, channel.confirmed) {
+            // After a refusal each reconciliation would otherwise repeat the SUBSCRIBE, and this server would refuse
+            // it again.
             (true, Confirmed::No) if channel.refused.is_none() => {
                 channel.confirmed = Confirmed::Subscribing;
                 Order::Subscribe
             }
+            // A subscription that is not confirmed yet cannot end. Its confirmation makes this order due.
             (false, Confirmed::Yes) => {
                 channel.confirmed = Confirmed::Unsubscribing;
                 Order::Unsubscribe
@@ -132,6 +135,7 @@ impl Channels {
             channel.confirmed = Confirmed::No;
             channel.refused = Some(why.into());
             channel.wake(wakers);
+            // All subscribers may have left while the SUBSCRIBE was in flight.
             self.forget_if_unused(index);
         }
     }
@@ -182,6 +186,8 @@ impl Channels {
     /// Marks every channel as unconfirmed and wakes all waiters. The next connection sends the subscriptions first,
     /// so the waiters' requests reach the server after them.
     pub(crate) fn on_disconnect(&mut self, wakers: &mut Vec<Waker>) {
+        // The next connection sends every order anew, so no order is postponed. Its user or its server may permit a
+        // refused channel.
         self.any_postponed = false;
         for (_, channel) in &mut self.entries {
             channel.confirmed = Confirmed::No;
@@ -218,6 +224,7 @@ impl Channels {
         let index = self.find(name)?;
         let channel = self.get_mut(index)?;
         channel.refused.take()?;
+        // The subscribers have received no message since the refusal.
         channel.wake(wakers);
         Some(index)
     }
@@ -270,6 +277,8 @@ impl Channels {
     }
 
     fn forget_if_unused(&mut self, index: u32) {
+        // A channel with an order in flight must stay. Its confirmation would otherwise reach the next channel at
+        // this index.
         let unused = |channel: &Channel| channel.wanted == 0 && channel.confirmed == Confirmed::No;
         if self.get(index).is_some_and(unused) {
             let channel = self.entries.remove(index as usize);
@@ -280,6 +289,7 @@ impl Channels {
 
 impl Channel {
     fn wake(&mut self, wakers: &mut Vec<Waker>) {
+        // A subscriber that is not waiting now finds the change by this count.
         self.count += 1;
         self.waiting.wake(wakers);
     }

@@ -137,6 +137,7 @@ impl<'a> Handshake<'a> {
             }
             (Expect::Identity, _) => {
                 let text = reply.as_str().unwrap_or_default();
+                // Without the permission for INFO, the server's address identifies the server.
                 let run_id = text.lines().find_map(|line| line.strip_prefix("run_id:"));
                 self.info.run_id = run_id.map(|id| printable(id.as_bytes()));
             }
@@ -185,9 +186,12 @@ impl<'a> Handshake<'a> {
         if may_know_setinfo(&self.info.version) {
             for (attribute, value) in [("LIB-NAME", "wheellock"), ("LIB-VER", env!("CARGO_PKG_VERSION"))] {
                 Command::new("CLIENT").arg("SETINFO").arg(attribute).arg(value).encode(out);
+                // A server or a proxy may refuse this. The client itself does not need it.
                 self.expected.push_back(Expect::Optional);
             }
         }
+        // A node that the client only queries needs no scripts. A replica among these nodes would fail the probe for
+        // writes.
         if serves {
             self.make_ready(out);
         }
@@ -201,6 +205,7 @@ impl<'a> Handshake<'a> {
             Command::new("SELECT").arg(u64::from(self.config.database)).encode(out);
             self.expected.push_back(Expect::Ok("SELECT"));
         }
+        // A program writes its last releases and reads no replies. A server without their script would refuse them.
         for script in &self.config.scripts {
             Command::new("SCRIPT").arg("LOAD").arg(script.text()).encode(out);
             self.expected.push_back(Expect::Loaded(Arc::as_ref(script)));
@@ -221,6 +226,7 @@ impl<'a> Handshake<'a> {
         };
         let field =
             |name: &str| fields.iter().find(|(key, _)| key.as_str() == Some(name)).map(|(_, value)| value);
+        // The client keeps these texts and puts them into events, so they are cut and escaped.
         let text = |name: &str| printable(field(name).and_then(Value::as_str).unwrap_or_default().as_bytes());
         if field("proto").and_then(Value::as_i64) != Some(3) {
             return Err(self.error(ErrorKind::Unsupported, "the server did not switch to RESP3".to_owned()));
@@ -272,16 +278,21 @@ impl<'a> Handshake<'a> {
                 ErrorKind::Unsupported,
                 "it does not know HELLO; Redis 6 or later, or Valkey, is required, and no proxy that only speaks RESP2".to_owned(),
             ),
+            // The server may have room soon, so calls wait for it as for the end of an outage.
             _ if text.starts_with(FULL) => self.error(
                 ErrorKind::Connect,
                 format!("it has no room for another connection: {shown}; raise its maxclients, or close idle connections"),
             ),
             _ => return self.refused("HELLO", text),
         };
+        // The code shows that the server has answered, so `Pauses` retries a full server ever less often. An unknown
+        // code may be the password itself.
         error.with_code(known_or_err(code))
     }
 
     fn refused(&self, command: &str, text: &[u8]) -> Error {
+        // An error of unknown kind may pass. `Connect` does not count as a refusal, so calls wait instead of failing
+        // at once.
         let error = Error::server(command, self.server, false, text);
         let kind = if error.kind() == ErrorKind::Server { ErrorKind::Connect } else { error.kind() };
         self.error(kind, format!("{command} was refused: {}", self.shown(text)))

@@ -234,6 +234,7 @@ impl Pipeline {
             return None;
         }
         self.ask_if(asking, now);
+        // ASKING is an entry of its own, so the call's number follows it. Otherwise `leave` would orphan ASKING.
         let sequence = self.first + self.entries.len() as u64;
         let slot = self.slots.insert(Slot { state: SlotState::Waiting(waker), sequence, deadline });
         let slot = u32::try_from(slot).ok()?;
@@ -273,6 +274,7 @@ impl Pipeline {
 
     pub(crate) fn submit_ping(&mut self, now: Instant) {
         let nonce = self.queued ^ NO_COUNTER;
+        // The oldest PING gets the next nonce, so a later nonce must not replace its nonce.
         self.ping_nonce = self.ping_nonce.or(Some(nonce));
         self.push_command(What::Ping(nonce), &Command::new("PING").arg(nonce), now);
     }
@@ -402,6 +404,7 @@ impl Pipeline {
         self.batch();
         self.claimed = self.queued;
         self.held = self.out.len();
+        // Callers append to the spare buffer while the writer is in its system call.
         std::mem::replace(&mut self.out, std::mem::take(&mut self.spare))
     }
 
@@ -540,6 +543,7 @@ impl Pipeline {
         let expired = self.slots.iter().filter(|(_, slot)| slot.is_waiting() && slot.deadline <= now);
         let expired: Vec<usize> = expired.map(|(index, _)| index).collect();
         for index in expired {
+            // `orphan` may drop entries and renumber the calls, so each number is read only now.
             let (Ok(slot), Some(sequence)) =
                 (u32::try_from(index), self.slots.get(index).map(|slot| slot.sequence))
             else {
@@ -565,6 +569,8 @@ impl Pipeline {
     /// Fails the call whose reply is due, because that call ended the connection. [`disconnect`](Self::disconnect)
     /// fails the others.
     pub(crate) fn fail_front(&mut self, culprit: &Error, wakers: &mut Vec<Waker>) {
+        // `disconnect` takes the kept bytes of batches and native calls in wire order. An entry that is missing
+        // there would shift them.
         let is_alone = |entry: &&Entry| entry.members == 0 && matches!(entry.what, What::Call(_));
         if self.entries.front().filter(is_alone).is_some()
             && let Some(Entry { what: What::Call(slot), .. }) = self.pop_written()
@@ -584,6 +590,7 @@ impl Pipeline {
         };
         let lost = Failure { kind, outcome: Outcome::MaybeExecuted, cause: Some(cause.clone()) };
         while let Some(entry) = self.pop_written() {
+            // The kept bytes of written calls precede those of the other calls, which `drop_unwritten` needs.
             match entry.members {
                 0 => {}
                 NATIVE => drop(self.natives.end()),
@@ -594,6 +601,7 @@ impl Pipeline {
             }
             self.fail(entry.what, &lost, wakers);
         }
+        // `is_kept` drops waits, so their callers must fail first.
         self.fail_unwritten_waits(&lost, wakers);
         // A writer in the middle of a write returns no bytes to a broken connection.
         self.held = 0;

@@ -141,6 +141,7 @@ impl Cluster {
             map: RwLock::new(map),
             refresh: Mutex::new(refresh),
         });
+        // The guard is created here, because a runtime that ends also drops tasks that were never polled.
         tokio::spawn(refresh::refresh_map(refresh::Refresher(Arc::downgrade(&cluster)), timer));
         Handle(cluster)
     }
@@ -191,6 +192,7 @@ impl Cluster {
         let why =
             refresh.last_error.as_ref().map(|error| format!("; {}", error.detail())).unwrap_or_default();
         drop(refresh);
+        // The caller polls again soon and needs the owner before the next regular refresh.
         self.request_refresh();
         let slot = key.map_or("no node is known".to_owned(), |key| {
             format!("no node is known to serve slot {}", slot_of(key))
@@ -223,6 +225,7 @@ impl Cluster {
         }
         let (connections, mut last_error) = (refresh.changes.count(), refresh.last_error.clone());
         let refused = last_error.clone().filter(|_| refresh.refused);
+        // The order of locks is map, then refresh, because `is_closed` locks the refresh under the map.
         drop(refresh);
         let map = self.map();
         let covered = map.slots.is_covered() && map.owners.iter().all(Option::is_some);
@@ -318,6 +321,7 @@ impl Cluster {
 
     /// Returns the listener of a node's connection.
     fn listener(&self, node: u32) -> Listener {
+        // A strong handle would keep the cluster and this connection alive, because the cluster owns the connection.
         let me = self.me.clone();
         Box::new(move |event| {
             if let Some(cluster) = me.upgrade() {
@@ -449,6 +453,7 @@ impl Cluster {
         let mut config = self.config.clone();
         config.servers = Servers::One(address.clone());
         let node = Arc::new(Shared::new(config, Role::Node, map.next_node, self.listener(map.next_node)));
+        // The driver subscribes on its first connection, so it must know the command by then.
         node.lock().pipeline.sharded = self.is_sharded();
         map.next_node = map.next_node.wrapping_add(1);
         driver::start(&node, Locator::Node { address: address.clone(), named_by });
@@ -459,10 +464,12 @@ impl Cluster {
     /// Closes the cluster, after `close` or when the last handle is dropped.
     pub(crate) fn close(&self) {
         self.unassigned.begin_closing();
+        // The mark precedes the list of nodes. Otherwise a late reply could add a node that no task ends.
         self.end("the client was closed");
         for node in self.nodes() {
             node.begin_closing();
         }
+        // The wake-up makes the refresher find the mark and end.
         self.request_refresh();
     }
 
@@ -470,6 +477,7 @@ impl Cluster {
     fn end(&self, why: &str) {
         let closed = self.error(ErrorKind::Closed, why);
         let mut refresh = self.refresh();
+        // Watchers receive one final state, with the first reason.
         if refresh.closed.is_some() {
             return;
         }
@@ -492,6 +500,7 @@ impl Cluster {
         if self.is_closed() {
             return;
         }
+        // This precedes the merge, so that any claim in this view wins over that of an unreachable owner.
         let unreachable: Vec<_> =
             map.nodes.iter().filter(|(_, node)| node.cannot_be_reached()).map(|(at, _)| at.clone()).collect();
         for address in unreachable {
@@ -500,6 +509,7 @@ impl Cluster {
         let learnt = map.slots.learn(view, asked);
         // The user may have closed one of `Client::nodes`.
         map.nodes.retain(|_, node| !node.is_closed());
+        // Primaries without slots are connected, too. An ASK may name one that is importing its first slot.
         for address in &learnt.primaries {
             self.node(&mut map, address, asked.to_string());
         }
@@ -519,12 +529,14 @@ impl Cluster {
         }
         let unheard: Vec<_> =
             map.nodes.values().map(|node| (Arc::clone(node), map.refused_to(node))).collect();
+        // The sink of detached calls looks up nodes in this map, and would wait for its lock for ever.
         drop(map);
         for node in gone {
             // Retiring a node already ends its calls, so it needs no rerouting.
             left.remove(&node.node);
             node.retire("it is no primary of the cluster any more");
         }
+        // Subscriptions without a node wait at `unassigned`, and a new owner may serve them.
         for node in left.into_values().chain([self.unassigned()]) {
             node.reroute("another node serves the slot now");
         }
@@ -562,6 +574,7 @@ impl Map {
     fn settle(&mut self) -> SlotSet {
         let mut changed = SlotSet::default();
         for ((slot, owner), served) in (0..).zip(&self.owners).zip(&mut self.served) {
+            // A slot that returns to its last node after a gap has not changed.
             let Some(owner) = owner else { continue };
             if served.replace(owner.node).is_some_and(|before| before != owner.node) {
                 changed.insert(slot);

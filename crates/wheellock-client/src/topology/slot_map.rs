@@ -62,6 +62,7 @@ impl SlotMap {
     pub(crate) fn learn(&mut self, view: &[Node], asked: &Address) -> Learnt {
         let before = self.clone();
         let view = View::new(view, asked);
+        // An empty view proves nothing, but `admits` would take it for the view of a recreated cluster.
         if !view.nodes.is_empty() && self.admits(&view, asked) {
             self.merge(&view);
         }
@@ -80,6 +81,7 @@ impl SlotMap {
     ///
     /// The slot keeps its epoch, so a view of the same age may correct an outdated reply.
     pub(crate) fn moved(&mut self, slot: u16, to: &Address) -> bool {
+        // The map may list a failed node and a living node at one address. The reply means the living one.
         let named = self.nodes.iter().filter(|(_, node)| node.is_at(to));
         let key = named.min_by_key(|(_, node)| node.is_failed).and_then(|(key, _)| u16::try_from(key).ok());
         match (key, self.owners.get_mut(usize::from(slot))) {
@@ -127,6 +129,7 @@ impl SlotMap {
     fn primaries(&self) -> Vec<Address> {
         let held = self.held();
         let mut listed = HashSet::new();
+        // A MOVED reply may name a replica that was just promoted. It owns slots before any view calls it a primary.
         let primary = |&(key, node): &(usize, &Known)| node.is_primary || held.epoch(key).is_some();
         let live = self.nodes.iter().filter(|(_, node)| !node.is_failed).filter(primary);
         live.map(|(_, node)| &node.address).filter(|&address| listed.insert(address)).cloned().collect()
@@ -150,6 +153,7 @@ impl SlotMap {
             // Neighbouring slots mostly have the same owner, so the last comparison is reused.
             let differs = match compared {
                 Some((same, differs)) if same == pair => differs,
+                // Addresses decide, because another node at the same address needs no other connection.
                 _ => before.owner(slot) != self.owner(slot),
             };
             compared = Some((pair, differs));
@@ -174,6 +178,7 @@ impl SlotMap {
                 || node.alias.as_ref().is_some_and(|alias| taken.contains(alias))
         });
         let held = self.held();
+        // A single node that was reset must not erase the map of a cluster that still serves.
         if self.nodes.iter().any(|(key, node)| held.epoch(key).is_some() && node.is_alive()) {
             return false;
         }
@@ -187,6 +192,7 @@ impl SlotMap {
         self.merge_nodes(view, &keys);
         let held = self.held();
         let seen: HashSet<u16> = keys.into_iter().flatten().collect();
+        // An owner that the view does not list stays, because the view may be older than its claim.
         self.nodes.retain(|key, _| {
             held.epoch(key).is_some() || u16::try_from(key).is_ok_and(|key| seen.contains(&key))
         });
@@ -198,6 +204,7 @@ impl SlotMap {
             self.nodes.iter().map(|(key, node)| (node.id.clone(), key)).collect();
         let mut key_of = |seen: &Seen<'_>| {
             let key = *by_id.entry(seen.node.id.clone()).or_insert_with(|| self.nodes.insert(seen.known()));
+            // This key marks slots without an owner, so no node may have it.
             u16::try_from(key).ok().filter(|&key| key != NO_OWNER)
         };
         view.nodes.iter().map(&mut key_of).collect()
@@ -220,9 +227,11 @@ impl SlotMap {
             let is_deposed =
                 owner_now.is_some_and(|node| node.epoch > *epoch || !node.is_primary || node.is_failed);
             match claim {
+                // A claim of the same age wins, so that a view corrects an outdated MOVED reply.
                 Some((claimant, claimed)) if claimed >= *epoch || is_deposed => {
                     (*owner, *epoch) = (claimant, claimed);
                 }
+                // The view lists the owner without this slot, so the owner has given the slot up.
                 None if owner_now.is_some() => (*owner, *epoch) = (NO_OWNER, 0),
                 _ => {}
             }
@@ -282,6 +291,7 @@ impl Known {
     /// Returns the node's new state, and keeps the known address if the node still has it. Nodes may prefer different
     /// addresses while an operator changes the preference. Each change of address would cost a new connection.
     fn updated(&self, mut now: Self) -> Self {
+        // A node that cannot be reached at its known address may be reached at the other one.
         if !self.is_unreachable && now.alias.as_ref() == Some(&self.address) {
             now.alias = Some(std::mem::replace(&mut now.address, self.address.clone()));
         }

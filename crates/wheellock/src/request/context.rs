@@ -208,6 +208,7 @@ impl Context {
     pub(crate) fn transact<T>(&self, change: impl FnOnce(&mut Holds, BootInstant, &mut Effects) -> T) -> T {
         let mut effects = Effects::default();
         let mut holds = self.table();
+        // The clock is read under the lock, so the table sees instants in their order.
         let now = self.clock.now();
         let changed = change(&mut holds, now, &mut effects);
         let first = effects.next_request();
@@ -215,6 +216,7 @@ impl Context {
         let more = (effects.has_more_requests() || holds.may_send_postponed(&effects))
             .then(|| self.queue_more(&mut holds, now, &mut effects));
         let watchdog = holds.watchdog_to_wake();
+        // Flushes write to the socket when they are dropped, so the table is unlocked first.
         drop(holds);
         drop(first);
         drop(more);
@@ -222,6 +224,7 @@ impl Context {
             watchdog.wake();
         }
         let (rest, room) = effects.finish();
+        // Most changes take no room, so they do not lock the table again.
         if room.capacity() > 0 {
             self.table().keep_room(room);
         }
@@ -242,6 +245,7 @@ impl Context {
         while let Some(request) = effects.next_request() {
             flushes.extend(self.queue_reconcile(holds, &request, effects));
         }
+        // A request without room joins the end of the backlog again. The loop ends there, or it would never end.
         while effects.is_backlog_to_be_looked_at()
             && let Some(request) = holds.next_postponed(now, effects)
             && let Some(flush) = self.queue_reconcile(holds, &request, effects)
@@ -277,6 +281,7 @@ impl Context {
     ) -> Option<Flush<'a>> {
         let name = &request.name;
         let owner = self.holder_text(name, request.owner);
+        // Only the release of the last share frees the lock for contenders.
         let hot = holds.handed_over_before(request.hold).filter(|_| request.count == 0);
         let publish = self.client.publish_verb();
         let (script, params) = match (hot, &name.kind().hot_release) {
@@ -320,6 +325,7 @@ impl Context {
     /// Returns the number of this process' other kinds of lock with the same key and channel that have waiters.
     pub(crate) fn waited_for_beside(&self, name: &Name) -> u32 {
         let names = self.lock_names();
+        // The server counts this process once, although one subscription serves several kinds.
         let others = name.kind().others_of_its_channel().filter_map(|kind| names.find(name.text(), kind));
         others.map(|other| u32::from(other.is_waited_for())).sum()
     }
@@ -338,6 +344,7 @@ impl Context {
         else {
             return;
         };
+        // A failure that passes only explains a later timeout. Any other failure ends the wait now.
         if Retry::default().after(&error).is_some() {
             holds.remember_failure(request.hold, Want::Release, &error, now);
         } else {
@@ -361,6 +368,7 @@ impl Context {
 
     /// Returns the first of `count` consecutive numbers.
     pub(crate) fn new_owners(&self, count: u16) -> u64 {
+        // The numbers only have to be unique, and order no other memory access.
         self.next_owner.fetch_add(count.into(), Ordering::Relaxed)
     }
 
@@ -395,6 +403,7 @@ impl Context {
         if let Some(known) = self.lock_names().find(text, kind) {
             return known;
         }
+        // The classifier is the user's code, so it runs without the lock.
         let label = classifier.family_of(text);
         let mut names = self.lock_names();
         let family = names.families.number(label);
@@ -438,6 +447,7 @@ impl Context {
 
     /// Makes the head poll, because the lock may be free without a message. Takes the wait queue's lock.
     pub(crate) fn let_waiters_ask(&self, name: &Name) {
+        // The queue is unlocked at the end of this statement, before the wake-up.
         let head = name.waiting().queue.as_mut().and_then(|waiters| waiters.poll_now());
         if let Some(head) = head {
             head.wake();

@@ -192,6 +192,7 @@ impl Guard {
     /// Does the same as [`run`](Self::run), for a caller that confirms the lock in another way.
     pub(crate) async fn run_unconfirmed<F: Future>(&self, work: F) -> Result<F::Output, Error> {
         let lost = async { self.lost_error(self.lost().await) };
+        // Work that blocks its thread may outlive the lease before `lost` is polled.
         unless_lost(work, lost, || self.check()).await
     }
 
@@ -274,6 +275,7 @@ impl Guard {
 
     /// Returns an error if the lock is lost.
     pub(crate) fn check(&self) -> Result<(), Error> {
+        // The watchdog may run late, so the clock decides, too.
         let lost = self.context.holds().lost(self.hold);
         let lost = lost.or_else(|| (!self.is_valid()).then_some(LostReason::Expired));
         lost.map_or(Ok(()), |reason| Err(self.lost_error(reason)))
@@ -311,6 +313,7 @@ impl Guard {
 
     /// Does the same as [`release`](Self::release), but always with the server's confirmation. Returns the reason if the lock was lost.
     pub(crate) async fn give_back(mut self) -> Result<Result<(), LostReason>, Error> {
+        // This release goes to the server and not to a waiter. A head without a subscription would not learn of it.
         hand_over::tell_head(&self.context, &self.name);
         self.confirmed().await
     }
@@ -345,6 +348,7 @@ impl Guard {
     fn begin_release(&self, lost: &mut Option<LostReason>, waker: &Waker) -> Option<CallerIndex> {
         let Self { context, hold, share, .. } = self;
         context.transact(|holds, now, effects| {
+            // The watchdog may run late. `release` must report the same as `lost`, which reads the clock.
             holds.lose_if_expired(*hold, now, effects);
             *lost = holds.lost(*hold);
             let until = now + context.client.config().response_timeout;
@@ -366,6 +370,7 @@ impl Guard {
             Failed::Unexpected(reply_type) => Error::unexpected(operation, reply_type),
             Failed::TimedOut { ambiguous, reason } => {
                 let source = reason.unwrap_or_else(|| client.timed_out(key, "EVALSHA"));
+                // An earlier request may have been executed, whatever the last error says.
                 let source = if ambiguous { source.after_an_unanswered_attempt() } else { source };
                 Error::Server { operation, source }
             }
@@ -420,6 +425,7 @@ impl ResultFuture<'_> {
         };
         let end = self.context.transact(|holds, _, _| holds.result(caller, waker));
         if end.is_some() {
+            // The table reuses the index, so the drop must not remove another caller.
             self.caller = None;
         }
         end.map_or(Poll::Pending, |end| Poll::Ready(Some(end)))

@@ -43,6 +43,7 @@ pub(crate) fn hand_over(context: &Context, name: &Arc<Name>, hold: HoldIndex, sh
     };
     let (waker, is_first) = match handed {
         Ok(handed) => (waiters.hand_over(hold, handed, at), waiters.begin_looking_after()),
+        // This includes an empty queue. A lone task that takes the lock again at once would keep other processes out.
         Err(GiveBack::Unfit) if lets_others(waiters) => (waiters.let_others(at), false),
         Err(_) if waiters.is_empty() => (None, false),
         Err(why) => (waiters.give_back(why == GiveBack::OutOfTime, at), false),
@@ -89,6 +90,7 @@ pub(crate) fn look_after(context: &Context, name: &Arc<Name>) {
 /// Records the other contenders that a release by this process found. `is_planned` is true if the release let them have the lock.
 pub(crate) fn released(context: &Context, name: &Arc<Name>, contenders: Contenders, is_planned: bool) {
     let now = context.client.config().timer.now();
+    // This locks the table of names, which the order of locks puts before the queue.
     let contenders = contenders.and_beside(context.waited_for_beside(name));
     let mut waiting = name.waiting();
     let waiters = waiting.queue();

@@ -123,6 +123,7 @@ impl Repeat for IfIdempotent<'_> {
 
     #[inline]
     fn begin(&mut self) -> Start {
+        // Validity counts from before the send. For the first attempt, the caller has read the clock.
         if std::mem::replace(&mut self.is_started, true) {
             self.sent = self.context.clock.now();
         }
@@ -142,6 +143,7 @@ impl Repeat for IfIdempotent<'_> {
     fn deadline(&mut self) -> Instant {
         let Self { context, sent, .. } = *self;
         let config = context.client.config();
+        // Only a failed attempt needs this instant, so an attempt that succeeds reads no clock for it.
         *self.deadline.get_or_insert_with(|| {
             let spent = context.clock.now().saturating_duration_since(sent);
             config.timer.now() + config.response_timeout.saturating_sub(spent)
@@ -157,6 +159,7 @@ impl Repeat for IfIdempotent<'_> {
         let (result, connection) = match end {
             Ok((reply, connection)) => (Ok(reply), connection),
             Err(Failed { error, reason }) => {
+                // The last error is only the deadline. The earlier error says why the request was repeated.
                 let error = reason.unwrap_or(error);
                 (Err(if ambiguous { error.after_an_unanswered_attempt() } else { error }), None)
             }
@@ -197,6 +200,7 @@ where
     loop {
         let mut retried = retry_since(context.clock.now(), context, ask, Some(until), refused_write).await;
         if written {
+            // The script ran before, on a connection that has ended since. Its effect may still exist.
             retried.ambiguous = true;
             retried.result = retried.result.map_err(|error| error.after_an_unanswered_attempt());
         }
@@ -209,6 +213,7 @@ where
         match wait(context, wanted, connection, deadline).await {
             Ok(reply) => return (retried, wanted.shortfall(Some(&reply))),
             Err(error) => match error.kind() {
+                // The script has run, and the deadline ended only the wait for acknowledgements.
                 ErrorKind::Timeout => return (retried, wanted.shortfall(None)),
                 ErrorKind::ConnectionLost | ErrorKind::Protocol if config.timer.now() < until => {}
                 _ => {
@@ -252,6 +257,7 @@ pub(crate) fn wait_for_owner<T>(
     let mut sleep: Option<Pin<Box<Sleep>>> = None;
     std::future::poll_fn(move |cx| {
         if let Poll::Ready(passed) = pass(cx.waker()) {
+            // The call shares this deadline, so the wait and the call together take at most the time of one call.
             let until = sleep.as_ref().map(|sleep| sleep.deadline()).or(deadline);
             return Poll::Ready(Ok((passed, until)));
         }

@@ -40,12 +40,14 @@ pub(crate) async fn keep(manager: Weak<Context>, timer: Timer) {
             if context.clock.outruns_timers() {
                 left = left.min(LONGEST_SLEEP);
             }
+            // A sleeping watchdog must not keep its manager alive.
             drop(context);
             if left.is_zero() {
                 // More work is due. Other tasks run first.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
+            // Leases have another clock than the timer, so only the time that is left counts.
             sleep.reset(timer.now() + left);
             if Pin::new(&mut sleep).poll(cx).is_pending() {
                 return Poll::Pending;
@@ -88,6 +90,7 @@ fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
         effects.look_at_the_backlog();
         (holds.watchdog_leaves(waker), quiet, handing_over, flushes)
     });
+    // A flush writes to the socket when it is dropped, so the table is unlocked first.
     drop(flushes);
     handing_over.iter().for_each(|name| hand_over::look_after(context, name));
     for name in quiet {
@@ -95,6 +98,7 @@ fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
         let subscription = waiting.queue.as_mut().and_then(|waiters| waiters.stop_listening());
         waiting.drop_unused();
         drop(waiting);
+        // The drop may wake the connection's task, so the queue is unlocked first.
         drop(subscription);
     }
     next
@@ -145,6 +149,7 @@ fn queue_renewal<'a>(
         group.iter().map(|renewal| context.holder_text(&renewal.name, renewal.owner)).collect();
     let params = wire::renew(group, &owners);
     let script = group.first()?.name.kind().renew.as_ref()?;
+    // `now` precedes the send, because the lease counts from before it.
     let batch = holds.begin_renewal(group.to_vec(), node, now);
     let token = RequestTag { about: About::Renewal { batch }, with_source: retry.is_in_full() };
     let flush = context.client.queue_eval(script, group.len(), &params, retry, token.into());
@@ -163,6 +168,7 @@ fn queue_renewal<'a>(
             }
         }
         if flush.is_none() {
+            // No result will arrive for a script that was not queued.
             holds.end_renewal(batch, None, now, |name| context.node_of(name), effects);
             effects.renewal_failed(&Err(Outcome::NotSent), holds.tell_failing(now));
         }
@@ -202,6 +208,7 @@ pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
         (table.flushes, table.given_back, table.unknown, table.unexpected)
     });
     drop(flushes);
+    // The order of locks puts a wait queue before the table, so this follows the transaction.
     for (name, contenders, is_planned) in &given_back {
         hand_over::released(context, name, *contenders, *is_planned);
     }
@@ -251,6 +258,7 @@ impl Answered<'_, '_> {
             }
             (Ok(reply), None) if !reply.is_error() => match wire::read_release(reply) {
                 Some(known) => {
+                    // These steps read the hold, which `reconciled` may free.
                     if !known {
                         self.server_knows_nothing(hold);
                     }
@@ -276,6 +284,7 @@ impl Answered<'_, '_> {
             }
         };
         if let Some(request) = request {
+            // The retry keeps the node that an ASK named. Without it, the release would return to the node that the slot leaves.
             self.effects.request(Reconcile { retry: retry.clone(), ..request });
         }
     }
@@ -310,6 +319,7 @@ impl Answered<'_, '_> {
         let Answer { detached: Detached { result, connection, .. }, retry, pause, .. } = answer;
         let (context, now) = (self.context, self.now);
         let failures = self.holds.failures();
+        // The callers are found before the batch ends with its result.
         let wishing = self.holds.wishing(batch);
         if let Some(pause) = *pause {
             self.wishes_wait(&wishing, answer, false);
@@ -449,6 +459,7 @@ fn pause_before_repeating(context: &Context, retry: &mut Retry, detached: &Detac
 fn refused(result: &Result<Value, Outcome>) -> Refused {
     let text = result.as_ref().ok().and_then(Value::as_error).unwrap_or_default();
     match error_code(text) {
+        // Without an error text no part of the script was sent.
         _ if text.is_empty() => Refused::Elsewhere,
         "MOVED" => Refused::Elsewhere,
         "TRYAGAIN" => Refused::OnItsWay,

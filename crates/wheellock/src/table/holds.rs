@@ -68,6 +68,7 @@ fn presented_key(owner: u64, name: &Arc<Name>) -> Presented {
 /// Detaches a hold from its owner. The next attempt of that owner starts a new hold.
 fn forget_owner(presented: &mut HashMap<Presented, HoldIndex>, hold: &Hold, index: HoldIndex) {
     let key = presented_key(hold.owner, &hold.name);
+    // After a loss, a new hold of this owner may have the entry.
     if presented.get(&key) == Some(&index) {
         presented.remove(&key);
     }
@@ -187,6 +188,7 @@ impl Holds {
         let hold = self.get_mut(index)?;
         // A shutdown has released every hold, or will release it.
         let ours = hold.is_worth_releasing() && !shut;
+        // `change` makes another request follow the one under way.
         let tell_now = ours && hold.releasing.change();
         // The server may still keep something of a lost hold. The request at the end of this function removes it.
         let waits = hold.may_have_left_a_mark() && !shut;
@@ -210,6 +212,7 @@ impl Holds {
         waker: &Waker,
     ) -> (Option<CallerIndex>, Option<Reconcile>) {
         let Some(hold) = self.holds.get_mut(index as usize) else { return (None, None) };
+        // The caller joins before the request begins. Otherwise the reply to that request would not answer the caller.
         let caller = (hold.is_worth_releasing() && !self.shut).then(|| {
             let believed = hold.state == State::Held && now < hold.valid_until;
             self.callers.begin((index, &mut hold.releasing.callers), (Want::Release, believed), until, waker)
@@ -266,6 +269,7 @@ impl Holds {
                     .overdue(&mut hold.releasing.callers, sent, now, |waker| due.effects.wake_one(waker));
             }
         }
+        // The alarm has fired, so waits that begin later need a new one.
         self.looks_at_deadlines = false;
         if let Some(next) = self.callers.earliest() {
             self.look_at_deadlines_at(next);
@@ -380,6 +384,7 @@ impl Holds {
         let hold = self.holds.get_mut(index as usize)?;
         hold.releasing.begin();
         self.callers.asked(hold.releasing.callers, Want::Release);
+        // After a shutdown guards and attempts want no share, but forgotten shares stay.
         let count = if shut { hold.forgotten() } else { hold.wanted() };
         // The server drops the leases of the shares beyond `count`, so the hold may end earlier.
         let ends_earlier = hold.keeps(count);
@@ -418,6 +423,7 @@ impl Holds {
         if !known && hold.state == State::Held {
             let found = |believed| if believed { LostReason::NotOwner } else { LostReason::Expired };
             match untold {
+                // The server counts no share of this owner, so the remaining guards have lost the lock, too.
                 _ if hold.guards > 0 => self.lose(index, LostReason::NotOwner, now, effects),
                 Untold::Released { believed } => {
                     self.tallies.of(hold.name.family()).found_lost(found(believed));
@@ -482,6 +488,7 @@ impl Holds {
     pub(crate) fn postpone(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) {
         let Some(hold) = self.get_mut(index) else { return };
         hold.releasing.end();
+        // An attempt does not wait for room.
         hold.open_gate(effects);
         self.put_off(index, now);
     }
@@ -493,6 +500,7 @@ impl Holds {
             return;
         }
         self.backlog.push_back(index);
+        // A longer backlog has its alarm already.
         if self.backlog.len() == 1 {
             self.look_at_the_backlog_again(now);
         }
@@ -517,6 +525,7 @@ impl Holds {
             if hold.is_to_be_released(&self.callers, now) {
                 return self.reconcile(index);
             } else {
+                // No request follows, so the owner's attempts need not wait.
                 hold.open_gate(effects);
                 self.settle(index, effects);
             }
@@ -564,11 +573,13 @@ impl Holds {
 
     /// Marks a hold as lost, and wakes every task that must learn of the loss.
     fn lose(&mut self, index: HoldIndex, reason: LostReason, now: BootInstant, effects: &mut Effects) {
+        // This comes first, because it reads the callers whose waits `given_up` ends below.
         if reason == LostReason::Expired {
             self.fails_if_under_way(index);
         }
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
         hold.state = State::Lost(reason);
+        // Without guards, `release` or `forget` has already counted the end of this hold.
         if hold.guards > 0 {
             self.tallies.of(hold.name.family()).lost(reason, now.saturating_duration_since(hold.since));
             effects.lost(&hold.name, reason);
@@ -588,6 +599,7 @@ impl Holds {
         self.callers.given_up(&mut hold.releasing.callers, Want::Renew, |waker| effects.wake_one(waker));
         self.update_cohort(index, now);
         self.schedule(index);
+        // `settle` may free the hold, so it comes last.
         self.settle(index, effects);
     }
 
@@ -595,6 +607,7 @@ impl Holds {
     pub(crate) fn present(&mut self, index: HoldIndex) -> u64 {
         let Some(hold) = self.get_mut(index) else { return 0 };
         let (owner, key) = (hold.owner, presented_key(hold.owner, &hold.name));
+        // The next attempt of this owner must not find a lost hold, whose guards were notified of the loss.
         if std::mem::replace(&mut hold.known_by, KnownBy::Others) != KnownBy::Others
             && hold.state == State::Held
         {
@@ -663,6 +676,7 @@ impl Holds {
 
     /// Returns the instant of the next event.
     fn next_due(&mut self) -> Option<BootInstant> {
+        // Newcomers have no beats yet. Without this, the watchdog would sleep beyond their first renewal.
         self.let_newcomers_join();
         let at_once = (self.may_verify() || self.may_repeat()).then(|| self.alarms.at_once());
         earlier(self.alarms.next(), at_once)

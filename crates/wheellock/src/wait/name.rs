@@ -187,10 +187,12 @@ impl Name {
     pub(crate) fn begin_fast_poll(&self, now: impl FnOnce() -> Instant) -> bool {
         let most = if self.kind.is_shared() { MOST_POLLING } else { 1 };
         let mut waiting = self.waiting();
+        // Most locks have no queue, and then no clock is read.
         let stands_back = waiting.queue.as_ref().is_some_and(|waiters| waiters.stands_back(now));
         let may_poll = !waiting.has_waiters() && waiting.polling < most && !stands_back;
         if may_poll {
             self.discard_of(&mut waiting);
+            // This poll is counted under the lock of its check. A waiter that joins now sees it and sleeps until it ends.
             waiting.polling += 1;
         }
         may_poll
@@ -201,9 +203,11 @@ impl Name {
         let mut waiting = self.waiting();
         debug_assert!(waiting.polling > 0, "a poll ends once");
         waiting.polling = waiting.polling.saturating_sub(1);
+        // Waiters of a shared lock do not sleep behind such a poll.
         if self.kind.is_shared() {
             return None;
         }
+        // The head has slept behind this poll, whatever its reply was.
         waiting.queue.as_mut().and_then(|waiters| waiters.head_to_wake())
     }
 
@@ -232,6 +236,7 @@ impl Name {
     }
 
     pub(crate) fn last_holder(&self) -> Option<u32> {
+        // The lock of the table of holds orders all accesses, so the atomic needs no order of its own.
         self.last_holder.load(Ordering::Relaxed).checked_sub(1)
     }
 
@@ -247,6 +252,8 @@ impl Name {
         let since = now.wrapping_sub(marked);
         let is_new = marked == 0 || since > MARK_FORGOTTEN;
         let is_due = !is_new && since >= MARK_EVERY;
+        // A refusal in between does not move the instant. Otherwise frequent refusals would never make a mark due. Zero means that no
+        // refusal was recorded.
         if is_new || is_due {
             waiting.marked = now.max(1);
         }

@@ -92,6 +92,7 @@ impl PollSchedule {
 
     /// Returns true if a poll is due even without a message.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
+        // Before the first reply this waiter does not know that the lock is held.
         self.poll_at.is_none_or(|at| now >= at)
     }
 
@@ -112,7 +113,9 @@ impl PollSchedule {
     /// Returns [`Turn::Ask`] if a message was `heard` that the waiter follows, or if the next poll is due. A message may have postponed the
     /// next poll. Any other reason to poll at once counts, too.
     pub(crate) fn ask_or_wait(&mut self, heard: bool, now: Instant) -> Turn {
+        // The reason is taken in any case, because one poll serves every reason.
         if std::mem::take(&mut self.poll_now) || heard || self.is_due(now) {
+            // Polls without a reply share this instant. Otherwise each repetition would extend the patience with a silent server.
             return Turn::Ask { heard, since: *self.unanswered_since.get_or_insert(now) };
         }
         Turn::Wait(self.poll_at)

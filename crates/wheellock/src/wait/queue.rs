@@ -82,16 +82,19 @@ impl<W> Queue<W> {
 
     /// Returns the head's waker.
     pub(crate) fn head_to_wake(&mut self) -> Option<Waker> {
+        // A waker is used once, because a waiter stores a new one before it sleeps again.
         self.head().and_then(|head| head.waker.take())
     }
 
     /// Fails every waiter in the queue with the head's error. Returns the wakers.
     pub(crate) fn fail_all(&mut self, error: &Error) -> Vec<Waker> {
+        // There may be a thousand waiters, so they share one copy of the error.
         let error = Arc::new(error.clone());
         let fail = |entry: &mut Entry<W>| {
             entry.failed = Some(Arc::clone(&error));
             entry.waker.take()
         };
+        // Only the waiters of this moment fail. A waiter that joins later sends a request of its own.
         self.entries().filter_map(fail).collect()
     }
 }

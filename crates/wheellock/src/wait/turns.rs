@@ -106,6 +106,7 @@ impl Turns {
         let opening = self.opening(now);
         self.refusals = 0;
         self.open = (out_of_time && opening != Opening::Not).then_some((now + OPEN, opening));
+        // The time to the next opening counts from the last opening, or from the first such release.
         if out_of_time && (self.hot_since.is_none() || self.open.is_some()) {
             self.hot_since = Some(now);
         }
@@ -211,8 +212,10 @@ impl Turns {
         let Some(released) = self.released.take() else { return Then::Ask };
         self.round_trip = now.saturating_duration_since(released);
         if let Some((until, opening)) = &mut self.open {
+            // The lock may have become free only now, so its free time counts from this reply.
             *until = now + OPEN;
             self.left = 0;
+            // No receiver is counted for a silent release, so the earlier counts stay.
             if *opening == Opening::Silent {
                 return Then::StandBack(*until);
             }

@@ -99,7 +99,9 @@ pub(crate) fn acquire<'a>(
 
 /// Returns the parameters of a kind's `poll`: those of its `acquire`, and how to count the listeners.
 pub(crate) fn poll<'a>(name: &'a Name, mut acquire: Params<'a>, publish: &'static str) -> Params<'a> {
+    // `NUMSUB` does not count the subscribers of sharded channels.
     let count = if publish == "SPUBLISH" { "SHARDNUMSUB" } else { "NUMSUB" };
+    // `poll.lua` finds both at the end, because the number of its kind's own arguments differs.
     for (place, arg) in acquire.all.iter_mut().skip(acquire.len).zip([name.channel().into(), count.into()]) {
         *place = arg;
     }
@@ -126,6 +128,7 @@ impl Precedence {
 
     /// Returns the precedence of a writer that waits for `wait` and polls again from time to time.
     pub(crate) fn before_readers(wait: Duration) -> Self {
+        // A dead writer's mark keeps readers out for this time only.
         Self(i64::try_from(wait.min(MARK).as_millis()).unwrap_or_default())
     }
 }
@@ -146,11 +149,13 @@ pub(crate) struct Grant {
 /// Reads the reply of a kind's `acquire`; `None` for a reply that the script never returns.
 pub(crate) fn read_acquire(name: &Name, reply: &Value) -> Option<Result<Grant, Refusal>> {
     let kind = name.kind();
+    // Any number of readers may hold the lock together.
     let room = if kind.is_shared() { u32::MAX } else { 0 };
     let grant = |reply| Some(Ok(Grant { reply, token: None, room }));
     match (reply, kind.companions) {
         (Value::Integer(pttl), _) => Some(Err(Refusal::of(*pttl))),
         (Value::Array(_), companions) => match (reply.as_array()?, companions) {
+            // A number alone in a list belongs to a holder whose release sends no message.
             ([pttl], _) => Some(Err(Refusal { is_silent: true, ..Refusal::of(pttl.as_i64()?) })),
             // A fencing token is text, so two numbers are a refusal with a count of listeners.
             ([Value::Integer(pttl), Value::Integer(listeners)], _) if kind.poll.is_some() => {
@@ -162,11 +167,13 @@ pub(crate) fn read_acquire(name: &Name, reply: &Value) -> Option<Result<Grant, R
                 Some(Ok(Grant { reply, token: Some(token), room }))
             }
             ([how, free], Companions::Permits | Companions::PermitLeases) => {
+                // A caller may have taken away more permits than were free.
                 let room = u32::try_from(free.as_i64()?.max(0)).unwrap_or(u32::MAX);
                 Some(Ok(Grant { reply: read_how(how)?, token: None, room }))
             }
             _ => None,
         },
+        // A grant of these kinds is a list, so any other reply may belong to another call.
         (_, Companions::Token | Companions::Permits | Companions::PermitLeases) => None,
         (Value::Null, _) => grant(GrantReply::Fresh),
         (reply, _) if reply.as_bytes() == Some(b"AGAIN") => grant(GrantReply::Again),
@@ -210,6 +217,7 @@ pub(crate) enum AllReply {
 /// Reads the reply of `acquire_all.lua` for `locks` locks; `None` for a reply that the script never returns.
 pub(crate) fn read_acquire_all(reply: &Value, locks: usize) -> Option<AllReply> {
     let numbers: Vec<i64> = reply.as_array()?.iter().map(Value::as_i64).collect::<Option<_>>()?;
+    // Lua counts from one. A place beyond the request shows that the reply belongs to another call.
     let place = |place: i64| usize::try_from(place).ok()?.checked_sub(1).filter(|place| *place < locks);
     match *numbers {
         [1, ref statuses @ ..] if statuses.len() == locks => {
@@ -243,6 +251,7 @@ pub(crate) fn hot_release<'a>(
         Opening::Published => "1",
         Opening::Silent => "2",
     };
+    // `hot_release.lua` finds both at the end, behind the arguments of the kind's own release.
     for (place, arg) in all.iter_mut().skip(len).zip([name.tag().into(), opening.into()]) {
         *place = arg;
     }
@@ -288,6 +297,8 @@ pub(crate) fn read_contenders(reply: &Value) -> Contenders {
         Some([released, found]) => (released.as_i64(), found.as_i64() == Some(1)),
         _ => (reply.as_i64(), false),
     };
+    // The scripts return one more than the receivers. Zero means that another hold remains, and -1 that the server refused the
+    // message.
     let receivers = released.and_then(|released| released.checked_sub(1)).and_then(|n| u32::try_from(n).ok());
     // Without messages, listeners have to poll, too.
     Contenders { receivers, poll: found || released == Some(-1) }
@@ -305,6 +316,7 @@ pub(crate) fn renew<'a>(group: &'a [Renewal], holders: &'a [OwnerText]) -> Vec<A
     let keys = group.iter().map(|renewal| Arg::from(renewal.name.key()));
     let args = group.iter().zip(holders).flat_map(|(renewal, holder)| {
         use Companions::{PermitLeases, Permits, ReadLeases};
+        // A renewal does not touch the queue of a fair lock, so it gets no tag for it.
         let has_tag = matches!(renewal.name.kind().companions, ReadLeases | Permits | PermitLeases);
         let tag = has_tag.then(|| renewal.name.tag().into());
         [renewal.lease_to_set().into(), holder.as_bytes().into()].into_iter().chain(tag)
@@ -318,10 +330,12 @@ pub(crate) fn read_renewal(reply: &Value, group: &[Renewal]) -> Option<RenewalRe
     let number = |value: &Value| value.as_i64().and_then(|number| u64::try_from(number).ok());
     let server = Duration::from_secs(number(seconds)?) + Duration::from_micros(number(micros)?);
     let lock = |(place, renewal): (usize, &Renewal)| {
+        // An odd status fails one lock. The renewals of the other locks in this script must count.
         let Some(number) = locks.get(place).and_then(Value::as_i64) else { return Renewed::Failed };
         match (number, renewal.extend) {
             (0, _) => Renewed::NotOwner,
             (1, true) => Renewed::Extended,
+            // An operator may have removed the TTL of the lock.
             (-1, false) => Renewed::StillHeld { left: Duration::MAX },
             (left @ 1.., false) => Renewed::StillHeld { left: Duration::from_millis(left.unsigned_abs()) },
             _ => Renewed::Failed,
@@ -552,6 +566,7 @@ pub(crate) fn read_extended(reply: &Value) -> Option<bool> {
 pub(crate) fn read_permit_lease(reply: &Value) -> Option<Option<Duration>> {
     let (now, left) = read_renewed(reply)?;
     let left = u64::try_from(left).ok()?;
+    // Redisson stores a distant end for a permit without an end. The script returns only the time that is left.
     let is_endless = now.saturating_add(left) >= REDISSONS_NEVER;
     Some((left > 0).then(|| if is_endless { Duration::MAX } else { Duration::from_millis(left) }))
 }

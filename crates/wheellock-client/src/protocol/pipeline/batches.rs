@@ -111,6 +111,7 @@ impl Batches {
         let rests = !self.may_batch || self.rests_until.is_some_and(|until| now < until);
         match (u16::try_from(key), u16::try_from(len.saturating_sub(head + key))) {
             (Ok(key), Ok(args)) if !rests => Shape { part: id, key, args },
+            // The part stays known, because native commands may replace a call that must not be batched.
             _ => Shape { part: PartId { whole: 0, ..id }, key: 0, args: 0 },
         }
     }
@@ -144,6 +145,7 @@ impl Batches {
     /// Records an unknown part. Returns its identifier and the number of bytes before the key of its calls.
     #[cold]
     fn learn(&mut self, script: &Script, whole: &Arc<Script>, number: u8) -> Option<(PartId, usize)> {
+        // A batch takes one key from each call.
         let (keys, params) = script.arity().filter(|(keys, _)| *keys == 1)?;
         // An empty parameter is encoded as six bytes.
         let mut empty = BytesMut::new();
@@ -153,6 +155,7 @@ impl Batches {
         let first = self.known.iter().find(|known| Arc::ptr_eq(&known.whole, whole));
         let id = PartId { part, whole: first.map_or(part, |first| first.id.part) };
         let (whole, natives) = (Arc::clone(whole), script.natives());
+        // `meet` updates only the parts that it knows, so a later part compares the server here.
         let native = known_by(natives, &self.server);
         let args = params - keys;
         self.known.push(Known { id, whole, number, head, args, natives, native });
@@ -180,10 +183,12 @@ impl Batches {
             whole = Some(known);
             batch.calls.push(Kept { end, key, args, number: known.number });
         }
+        // If the lengths do not add up, each call leaves alone. A wrong split would give callers each other's keys.
         let Some(Known { whole, .. }) = whole.filter(|_| end == bytes.len()) else { return false };
         batch.whole = Some(Arc::clone(whole));
         batch.bytes.extend_from_slice(bytes);
         whole.begin_evalsha(batch.calls.len(), words, out);
+        // EVALSHA takes all keys before the first argument.
         for call in &batch.calls {
             out.extend_from_slice(call.key(bytes));
         }
@@ -204,6 +209,7 @@ impl Batches {
     pub(super) fn ended(&mut self, mut batch: Batch) {
         batch.bytes.clear();
         batch.calls.clear();
+        // One flood must not keep its memory for the connection's lifetime.
         if self.spare.len() < SPARE && batch.bytes.capacity() <= ROOM {
             self.spare.push(batch);
         }

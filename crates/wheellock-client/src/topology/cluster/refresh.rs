@@ -41,6 +41,7 @@ impl Cluster {
             drop(refresh);
             self.learn(&view, address);
         } else if let Some(error) = failures.worst.filter(|_| !self.is_closed()) {
+            // Watchers of a closed cluster have received its final state, so they get no further error.
             let mut refresh = self.refresh();
             (refresh.last_error, refresh.refused) = (Some(error), failures.are_refusals);
             refresh.failed_rounds = refresh.failed_rounds.saturating_add(1);
@@ -81,6 +82,7 @@ impl Cluster {
         let query = |address| (address, Box::pin(self.query(address, self.config.connect_timeout)));
         let mut under_way: Vec<_> = targets.iter().map(query).collect();
         std::future::poll_fn(|cx| {
+            // With an unlimited connect timeout, only this waker ends the round when the client closes.
             if self.store_refresher(cx.waker()).is_none() {
                 return Poll::Ready(None);
             }
@@ -101,6 +103,7 @@ impl Cluster {
             if failures.worst.is_none() || Pin::new(&mut patience).poll(cx).is_pending() {
                 return Poll::Pending;
             }
+            // A node that is still silent may accept this client, so the round is not a refusal by all nodes.
             failures.are_refusals = false;
             Poll::Ready(None)
         })
@@ -174,8 +177,11 @@ impl Cluster {
             useless(address, &format!("CLUSTER NODES was answered with nonsense: {}", malformed.0))
         })?;
         endpoints(&link, deadline).await?.apply(&mut view, by_name);
+        // A wrong guess would publish where no other client listens. An error therefore fails the query before any
+        // node is used.
         if self.refresh().sharded.is_none() {
             let sharded = knows_sharded_pubsub(&link, deadline).await?;
+            // Several queries run at once while no node is known, and the first result stays.
             self.refresh().sharded.get_or_insert(sharded);
         }
         let named = view.iter().map(|node| node.address.to_string()).collect::<Vec<_>>().join(", ");
@@ -287,6 +293,7 @@ pub(super) async fn refresh_map(refresher: Refresher, timer: Timer) {
         strong.query_nodes().await;
         let pause = strong.pause();
         let asked_at = timer.now();
+        // The pause must not keep a cluster whose last handle is gone.
         drop(strong);
         let mut sleep = timer.sleep_until(asked_at + pause);
         let closed = std::future::poll_fn(|cx| {

@@ -142,6 +142,7 @@ impl<'a> Request<'a> {
             return Ok(());
         };
         let holds = self.context.holds();
+        // A writer that reads as well may take the write lock again.
         if holds.is_held_by(&sides.other, self.owner) && !holds.is_held_by(self.name, self.owner) {
             return Err(Error::Upgrade { lock: self.name.text().to_owned() });
         }
@@ -150,6 +151,7 @@ impl<'a> Request<'a> {
 
     /// Returns an error if this owner holds the lock through another kind. The owner would wait for itself.
     pub(super) fn check_kind(&self) -> Result<(), Error> {
+        // No waker is needed, because `begin` waits for a pending request of this owner.
         let pass =
             |holds: &mut Holds, others: &[_], _| holds.is_held_otherwise(self.owner, others, Waker::noop());
         match self.with_other_kinds(pass) {
@@ -161,6 +163,7 @@ impl<'a> Request<'a> {
     /// Calls `with` on the table of holds and on the other kinds' locks of this name that this owner may hold. On the
     /// server all of them are the same lock.
     fn with_other_kinds<T>(&self, with: impl FnOnce(&mut Holds, &[Arc<Name>], BootInstant) -> T) -> T {
+        // An owner that only this caller knows holds no other lock.
         if self.presented && self.name.kind().is_a_hash_of_holders() {
             self.context.with_others_of_its_hash(self.name, |others| {
                 self.context.transact(|holds, now, _| with(holds, others, now))
@@ -177,6 +180,7 @@ impl<'a> Request<'a> {
     /// Takes back a request that may still be executed, so that it has no effect.
     pub(super) fn withdraw(&self) {
         let Self { context, name, owner, presented, .. } = *self;
+        // Without such a record, a late grant ends with its lease.
         if name.kind().has_release_record {
             context.transact(|holds, now, effects| {
                 effects.request_all(holds.withdraw(name, owner, presented, now));
@@ -192,11 +196,13 @@ impl<'a> Request<'a> {
             Some(Sides { fairness: Fairness::WritersFirst, .. }) => {
                 let now = self.context.client.config().timer.now();
                 Precedence::before_readers(match wait {
+                    // A writer that does not wait must keep no reader out.
                     Wait::Limited(Limit::OneTry) => Duration::ZERO,
                     Wait::Limited(Limit::Until(deadline)) => deadline.saturating_duration_since(now),
                     Wait::Forever => Duration::MAX,
                 })
             }
+            // A single try must leave no entry in the server's queue.
             None if self.name.kind().wake == Wake::OwnChannel && wait.one_try().is_none() => {
                 Precedence::STANDS_IN_THE_QUEUE
             }
@@ -209,10 +215,13 @@ impl<'a> Request<'a> {
         let begin = |waker: &Waker| {
             let Self { name, owner, presented, lease, share, .. } = *self;
             self.with_other_kinds(|holds, others, now| {
+                // Both steps share one transaction. Otherwise an attempt through another kind could begin between
+                // them.
                 if ready!(holds.is_held_otherwise(owner, others, waker)) {
                     return Poll::Ready(None);
                 }
                 let began = holds.begin_attempt((name, owner), presented, (lease, share.count), now, waker);
+                // `now` precedes the send, so the lease may count from it.
                 began.map(|began| Some((began, now)))
             })
         };
@@ -224,6 +233,7 @@ impl<'a> Request<'a> {
             return Err(self.name.shut_down(Outcome::NotSent));
         };
         let attempt = Attempt { request: self, hold: Some(hold) };
+        // From here on, an early return drops the attempt, which takes its holds back.
         let count = self.begin_others(at)?.unwrap_or(count);
         Ok(Begun { attempt, count, at, answer_by: deadline })
     }
@@ -270,10 +280,13 @@ impl<'a> Request<'a> {
         polls: bool,
     ) -> Result<Answer, Error> {
         let Begun { mut attempt, count, at, answer_by } = self.begin(deadline).await?;
+        // The server would refuse this owner its own lock, and the owner would wait for itself. No request was sent
+        // yet.
         if count > 1 && self.name.kind().holders == Holders::Single {
             attempt.refused();
             return Err(self.not_reentrant());
         }
+        // Each attempt builds its parameters anew, because every waiter's future would have to keep them.
         let ask = move |retry: &Retry, start, waker: &Waker| {
             let Self { context, name, owner, lease, .. } = *self;
             let holder = context.holder_text(name, owner);
@@ -293,6 +306,8 @@ impl<'a> Request<'a> {
                     let mut fresh = false;
                     let granted = |reply: &Value| {
                         let granted = wire::read_acquire(self.name, reply).and_then(Result::ok);
+                        // A repetition finds the lock held by this owner. Only the first reply says that the lock was
+                        // free.
                         fresh |= granted.is_some_and(|granted| granted.reply == GrantReply::Fresh);
                         granted.is_some()
                     };
@@ -320,6 +335,7 @@ impl<'a> Request<'a> {
         let reply = match result {
             Ok(reply) => reply,
             Err(source) => {
+                // After an ambiguous failure the caller drops the attempt, which takes a possible grant back.
                 if !ambiguous {
                     attempt.refused();
                 }
@@ -342,6 +358,7 @@ impl<'a> Request<'a> {
                     ));
                 }
                 let guard = attempt.granted(terms, reply)?;
+                // An earlier request may still be executed, even after this guard's release.
                 if ambiguous {
                     guard.may_arrive_late();
                 }
@@ -426,6 +443,7 @@ impl Attempt<'_, '_> {
         let first = self.one_granted(first, terms, reply);
         if let Some(many) = self.request.many {
             let others = self.take_others();
+            // Each hold is granted before an error returns. A lazy chain would stop at the first error.
             let others: Vec<_> =
                 others.into_iter().map(|hold| self.one_granted(Some(hold), terms, reply)).collect();
             // If one hold was granted too late, dropping the other guards releases their holds.

@@ -48,10 +48,14 @@ impl Holds {
         }
         hold.asks_for_a_lease_of(lease);
         hold.releasing.attempt(count);
+        // The server may grant this lease although no reply arrives. The release is then retried until the lease has
+        // ended.
         hold.expired_by = hold.expired_by.max(lease.expired_by(now));
+        // `wanted` includes this attempt, because the server sets this count and does not increment its own.
         let count = hold.wanted();
         hold.asks_for(count);
         if hold.state == State::GivenBack {
+            // The attempt sends the wanted count itself, so the repeated release has nothing left to do.
             hold.state = State::Asked;
             self.end_repetition();
         }
@@ -227,6 +231,7 @@ impl Holds {
     /// Returns the hold of this process that is believed to have the lock.
     pub(super) fn believed_holder(&self, name: &Arc<Name>) -> Option<HoldIndex> {
         let index = name.last_holder()?;
+        // The index is only a hint. A hold of another lock may have it by now.
         let hold = self.get(index).filter(|hold| Arc::ptr_eq(&hold.name, name))?;
         (hold.state == State::Held && hold.guards > 0).then_some(index)
     }
@@ -282,6 +287,7 @@ impl Holds {
     /// other side.
     pub(crate) fn verify_other_side(&mut self, granted: HoldIndex, other: &Arc<Name>, now: BootInstant) {
         let owner = |index| self.get(index).map(|hold| hold.owner);
+        // A writer may read as well, so one owner may hold both sides.
         if self.believed_holder(other).is_some_and(|rival| owner(rival) != owner(granted)) {
             self.verify_all(std::slice::from_ref(other), now);
         }
@@ -311,6 +317,7 @@ impl Holds {
     ) -> Option<HoldIndex> {
         let hold = self.get_mut(index)?;
         let (name, owner, presented) = (Arc::clone(&hold.name), hold.owner, hold.is_presented());
+        // Tasks of this owner may wait at the gate of the old hold, which gets no further request.
         hold.open_gate(effects);
         if !hold.is_lost() {
             self.lose(index, LostReason::NotOwner, now, effects);
@@ -318,6 +325,7 @@ impl Holds {
         self.end_attempt(index, terms.share.count)?;
         self.settle(index, effects);
         let index = self.insert(&name, owner, presented, terms.lease, now);
+        // The caller ends this attempt on the new hold.
         self.get_mut(index)?.releasing.attempt(terms.share.count);
         Some(index)
     }
@@ -352,6 +360,7 @@ impl Holds {
         let hold = self.end_attempt(index, count)?;
         // The request may be executed after the release that takes it back.
         hold.may_arrive_late();
+        // The server may keep the longer of both leases. The release is retried until that lease has ended.
         hold.expired_by = hold.expired_by.max(hold.lease.max(lease).expired_by(now));
         self.reconcile(index)
     }

@@ -36,6 +36,7 @@ pub(super) struct Waiting(u32);
 pub(crate) enum Want {
     /// Release the share of a guard.
     Release,
+    // `Callers::renewal` relies on the order of these two variants.
     /// Check whether the lease still runs.
     Check,
     /// Extend the lease. This also checks it.
@@ -98,6 +99,7 @@ impl Failed {
     /// Returns the error for a caller. `ambiguous` is true if an earlier request may have been executed without a reply.
     fn for_caller(&self, ambiguous: bool) -> Self {
         match self {
+            // The last error alone would claim that no request had an effect.
             Self::Error(error) if ambiguous => Self::Error(error.after_an_unanswered_attempt()),
             failed => failed.clone(),
         }
@@ -117,6 +119,7 @@ impl Waiting {
     }
 
     fn first(self) -> Option<usize> {
+        // The index is stored plus one, so the default is the empty list and takes four bytes in each hold.
         Some(self.0.checked_sub(1)? as usize)
     }
 
@@ -135,6 +138,7 @@ impl Callers {
         waker: &Waker,
     ) -> CallerIndex {
         let (stage, next) = (Stage::Waiting(waker.clone()), *waiting);
+        // A request under way began before this caller, so its reply does not answer the caller.
         let (ambiguous, reason, asked) = (false, None, false);
         let caller = Caller { hold, next, want, believed, ambiguous, until, reason, asked, stage };
         let index = self.callers.insert(caller);
@@ -159,12 +163,14 @@ impl Callers {
 
     /// Marks the remaining callers of the request `what` as not answered by the one that has ended.
     pub(super) fn in_vain(&mut self, waiting: Waiting, what: Want) {
+        // Otherwise `unheard` and `overdue` would count the ended request as one that may still be executed.
         self.each(waiting, what, |caller| caller.asked = false);
     }
 
     /// Marks the request under way as possibly executed without a reply. The next reply then proves nothing about the time
     /// before.
     pub(super) fn unheard(&mut self, waiting: Waiting, what: Want) {
+        // A request from before the caller's wait did not concern this caller.
         self.each(waiting, what, |caller| caller.ambiguous |= caller.asked);
     }
 
@@ -205,6 +211,7 @@ impl Callers {
 
     /// Ends the waits for `what` without a further request. The hold is lost, or is no longer this process's to release.
     pub(super) fn given_up(&mut self, waiting: &mut Waiting, what: Want, woken: impl FnMut(Waker)) {
+        // No request follows, so callers end whether a request was made for them or not.
         self.end(waiting, |caller| what.answers(caller.want), |caller| caller.end_of_unknown(false), woken);
     }
 
@@ -265,6 +272,7 @@ impl Callers {
     /// Returns the hold of a caller that is still waiting.
     pub(super) fn hold_of(&self, index: CallerIndex) -> Option<HoldIndex> {
         let caller = self.callers.get(index as usize)?;
+        // `end` has removed a caller with a result from the list of its hold.
         caller.is_waiting().then_some(caller.hold)
     }
 
@@ -274,6 +282,7 @@ impl Callers {
         if let Some(waiting) = waiting {
             self.unlink(waiting, Waiting::at(index as usize), left.next);
         }
+        // A waker may run foreign code when it is dropped, so it is dropped after unlocking.
         match left.stage {
             Stage::Waiting(waker) => Some(waker),
             Stage::Ended(_) => None,
@@ -329,6 +338,7 @@ impl Callers {
         let (mut at, mut left) = (std::mem::take(waiting), Waiting::default());
         while let Some(caller) = at.first().and_then(|first| self.callers.get_mut(first)) {
             let this = at;
+            // The link is read before it is overwritten below.
             at = caller.next;
             if which(caller) {
                 let end = Stage::Ended(told(caller));

@@ -50,6 +50,7 @@ impl Holds {
             return Err(GiveBack::OutOfTime);
         };
         hold.known_by = KnownBy::HandedOver(Opening::Not);
+        // The next guard's hold begins now. `Handed` keeps the instant of the server's grant.
         hold.since = now;
         let (serial, family) = (hold.serial, hold.name.family());
         self.tallies.of(family).handed_over(held);
@@ -66,6 +67,7 @@ impl Holds {
     /// Accepts a handed-over hold for a waiter. Returns true if the hold is still held.
     pub(crate) fn take_over(&mut self, index: HoldIndex, now: BootInstant) -> bool {
         let is_held = |hold: &&Hold| hold.state == State::Held && now < hold.valid_until;
+        // The waiter may be polled long after the hand-over.
         let Some(hold) = self.holds.get(index as usize).filter(is_held) else { return false };
         self.tallies.of(hold.name.family()).took_over();
         true

@@ -127,6 +127,7 @@ impl Hold {
     }
 
     pub(super) fn may_arrive_late(&mut self) {
+        // The leases of other kinds end by themselves, so a late acquire leaves nothing for long.
         if self.name.kind().has_release_record {
             self.rare.get_or_insert_default().may_arrive_late = true;
         }
@@ -140,6 +141,7 @@ impl Hold {
 
     pub(super) fn wait_at_gate(&mut self, waker: &Waker) {
         let gate = &mut self.rare.get_or_insert_default().gate;
+        // The gate is emptied only when it opens, and a task may be polled often before that.
         if !gate.iter().any(|known| known.will_wake(waker)) {
             gate.push(waker.clone());
         }
@@ -193,6 +195,7 @@ impl Hold {
     /// Records that a request asks the server to count `count` shares.
     pub(super) fn asks_for(&mut self, count: u32) {
         let others = count.saturating_sub(1) as usize;
+        // A hold with one share needs no list. Its end is `valid_until`, and so is the first entry of a new list.
         if self.name.kind().has_a_lease_each() && (others > 0 || self.rare.is_some()) {
             let believed = self.valid_until;
             self.rare.get_or_insert_default().ends.resize(others, believed);
@@ -298,6 +301,8 @@ impl Hold {
             let rare = self.rare.get_or_insert_default();
             (rare.asked, rare.was_asked_beside_a_renewal) = (Some(lease), beside_a_renewal);
         } else if let Some(rare) = &mut self.rare {
+            // An earlier attempt may have been refused. A renewal with its longer lease would keep the lock for longer after
+            // a crash.
             (rare.asked, rare.was_asked_beside_a_renewal) = (None, false);
         }
     }
@@ -327,6 +332,7 @@ impl Hold {
     /// Returns the instant at which this process declares the hold lost. It is early enough that a task that waits for the loss
     /// learns of it before `valid_until`.
     pub(super) fn lost_at(&self) -> BootInstant {
+        // The wheel rounds up to whole ticks, so the alarm may fire a tick late.
         let early = (self.lease.duration() / 20).min(LOST_EARLY_AT_MOST) + TICK;
         self.valid_until.saturating_sub(early)
     }

@@ -63,6 +63,7 @@ impl Releasing {
     /// request follows it.
     pub(super) fn change(&mut self) -> bool {
         let busy = self.is_busy();
+        // A hold may be outdated after a failed request. A change of an idle hold must keep that mark.
         self.outdated |= busy;
         !busy
     }
@@ -75,6 +76,7 @@ impl Releasing {
     /// Begins a request with the count that is wanted now.
     pub(super) fn begin(&mut self) {
         self.requests += 1;
+        // This request carries the latest count. `postponed` stays, because the backlog still contains this hold.
         self.repeat_at = None;
         self.outdated = false;
     }
@@ -113,6 +115,7 @@ impl Releasing {
 
     /// Puts the hold into the backlog. Returns true if it was there before.
     pub(super) fn join_the_backlog(&mut self) -> bool {
+        // The backlog must not contain a hold twice.
         std::mem::replace(&mut self.postponed, true)
     }
 
@@ -174,6 +177,7 @@ impl Releasing {
     /// Attempts do not count. The request that takes an attempt back does count. The server replies to it after the attempt, even
     /// if no task reads the attempt's own reply.
     pub(super) fn is_unreconciled(&self, is_of_use: bool) -> bool {
+        // A waiting change of a lost lock is never sent, so a shutdown must not wait for it.
         self.is_under_way() || self.repeat_at.is_some() || is_of_use && self.has_waiting()
     }
 }

@@ -104,6 +104,7 @@ impl Holds {
                 }
             }
         }
+        // The first beat of a newcomer may be due already.
         self.let_newcomers_join();
         for index in self.alarms.beating(now) {
             self.ask(index, now, due);
@@ -158,6 +159,7 @@ impl Holds {
         hold.renewing.begin();
         let extend = hold.renewing.is_wanted() || wished == Some(Want::Renew);
         self.callers.asked(hold.releasing.callers, if extend { Want::Renew } else { Want::Check });
+        // A hold with a renewal under way is not in turn. Its own alarm watches the end of the lease.
         self.schedule(index);
         self.renewal(index, extend)
     }
@@ -252,6 +254,7 @@ impl Holds {
             let how = reply.map_or(Renewed::Failed, |reply| reply.lock(place));
             self.end_one(renewal, how, sent, now, effects);
         }
+        // The end of this script leaves room for checks after a failover.
         self.plan_verification(now);
         let reply = reply?;
         let extended = group.iter().enumerate().filter(|(place, _)| reply.lock(*place) == Renewed::Extended);
@@ -277,6 +280,7 @@ impl Holds {
         for (place, renewal) in group.into_iter().enumerate() {
             match reply.lock(place) {
                 Renewed::Extended => {
+                    // A check needs no acknowledgements.
                     self.confirm(&renewal, Want::Check, effects);
                     extended.push(renewal);
                 }
@@ -314,6 +318,7 @@ impl Holds {
         effects: &mut Effects,
     ) {
         match how {
+            // This precedes `end_request`, which marks the remaining callers as not answered.
             Renewed::Extended => self.confirm(renewal, Want::Renew, effects),
             Renewed::StillHeld { .. } => self.confirm(renewal, Want::Check, effects),
             Renewed::NotOwner | Renewed::NotAcknowledged | Renewed::Failed => {}

@@ -82,6 +82,7 @@ impl Renewing {
 
     /// Marks the hold as unverified, as [`doubt`](Self::doubt) does, and schedules the check at `at`.
     pub(super) fn verify_at(&mut self, at: BootInstant) {
+        // Callers pass the present instant, or find no renewal scheduled. So no earlier renewal is replaced.
         (self.unverified, self.at) = (true, Some(at));
     }
 
@@ -92,11 +93,14 @@ impl Renewing {
 
     /// Ends a renewal, whatever its result.
     pub(super) fn end(&mut self) {
+        // A renewal that was scheduled meanwhile stays scheduled.
         self.under_way = false;
     }
 
     /// Handles the server's confirmation of the hold. If another server may reply now, schedules a check of that server.
     pub(super) fn answer(&mut self, now: BootInstant) {
+        // The next renewal may share a script again. If the slot still migrates, the server refuses that script
+        // without an effect.
         self.manner = Manner::default();
         self.at = self.unverified.then_some(now);
     }
@@ -112,6 +116,7 @@ impl Renewing {
         match refused {
             Refused::NoScript => self.manner.add(Manner::WITH_SOURCE),
             Refused::OnItsWay | Refused::Arrived => self.manner.add(Manner::ALONE),
+            // Neither refusal concerns the form of the request.
             Refused::Elsewhere | Refused::Unserved => {}
         }
     }
@@ -171,6 +176,7 @@ impl Renewing {
 
     /// Returns true if no renewal is under way or scheduled outside of the watchdog's beats.
     pub(super) fn is_in_turn(&self) -> bool {
+        // A doubt does not count here, because its check is under way or scheduled.
         !self.under_way && self.at.is_none()
     }
 

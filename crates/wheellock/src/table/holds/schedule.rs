@@ -60,6 +60,7 @@ impl Schedule {
 
     /// Schedules an event for the first tick at or after `at`.
     pub(super) fn at(&mut self, at: BootInstant, event: Event) -> TimerKey {
+        // The tick is rounded up. An event before its instant would find its hold not due yet.
         let tick = self.since_start(at).div_ceil(TICK_NANOS);
         self.plan(self.start_of(tick));
         self.wheel.insert(tick, event)
@@ -82,6 +83,7 @@ impl Schedule {
     /// Returns the events that are due at `now`.
     pub(super) fn fired(&mut self, now: BootInstant) -> Vec<Event> {
         let mut fired = Vec::new();
+        // The tick is rounded down, so that no event of the present tick fires early.
         self.wheel.advance(self.since_start(now) / TICK_NANOS, |_, event| fired.push(event));
         fired
     }
@@ -95,6 +97,7 @@ impl Schedule {
 
     /// Returns the time between two renewals of one lease.
     pub(super) fn period(&self) -> Duration {
+        // The beats divide the lease's period with a remainder, and this is the period that they keep.
         Duration::from_nanos(self.beat_nanos * self.beats.period())
     }
 
@@ -127,6 +130,7 @@ impl Schedule {
 
     /// Stores the watchdog's waker. The watchdog promises to run at `next`.
     pub(super) fn watchdog_leaves(&mut self, next: Option<BootInstant>, waker: &Waker) {
+        // `next` covers every event that was planned so far.
         (self.planned, self.armed) = (None, next);
         if !self.watchdog.as_ref().is_some_and(|watchdog| watchdog.will_wake(waker)) {
             self.watchdog = Some(waker.clone());
@@ -139,7 +143,9 @@ impl Schedule {
         if self.armed.is_some_and(|armed| armed <= planned) {
             return None;
         }
+        // Until the watchdog runs, only an earlier event wakes it again.
         self.armed = Some(planned);
+        // The waker stays for an event that is even earlier.
         self.watchdog.clone()
     }
 

@@ -3,10 +3,11 @@
 //! Every contender has its turns, subscribed or not.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use wheellock::LockManager;
+use wheellock::{Lock, LockManager};
 
 use wheellock_tests::hot::{self, Contender, Kind};
 use wheellock_tests::locks::{PATIENCE, WOKEN, manager};
@@ -103,6 +104,44 @@ async fn lone_tasks_of_crowd_share_time() {
         let had = shares(&server, Kind::Plain, &vec![1; processes], 100).await;
         let (least, most) = (had.iter().min().unwrap(), had.iter().max().unwrap());
         assert!(*most <= 3 * least, "turns of {processes} processes: {had:?}");
+    }
+}
+
+/// Takes the lock again and again, and counts the turns.
+async fn takes(lock: Lock, runs: bool, turns: Arc<AtomicU64>) {
+    loop {
+        if runs {
+            lock.run(async |_| tokio::time::sleep(HOLD).await).await.unwrap();
+        } else {
+            let _guard = lock.acquire().await.unwrap();
+            tokio::time::sleep(HOLD).await;
+        }
+        turns.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A dropped guard does not wait for the reply to its release, and `run` releases without hand-over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn runs_and_dropped_guards_share_time() {
+    let server = RedisServer::builder().tcp().start();
+    for (name, runs) in [("run", true), ("dropped", false)] {
+        let (mut tasks, turns) = (JoinSet::new(), [Arc::default(), Arc::<AtomicU64>::default()]);
+        for turns in &turns {
+            let lock = manager(&server.tcp_url()).await.lock(name).with_lease(PATIENCE);
+            tasks.spawn(takes(lock, runs, Arc::clone(turns)));
+        }
+        let had = || [0, 1].map(|place: usize| turns[place].load(Ordering::Relaxed));
+        assert!(
+            eventually(PATIENCE, async || had().iter().all(|had| *had >= 20)).await,
+            "{name}: {:?}",
+            had()
+        );
+        let before = had();
+        let grown = || [0, 1].map(|place| had()[place] - before[place]);
+        assert!(eventually(PATIENCE, async || grown().iter().any(|had| *had >= 150)).await);
+        let [one, other] = grown();
+        assert!(one <= 3 * other && other <= 3 * one, "{name}: {one} and {other} turns");
+        tasks.shutdown().await;
     }
 }
 

@@ -214,7 +214,7 @@ impl<'r, 'a> Caller<'r, 'a> {
     fn granted(&mut self, guard: &Guard, room: u32) {
         let name = self.request.name;
         match &self.waiter {
-            None => name.was_free(),
+            None => name.was_free(|| self.request.context.client.config().timer.now()),
             Some(waiter) if !waiter.seen_held() => name.set_refused(false),
             Some(_) => {}
         }

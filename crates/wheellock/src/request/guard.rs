@@ -314,7 +314,7 @@ impl Guard {
     /// Does the same as [`release`](Self::release), but always with the server's confirmation. Returns the reason if the lock was lost.
     pub(crate) async fn give_back(mut self) -> Result<Result<(), LostReason>, Error> {
         // This release goes to the server and not to a waiter. A head without a subscription would not learn of it.
-        hand_over::tell_head(&self.context, &self.name);
+        hand_over::tell_head(&self.context, &self.name, self.hold, self.share);
         self.confirmed().await
     }
 

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Instant;
 
 use crate::request::context::Context;
 use crate::table::holds::{GiveBack, HoldIndex, Share};
@@ -38,15 +39,9 @@ pub(crate) fn hand_over(context: &Context, name: &Arc<Name>, hold: HoldIndex, sh
         // No waiter accepts the hold as it is.
         Err(GiveBack::Unfit)
     };
-    let lets_others = |waiters: &mut WaitQueue| {
-        waiters.may_let_others(at) && context.transact(|holds, now, _| holds.let_others(hold, share, now))
-    };
     let (waker, is_first) = match handed {
         Ok(handed) => (waiters.hand_over(hold, handed, at), waiters.begin_looking_after()),
-        // This includes an empty queue. A lone task that takes the lock again at once would keep other processes out.
-        Err(GiveBack::Unfit) if lets_others(waiters) => (waiters.let_others(at), false),
-        Err(_) if waiters.is_empty() => (None, false),
-        Err(why) => (waiters.give_back(why == GiveBack::OutOfTime, at), false),
+        Err(why) => (begin_release(context, waiters, (hold, share), why, at), false),
     };
     drop(waiting);
     if is_first {
@@ -56,13 +51,38 @@ pub(crate) fn hand_over(context: &Context, name: &Arc<Name>, hold: HoldIndex, sh
     handed.is_ok()
 }
 
-/// Prepares the queue for a release of the guard's share in any case. Wakes the head to poll by itself if it is not subscribed, or was
-/// not woken when it became head.
-pub(crate) fn tell_head(context: &Context, name: &Arc<Name>) {
-    if name.kind().may_be_handed_over() {
-        let now = context.client.config().timer.now();
-        let head = name.waiting().waiters().and_then(|waiters| waiters.give_back(false, now));
-        head.into_iter().for_each(Waker::wake);
+/// Prepares the queue for a release of the guard's share to the server in any case, and wakes the head if it has a next step.
+pub(crate) fn tell_head(context: &Context, name: &Name, hold: HoldIndex, share: Share) {
+    if !name.kind().stands_back() {
+        return;
+    }
+    let mut waiting = name.waiting();
+    let Some(waiters) = &mut waiting.queue else { return };
+    let at = context.client.config().timer.now();
+    let head = begin_release(context, waiters, (hold, share), GiveBack::Unfit, at);
+    drop(waiting);
+    head.into_iter().for_each(Waker::wake);
+}
+
+/// Prepares the queue for the release of this share of a hold. Returns the head's waker if the head has a next step. A head polls by itself
+/// if it is not subscribed, or was not woken when it became head.
+fn begin_release(
+    context: &Context,
+    waiters: &mut WaitQueue,
+    (hold, share): (HoldIndex, Share),
+    why: GiveBack,
+    at: Instant,
+) -> Option<Waker> {
+    let is_out_of_time = why == GiveBack::OutOfTime;
+    let lets_others = !is_out_of_time
+        && waiters.may_let_others(at)
+        && context.transact(|holds, now, _| holds.let_others(hold, share, now));
+    if lets_others {
+        waiters.let_others(at)
+    } else if waiters.is_empty() {
+        None
+    } else {
+        waiters.give_back(is_out_of_time, at)
     }
 }
 

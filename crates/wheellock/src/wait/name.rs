@@ -261,11 +261,11 @@ impl Name {
     }
 
     /// Records that a caller outside the queue was granted the lock. Other contenders could have had the lock, too.
-    pub(crate) fn was_free(&self) {
+    pub(crate) fn was_free(&self, now: impl FnOnce() -> Instant) {
         let mut waiting = self.waiting();
         waiting.was_refused = false;
         if let Some(waiters) = &mut waiting.queue {
-            waiters.was_free();
+            waiters.was_free(now());
         }
     }
 

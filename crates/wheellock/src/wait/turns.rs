@@ -40,6 +40,9 @@ pub(crate) struct Turns {
     at_most: Option<Instant>,
     /// This process stood back after its last release, and no other process is known to have had a turn since.
     in_vain: bool,
+    /// A message that has arrived since the last release, but for its own, shows a turn of another process. False if this process did not
+    /// stand back: its own message is not known then.
+    heeds: bool,
     /// Time from the last such release to the next one that stands back.
     pause: Duration,
     /// When the next release may stand back; `None` if it may in any case.
@@ -115,8 +118,14 @@ impl Turns {
 
     /// Returns true if a process that does not hand the lock over must let others have it. Other processes listen, and they took their
     /// turns before, or have not had a chance for a while.
-    pub(crate) fn may_stand_back(&self, now: Instant) -> bool {
-        self.others.max(self.others_before) > 0 && self.next_at.is_none_or(|at| now >= at)
+    pub(crate) fn may_stand_back(&mut self, now: Instant) -> bool {
+        self.heeds = self.others.max(self.others_before) > 0 && self.next_at.is_none_or(|at| now >= at);
+        self.heeds
+    }
+
+    /// Returns true if a message that has arrived shows a turn of another process.
+    pub(crate) fn heeds_messages(&self) -> bool {
+        self.heeds
     }
 
     /// Records the number of receivers of a release that this process did not plan. Returns true if other processes are among them.
@@ -146,7 +155,10 @@ impl Turns {
     /// Records that the head was refused. Returns the time of the next poll if the lock was left free for contenders. They may release the
     /// lock without a message.
     pub(crate) fn refused(&mut self, now: Instant) -> Option<Instant> {
-        self.was_taken();
+        // Otherwise a hold of this process may have been in the way.
+        if self.in_vain {
+            self.was_taken();
+        }
         // A reply to an earlier poll does not end the opening.
         self.open.filter(|(until, _)| now >= *until)?;
         let pause = FIRST_POLL.saturating_mul(1 << self.refusals.min(16)).min(LONGEST_PAUSE);
@@ -155,7 +167,8 @@ impl Turns {
     }
 
     /// Records that callers found the lock free.
-    pub(crate) fn was_free(&mut self) {
+    pub(crate) fn was_free(&mut self, now: Instant) {
+        self.granted(now);
         self.hot_since = None;
     }
 
@@ -253,7 +266,9 @@ impl Turns {
         if self.is_own(now) {
             return Message::Own;
         }
-        self.was_taken();
+        if self.heeds {
+            self.was_taken();
+        }
         if let Some(began) = self.began.replace(now) {
             self.took = self.took.max(Some(now.saturating_duration_since(began)));
         }
@@ -292,9 +307,18 @@ impl Turns {
         // the budget.
         let between = self.round_trip.saturating_mul(others.saturating_mul(2)).min(budget / 4);
         let share = (budget - between) / others.saturating_add(1);
-        // A process with one task releases the lock after one hold. The time of its turn contains two trips. Only one of them is
-        // subtracted, so that processes which would hand over for longer do not shorten each other's turns.
-        self.took.map_or(share, |took| share.min(took.saturating_sub(self.round_trip)))
+        self.longest_turn().map_or(share, |longest| share.min(longest))
+    }
+
+    /// Returns true if other processes' turns limit this share of the budget.
+    pub(crate) fn is_limit(&self, share: Duration) -> bool {
+        self.longest_turn() == Some(share)
+    }
+
+    /// Returns the longest time for which another process had the lock. The time of a turn contains two trips. Only one of them is
+    /// subtracted, so that processes which would hand over for longer do not shorten each other's turns.
+    fn longest_turn(&self) -> Option<Duration> {
+        self.took.map(|took| took.saturating_sub(self.round_trip))
     }
 }
 

@@ -254,7 +254,8 @@ impl WaitQueue {
     /// Returns for how long this process may hand the lock over: see [`Turns::share_of`].
     pub(crate) fn time(&mut self, budget: Duration, now: Instant) -> Time {
         let share = if self.has_heard(now) { Duration::ZERO } else { self.turns.share_of(budget) };
-        Time { last: self.handed, share, opening: self.turns.opening(now) }
+        let is_tight = self.turns.is_limit(share);
+        Time { last: self.handed, share, is_tight, opening: self.turns.opening(now) }
     }
 
     /// Marks the request of the waiter with this ticket as answered.
@@ -323,7 +324,7 @@ impl WaitQueue {
     }
 
     /// Records that this process releases the lock although there are waiters. `out_of_time` is true if the release only lets other
-    /// processes have the lock. The head then waits until [`recent_releases`](Self::released) reports the contenders. Returns the head's waker if
+    /// processes have the lock. The head then waits until [`released`](Self::released) reports the contenders. Returns the head's waker if
     /// the head has to take its next step.
     pub(crate) fn give_back(&mut self, out_of_time: bool, now: Instant) -> Option<Waker> {
         if !out_of_time && !self.head_is_unnotified && self.questions.subscription.is_some() {
@@ -346,7 +347,7 @@ impl WaitQueue {
 
     /// Returns true if the next release must let other processes have the lock, although this process does not hand the lock over.
     pub(crate) fn may_let_others(&mut self, now: Instant) -> bool {
-        if self.has_heard(now) {
+        if self.turns.heeds_messages() && self.has_heard(now) {
             self.turns.was_taken();
         }
         self.turns.may_stand_back(now)
@@ -375,16 +376,14 @@ impl WaitQueue {
     }
 
     fn listens(&self) -> bool {
-        self.questions.subscription.is_some()
+        self.questions.subscription.as_ref().is_some_and(Subscription::is_confirmed)
     }
 
     /// Plans the head's next poll. A caller that joins until then does not know that the lock is held.
     fn stand_back(&mut self, until: Instant) {
         (self.questions.poll_at, self.questions.poll_now) = (Some(until), false);
         self.look_at = Some(until);
-        if self.queue.is_empty() {
-            self.open_since = Some(self.joined);
-        }
+        self.open_since.get_or_insert(self.joined);
     }
 
     /// Returns true if the next caller must leave the lock to other processes for a while.
@@ -397,6 +396,8 @@ impl WaitQueue {
     /// head's waker.
     pub(crate) fn released(&mut self, contenders: Contenders, now: Instant) -> Option<Waker> {
         if !self.turns.is_unanswered() {
+            // This process has the lock again, or does not want it.
+            self.turns.finds(contenders, self.listens());
             return None;
         }
         let listens = self.listens();
@@ -585,9 +586,9 @@ impl WaitQueue {
     }
 
     /// Records that callers from outside the queue found the lock free.
-    pub(crate) fn was_free(&mut self) {
+    pub(crate) fn was_free(&mut self, now: Instant) {
         self.look_at = None;
-        self.turns.was_free();
+        self.turns.was_free(now);
     }
 
     /// Returns the head's waker.
@@ -615,7 +616,8 @@ impl WaitQueue {
 
     /// Returns true if the last waiter has just left, and the end of its subscription is to be planned.
     pub(crate) fn begin_lingering(&mut self) -> bool {
-        let quiet = self.queue.is_empty() && (self.listens() || self.look_at.is_some());
+        let quiet =
+            self.queue.is_empty() && (self.questions.subscription.is_some() || self.look_at.is_some());
         quiet && !std::mem::replace(&mut self.lingering, true)
     }
 

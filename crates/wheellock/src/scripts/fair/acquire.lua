@@ -109,7 +109,10 @@ local kept = math.max(86400000, math.min(math.floor(deadline - now + patience), 
 if known < kept then
     call('pexpire', waiters, kept + 3600000)
 end
-local after = try('exists', mark) == 1 and asks_untold_after or asks_after
+local after = asks_after
+if try('exists', mark) == 1 and call('llen', queue) <= few then
+    after = asks_untold_after
+end
 if (head or holder) == holder then
     return math.min(left, after)
 end

@@ -14,8 +14,8 @@ local patience = 300000
 -- That is time for two polls and a lost reply.
 local asks_after, lives_for = 2000, 5000
 -- While a holder cannot announce its releases, no message ends a wait. The holder's release sets this mark, and waiters
--- poll more often.
-local asks_untold_after, mark, marked_for = 250, tag .. ':wheellock_poller', 5000
+-- poll more often if they are few.
+local asks_untold_after, mark, marked_for, few = 250, tag .. ':wheellock_poller', 5000, 64
 
 -- Returns the server's time in milliseconds since 1970.
 local function clock()

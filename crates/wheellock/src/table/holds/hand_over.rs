@@ -4,6 +4,7 @@
 //! the waiter.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::hold::KnownBy;
 use super::{Hold, HoldIndex, Holds, Share, State};
@@ -44,8 +45,9 @@ impl Holds {
             _ => Some(hold.since),
         };
         let held = now.saturating_duration_since(hold.since);
-        // The next hold lasts about as long as this one. At least half of it must fit in.
-        let Some(since) = since.filter(|since| now + held / 2 < *since + time.share) else {
+        // The next hold lasts about as long as this one. A process of one task has one hold in each turn, and must not be given two.
+        let reserve = if time.is_tight { held / 2 } else { Duration::ZERO };
+        let Some(since) = since.filter(|since| now + reserve < *since + time.share) else {
             hold.known_by = KnownBy::HandedOver(time.opening);
             return Err(GiveBack::OutOfTime);
         };
@@ -60,7 +62,11 @@ impl Holds {
     /// Marks that the release of a hold lets other processes have the lock. Returns false and changes nothing if the release does not free
     /// the lock.
     pub(crate) fn let_others(&mut self, index: HoldIndex, share: Share, now: BootInstant) -> bool {
-        let hold = self.get_mut(index).filter(|hold| hold.is_known_as_one_guards(share, now));
+        let frees = |hold: &&mut Hold| {
+            let is_held = hold.state == State::Held && now < hold.valid_until;
+            is_held && hold.guards == share.count && !hold.is_presented() && hold.releasing.is_at_rest()
+        };
+        let hold = self.get_mut(index).filter(frees);
         hold.map(|hold| hold.known_by = KnownBy::HandedOver(Opening::Not)).is_some()
     }
 

@@ -403,7 +403,7 @@ impl World {
     fn hand_over(&mut self) -> ControlFlow<()> {
         let Some(index) = self.pop_guard() else { return ControlFlow::Break(()) };
         self.guards.push(index);
-        let time = Time { last: self.handed, share: BUDGET, opening: Opening::Not };
+        let time = Time { last: self.handed, share: BUDGET, is_tight: false, opening: Opening::Not };
         let Ok(handed) = self.holds.hand_over(index, GUARD, time, self.now) else {
             return ControlFlow::Break(());
         };
@@ -589,7 +589,7 @@ fn half_spent_lease_prevents_hand_over() {
         let mut world = World::of_strangers();
         assert!(world.step(Event::Acquire).is_continue());
         world.now = world.now + late;
-        let time = Time { last: None, share: 10 * LEASE, opening: Opening::Not };
+        let time = Time { last: None, share: 10 * LEASE, is_tight: false, opening: Opening::Not };
         let handed = world.holds.hand_over(world.guards[0], GUARD, time, world.now);
         assert_eq!(handed.is_ok(), passes, "{late:?}");
     }

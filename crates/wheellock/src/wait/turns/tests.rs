@@ -166,14 +166,21 @@ fn vain_stand_backs_become_rare() {
         now += MS;
     }
     assert!((10..=15).contains(&stood_back), "{stood_back}");
-    turns.was_taken();
-    assert!(released_alone(&mut turns, now), "a turn of another process counts at once");
+    assert!(!turns.may_stand_back(now) && !turns.heeds_messages());
+    let _own = turns.hear(now);
+    turns.refused(now);
+    assert!(!turns.may_stand_back(now), "its own message and its own hold show no turn of another process");
+    now += LONGEST;
+    assert!(released_alone(&mut turns, now) && turns.heeds_messages());
     let _turn = turns.hear(now);
     turns.granted(now);
-    assert!(released_alone(&mut turns, now), "as does a message");
+    assert!(released_alone(&mut turns, now), "a message while it stands back shows one");
     turns.refused(now);
     turns.granted(now);
-    assert!(released_alone(&mut turns, now), "and a refusal");
+    assert!(released_alone(&mut turns, now), "as does a refusal");
+    turns.granted(now);
+    let _late = turns.hear(now);
+    assert!(released_alone(&mut turns, now), "and a message that comes just after the grant");
 }
 
 /// A writer that has not polled yet keeps no reader out.
@@ -230,7 +237,7 @@ fn lock_opens_every_second_for_pollers() {
 fn lock_found_free_skips_opening() {
     let (mut turns, now) = (Turns::default(), Instant::now());
     given_back(&mut turns, 0, now);
-    turns.was_free();
+    turns.was_free(now);
     assert_eq!(turns.opening(now + OPEN_EVERY), Opening::Not);
     given_back(&mut turns, 0, now);
     assert_eq!(turns.opening(now + OPEN_EVERY), Opening::Published);

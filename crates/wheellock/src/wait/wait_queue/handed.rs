@@ -28,6 +28,8 @@ pub(crate) struct Time {
     /// The last hand-over, whether or not its hold still exists.
     pub(crate) last: Option<Handed>,
     pub(crate) share: Duration,
+    /// The share is as long as the other processes' turns were. Another hold must not make this turn much longer.
+    pub(crate) is_tight: bool,
     /// How this process leaves the lock when the share is used up.
     pub(crate) opening: Opening,
 }

@@ -5,7 +5,7 @@ mod on_channel;
 
 use super::*;
 use crate::base::clock::BootInstant;
-use crate::wait::turns::{OPEN, OPEN_EVERY, Opening, STAND_BACK_AT_LEAST};
+use crate::wait::turns::{LONGEST, OPEN, OPEN_EVERY, Opening, STAND_BACK_AT_LEAST};
 
 fn found(receivers: Option<u32>) -> Contenders {
     Contenders { receivers, poll: false }
@@ -647,6 +647,25 @@ fn grant_ends_wait_for_reply() {
     assert!(!ask(&mut waiters, second, now) && waiters.released(found(Some(3)), now).is_none());
 }
 
+/// The next caller joins the queue, and polls once the others have had their time. Its wait does not end before its own poll.
+#[test]
+fn unaware_release_holds_callers_back() {
+    let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+    assert!(waiters.released_unaware(found(Some(0)), now).is_none() && !waiters.stands_back(|| now));
+    assert!(waiters.is_over(), "no other process listens");
+    waiters.released_unaware(found(Some(1)), now);
+    let until = now + STAND_BACK_AT_LEAST;
+    assert!(waiters.stands_back(|| now) && !waiters.stands_back(|| until));
+    assert!(waiters.begin_lingering() && !waiters.is_over(), "the queue stays, and its end is planned");
+    let caller = waiters.join(1);
+    assert!(!ask(&mut waiters, caller, now));
+    assert!(matches!(waiters.known(caller, true), Known::Nothing), "the lock may be free");
+    assert!(ask(&mut waiters, caller, until));
+    waiters.leave(caller, Some(REPOLL), until);
+    assert!(!waiters.may_let_others(until), "it stood back in vain");
+    assert!(waiters.may_let_others(until + LONGEST));
+}
+
 /// The lock was left free without a message.
 #[test]
 fn unwanted_silent_opening_is_told_once() {
@@ -724,6 +743,6 @@ fn free_lock_is_hot_no_longer() {
     waiters.give_back(true, now);
     waiters.released(found(Some(0)), now);
     assert_eq!(waiters.time(REPOLL, now + OPEN_EVERY).opening, Opening::Published);
-    waiters.was_free();
+    waiters.was_free(now);
     assert_eq!(waiters.time(REPOLL, now + OPEN_EVERY).opening, Opening::Not);
 }

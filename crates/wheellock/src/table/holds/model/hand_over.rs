@@ -13,7 +13,7 @@ fn one_hold() -> (World, HoldIndex) {
 }
 
 fn hand_over(world: &mut World, hold: HoldIndex, last: Option<Handed>) -> Result<Handed, GiveBack> {
-    let time = Time { last, share: SHARE, opening: Opening::Published };
+    let time = Time { last, share: SHARE, is_tight: false, opening: Opening::Published };
     world.holds.hand_over(hold, GUARD, time, world.now)
 }
 
@@ -25,15 +25,27 @@ fn process_hands_over_for_its_share() {
     let other = Handed::new(u64::MAX, start.saturating_sub(LEASE));
     let handed = hand_over(&mut world, hold, Some(other)).unwrap();
     assert_eq!(handed.since, start, "the time of another hold does not count");
-    world.now = start + SHARE * 5 / 8;
+    world.now = start + (SHARE - Duration::from_millis(1));
     assert_eq!(hand_over(&mut world, hold, Some(handed)).unwrap().since, start);
-    world.now = start + SHARE * 7 / 8;
-    assert!(SHARE * 7 / 8 + SHARE / 8 == SHARE, "half of another such hold just does not fit in");
+    world.now = start + SHARE;
     assert_eq!(hand_over(&mut world, hold, Some(handed)).err(), Some(GiveBack::OutOfTime));
     assert!(world.holds.handed_over_before(hold).is_none(), "it has a guard");
     world.holds.release(hold, GUARD, world.now).unwrap();
     let (name, opening) = world.holds.handed_over_before(hold).unwrap();
     assert!(Arc::ptr_eq(name, &world.name) && opening == Opening::Published);
+}
+
+/// The other process had one hold in its turn.
+#[test]
+fn tight_share_fits_half_a_hold() {
+    let (mut world, hold) = one_hold();
+    let start = world.now;
+    world.now = start + SHARE * 5 / 8;
+    let time = Time { last: None, share: SHARE, is_tight: true, opening: Opening::Not };
+    assert!(world.holds.hand_over(hold, GUARD, time, world.now).is_ok(), "half of another such hold fits in");
+    let (mut world, hold) = one_hold();
+    world.now = world.now + SHARE * 3 / 4;
+    assert_eq!(world.holds.hand_over(hold, GUARD, time, world.now).err(), Some(GiveBack::OutOfTime));
 }
 
 #[test]
@@ -71,7 +83,7 @@ fn half_lease_suffices_for_hand_over() {
     for (later, passes) in [(Duration::ZERO, true), (Duration::from_nanos(1), false)] {
         let (mut world, hold) = one_hold();
         world.now = world.valid_until(hold).saturating_sub(LEASE / 2) + later;
-        let time = Time { last: None, share: 10 * LEASE, opening: Opening::Not };
+        let time = Time { last: None, share: 10 * LEASE, is_tight: false, opening: Opening::Not };
         assert_eq!(world.holds.hand_over(hold, GUARD, time, world.now).is_ok(), passes);
     }
 }
@@ -111,7 +123,7 @@ fn unfit_hold_passes_to_no_guard() {
     assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit));
     // A share that the watchdog does not keep.
     let (mut world, hold) = one_hold();
-    let time = Time { last: None, share: SHARE, opening: Opening::Not };
+    let time = Time { last: None, share: SHARE, is_tight: false, opening: Opening::Not };
     assert_eq!(world.holds.hand_over(hold, FIXED, time, world.now).err(), Some(GiveBack::Unfit));
 }
 

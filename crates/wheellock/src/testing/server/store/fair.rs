@@ -48,8 +48,9 @@ impl Store {
         let lives = self.millis().saturating_add(LIVES_FOR).to_string();
         self.set_count(&queue(tag), holder, &lives);
         let is_head = head.is_none_or(|head| head == holder);
-        let after =
-            if self.keys.contains_key(&format!("{tag}{MARK}")) { ASKS_UNTOLD_AFTER } else { ASKS_AFTER };
+        let is_untold = self.keys.contains_key(&format!("{tag}{MARK}"));
+        let are_few = self.fields(&queue(tag)).len() <= FEW;
+        let after = if is_untold && are_few { ASKS_UNTOLD_AFTER } else { ASKS_AFTER };
         Ok(Answer::Integer(if is_head { left.min(after) } else { after }))
     }
 
@@ -165,6 +166,8 @@ fn queue(tag: &str) -> String {
 const ASKS_AFTER: i64 = 2000;
 /// The same behind a holder that cannot announce its releases.
 const ASKS_UNTOLD_AFTER: i64 = 250;
+/// The longest queue in which all waiters poll that often.
+const FEW: usize = 64;
 const LIVES_FOR: i64 = 5000;
 
 /// Prefix of the keys of queues.

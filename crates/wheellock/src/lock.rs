@@ -458,19 +458,21 @@ impl Lock {
         self.read("query", self.context.client.eval(script, params).await, read)
     }
 
-    /// As [`query_by_script`](Self::query_by_script), but repeats the request if the reply was lost.
+    /// As [`query_by_script`](Self::query_by_script), but repeats the request if the reply was lost. Ends at `deadline` or
+    /// after the response timeout.
     pub(crate) async fn query_with_retry<T>(
         &self,
         verb: &str,
         script: &Script,
         params: &[Arg<'_>],
+        deadline: Option<Instant>,
         read: impl FnOnce(&Value) -> Option<T>,
     ) -> Result<T, Error> {
         self.check_name()?;
         let ask = |learnt: &Retry, start, waker: &Waker| {
             self.context.client.start_eval(script, wire::KEYS, params, learnt, start, waker)
         };
-        let reply = retry(&self.context, ask, None).await.result;
+        let reply = retry(&self.context, ask, deadline).await.result;
         self.read(verb, reply, read)
     }
 
@@ -509,7 +511,6 @@ impl Lock {
             share: Share { count: 1, renew: self.renews() },
             sides: self.sides.as_ref(),
             backoff: self.backoff.as_deref(),
-            latch: None,
             many: None,
         })
     }

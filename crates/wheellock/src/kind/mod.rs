@@ -507,11 +507,6 @@ impl Kind {
         self.sharing == Sharing::Many
     }
 
-    /// Returns true if this kind has no holds.
-    pub(crate) fn is_only_waited_for(&self) -> bool {
-        self.release.is_none()
-    }
-
     /// Returns true if a hold may pass to another waiter of this process without a request to the server. That suits kinds with one holder
     /// at a time, without an order on the server and without fencing tokens. A simple lock does not qualify: its other users poll and are
     /// not counted.
@@ -522,7 +517,7 @@ impl Kind {
     /// Returns true if a process leaves a released lock to the listeners of other processes. Readers and permits need not: many may hold
     /// those.
     pub(crate) fn stands_back(&self) -> bool {
-        self.wake == Wake::Channel && !self.is_shared() && !self.is_only_waited_for()
+        self.wake == Wake::Channel && !self.is_shared()
     }
 
     /// Returns true if hand-over, of this kind or of another, may keep locks of this kind from their contenders.

@@ -1,20 +1,21 @@
 //! A latch, by name.
 //!
-//! The acquire loop waits for it. A caller holds nothing when the wait has ended.
+//! A waiter polls the latch until it is open. The waiter holds nothing when its wait has ended.
 
-use std::convert::identity;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::base::error::Error;
+use crate::base::error::{Error, Outcome};
 use crate::kind;
 use crate::lock::Lock;
-use crate::request::acquire::{Limit, OpenLatch, Request, Seen, Wait, acquire};
+use crate::request::acquire::{AnswerBy, Caller, Limit, Next, Request, Wait, Waiter};
 use crate::request::context::Context;
 use crate::request::once::{COUNT_DOWN, DELETE_LATCH, SET_LATCH};
-use crate::wire;
+use crate::wait::spans::{Held, acquiring};
+use crate::wait::wait_queue::WaitQueue;
+use crate::wire::{self, Refusal};
 
 /// A latch that opens for all of its waiters when it has been counted down. The waiters may be tasks, processes, and users of Redisson's
 /// `RCountDownLatch` in Java. A latch that was never set, or whose count was reached, is open.
@@ -103,7 +104,7 @@ impl CountDownLatch {
     /// [`Error::Server`] if the server does not reply for longer than the response timeout. [`Error::OtherData`], [`Error::InvalidName`],
     /// [`Error::NoCommonSlot`]. [`Error::ShutDown`] once the manager is [shut down](crate::LockManager::shutdown).
     pub async fn wait(&self) -> Result<(), Error> {
-        let Ok(OpenLatch) = self.wait_within(Wait::FOREVER).await?;
+        let Ok(Open) = self.wait_within(Wait::FOREVER).await?;
         Ok(())
     }
 
@@ -122,10 +123,63 @@ impl CountDownLatch {
         Ok(self.wait_within(wait).await?.is_ok())
     }
 
-    async fn wait_within<L: Copy + Into<Limit>>(&self, wait: Wait<L>) -> Result<Result<OpenLatch, L>, Error> {
-        let seen = Seen::default();
-        let request = Request { latch: Some(&seen), ..self.lock.request()? };
-        acquire(Ok(request), wait, None, identity).await
+    async fn wait_within<L: Copy + Into<Limit>>(&self, wait: Wait<L>) -> Result<Result<Open, L>, Error> {
+        let request = self.lock.request()?;
+        acquiring(Some(request.name.span_fields()), true, || self.poll_until_open(&request, wait)).await
+    }
+
+    /// Polls until the latch is open or the wait is over. Each caller polls once before it joins the queue. The reply has the end of the
+    /// last latch of this name, and the caller compares later ends with it. In the queue, the head polls for all waiters.
+    async fn poll_until_open<L: Copy + Into<Limit>>(
+        &self,
+        request: &Request<'_>,
+        wait: Wait<L>,
+    ) -> Result<Result<Open, L>, Error> {
+        let Request { context, name, owner, .. } = *request;
+        let (mut caller, mut first_end) = (Caller::new(request), None);
+        let room = loop {
+            let is_open =
+                || first_end.is_some_and(|end| name.waiters(|waiters| waiters.latch.is_open_for(owner, end)));
+            let by = match &mut caller.waiter {
+                None => AnswerBy::first(context, name, Duration::ZERO, wait.of_any()),
+                // The head's reply may have arrived before this caller joined. Nothing wakes this caller then.
+                Some(_) if is_open() => break 1,
+                Some(waiter) => match waiter.turn(wait).await? {
+                    _ if is_open() => break 1,
+                    Next::Ask(by) => by,
+                    Next::Over(limit) => return Ok(Err(limit)),
+                    Next::Take(_) => continue,
+                },
+            };
+            if context.holds().is_shut() {
+                return Err(name.shut_down(Outcome::NotSent));
+            }
+            let (number, script, params) = (context.new_owner(), &name.kind().acquire, wire::look(name));
+            let poll =
+                self.lock.query_with_retry(name.kind().verb, script, &params, by.instant(), wire::read_look);
+            let (count, ended) = match poll.await {
+                Ok(reply) => reply,
+                Err(error) => return caller.failed(error, &by, wait).map(Err),
+            };
+            if count <= 0 || ended > *first_end.get_or_insert(ended) {
+                if caller.waiter.is_some() {
+                    name.waiters(|waiters| waiters.latch.on_end(number, count <= 0, ended));
+                }
+                break u32::MAX;
+            }
+            let over = || wait.over(&context.client.config().timer).filter(|_| caller.waiter.is_none());
+            if let Some(limit) = wait.one_try().or_else(over) {
+                return Ok(Err(limit));
+            }
+            let waiter = caller.waiter.get_or_insert_with(|| Waiter::join(request, WaitQueue::join));
+            waiter.on_held(Refusal::UNBOUNDED);
+        };
+        if let Some(waiter) = &mut caller.waiter {
+            // The waiter leaves as after a shared grant. The waiter with the reply wakes all others, which find its result. Each of them
+            // wakes only the next waiter: if all woke all, the waiters for a later latch would poll again and again.
+            waiter.granted(room);
+        }
+        Ok(Ok(Open))
     }
 
     /// Removes the latch. All waiters return, as if the latch had opened. Returns true if there was a latch.
@@ -140,6 +194,17 @@ impl CountDownLatch {
     pub async fn delete(&self) -> Result<bool, Error> {
         Ok(self.lock.once(&DELETE_LATCH, "delete", None).await? == 1)
     }
+}
+
+/// The result of a wait: the latch is open.
+struct Open;
+
+impl Held for Open {
+    fn outcome(&self) -> &'static str {
+        "open"
+    }
+
+    fn begin_span(&mut self) {}
 }
 
 impl fmt::Debug for CountDownLatch {

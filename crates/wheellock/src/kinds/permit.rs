@@ -313,7 +313,7 @@ impl PermitSemaphore {
     ) -> Result<T, Error> {
         let id = permit.to_bytes();
         let params = wire::permit_lease(&self.lock.name, &id, lease);
-        self.lock.query_with_retry(verb, &kind::RENEW_PERMITS, &params, read).await
+        self.lock.query_with_retry(verb, &kind::RENEW_PERMITS, &params, None, read).await
     }
 
     /// Gives the semaphore its first permits. Returns false and changes nothing if it has permits already, even if all

@@ -22,66 +22,24 @@ use crate::wait::spans::{Held, acquiring};
 use crate::wait::wait_queue::WaitQueue;
 use crate::wire::Refusal;
 
-use attempt::Said;
-pub(crate) use attempt::{Answer, Request, Seen};
+pub(crate) use attempt::{Answer, Request};
 pub(crate) use many::Many;
 pub(crate) use together::ask_together;
 pub(crate) use wait::{Limit, Wait};
-use waiter::{AnswerBy, Next, Waiter};
-pub(crate) use waiter::{SILENT_PART, first_answer_by, is_only_late};
+pub(crate) use waiter::{AnswerBy, Next, SILENT_PART, Waiter, first_answer_by, is_only_late};
 
-/// The result that a caller waits for: one hold of a lock, or an open latch.
-pub(crate) trait Awaited: Sized {
-    /// Makes the result from a granted hold.
-    fn granted(guard: Guard) -> Self;
-
-    /// Returns the result of an open latch. Returns `None` for a caller that wants a hold.
-    fn open() -> Option<Self>;
-}
-
-impl Awaited for Guard {
-    fn granted(guard: Guard) -> Self {
-        guard
-    }
-
-    fn open() -> Option<Self> {
-        None
-    }
-}
-
-/// The result of a wait for a latch: the latch is open.
-pub(crate) struct OpenLatch;
-
-impl Held for OpenLatch {
-    fn outcome(&self) -> &'static str {
-        "open"
-    }
-
-    fn begin_span(&mut self) {}
-}
-
-impl Awaited for OpenLatch {
-    fn granted(_: Guard) -> Self {
-        Self
-    }
-
-    fn open() -> Option<Self> {
-        Some(Self)
-    }
-}
-
-/// Takes one hold, or waits until a latch is open. `end` makes the caller's result from the hold. If the wait ended
-/// while the lock was held or the latch was closed, `end` makes the result from the limit.
+/// Takes one hold. `end` makes the caller's result from the hold. If the wait ended while the lock was held, `end` makes
+/// the result from the limit.
 ///
 /// The loop polls the server at least once, however short the wait is. The server has at least `FIRST_ANSWER` for its
 /// reply, because only a reply shows that the lock is held. `refused` is the server's refusal, if the server has just
 /// refused this caller.
-pub(crate) fn acquire<'a, T: Awaited, L: Copy + Into<Limit>, E: Held, F: FnOnce(Result<T, L>) -> E>(
+pub(crate) fn acquire<'a, L: Copy + Into<Limit>, E: Held, F: FnOnce(Result<Guard, L>) -> E>(
     request: Result<Request<'a>, Error>,
     wait: Wait<L>,
     refused: Option<Refusal>,
     end: F,
-) -> impl Future<Output = Result<E, Error>> + use<'a, T, L, E, F> {
+) -> impl Future<Output = Result<E, Error>> + use<'a, L, E, F> {
     let subject = request.as_ref().ok().map(|request| request.name.span_fields());
     // A caller that was refused before wants several locks. This lock is only one of them, so this wait is not final.
     let is_final = refused.is_none();
@@ -90,7 +48,7 @@ pub(crate) fn acquire<'a, T: Awaited, L: Copy + Into<Limit>, E: Held, F: FnOnce(
     acquiring(subject, is_final, move || acquire_until_granted(request, wait, refused, end))
 }
 
-async fn acquire_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<T, L>) -> E>(
+async fn acquire_until_granted<'a, L: Copy + Into<Limit>, E, F: FnOnce(Result<Guard, L>) -> E>(
     request: Result<Request<'a>, Error>,
     wait: Wait<L>,
     refused: Option<Box<Refusal>>,
@@ -113,12 +71,12 @@ async fn acquire_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOn
 
 /// Polls until the lock is granted, in time or too late, or the wait is over. The caller has already `waited` for its
 /// first reply.
-async fn poll_until_granted<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
+async fn poll_until_granted<'r, 'a: 'r, L: Copy + Into<Limit>>(
     request: &'r Request<'a>,
     wait: Wait<L>,
     refused: Option<Box<Refusal>>,
     waited: Duration,
-) -> Result<Result<T, L>, Error> {
+) -> Result<Result<Guard, L>, Error> {
     request.check_upgrade()?;
     let mut caller = Caller::begin(request, wait.one_try().is_none(), refused.map(|refused| *refused))?;
     loop {
@@ -132,37 +90,16 @@ async fn poll_until_granted<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
             Some(waiter) => match waiter.turn(wait).await? {
                 Next::Ask(by) => by,
                 Next::Over(limit) => return Ok(Err(limit)),
-                Next::Take(guard) => return Ok(Ok(T::granted(guard))),
-                Next::Open => match T::open() {
-                    Some(open) => return Ok(Ok(open)),
-                    None => continue,
-                },
+                Next::Take(guard) => return Ok(Ok(guard)),
             },
         };
-        let said = match request.latch {
-            None => {
-                let (precedence, polls) =
-                    (request.precedence(wait.of_any()), caller.polls(wait.one_try().is_none()));
-                let attempt = request.attempt(precedence, by.instant(), wait.refused_write(), polls);
-                attempt.await.map(Said::Answer)
-            }
-            // Boxed, because every waiter's future has room for it.
-            Some(seen) => Box::pin(request.look(seen, by.instant())).await,
-        };
-        match said {
-            Ok(Said::Answer(Answer::Granted(guard, room))) => {
+        let (precedence, polls) = (request.precedence(wait.of_any()), caller.polls(wait.one_try().is_none()));
+        match request.attempt(precedence, by.instant(), wait.refused_write(), polls).await {
+            Ok(Answer::Granted(guard, room)) => {
                 caller.granted(&guard, room);
-                return Ok(Ok(T::granted(guard)));
+                return Ok(Ok(guard));
             }
-            Ok(Said::Open(opened)) => {
-                if let Some(waiter) = &mut caller.waiter {
-                    waiter.found_open(opened);
-                }
-                if let Some(open) = T::open() {
-                    return Ok(Ok(open));
-                }
-            }
-            Ok(Said::Answer(Answer::Held(refusal))) => {
+            Ok(Answer::Held(refusal)) => {
                 if let Some(limit) = caller.refused(refusal, wait) {
                     return Ok(Err(limit));
                 }
@@ -174,17 +111,22 @@ async fn poll_until_granted<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
 
 /// A caller of one acquire. It is a waiter in the queue, or it polls outside the queue, on the fast path or with its
 /// only try.
-struct Caller<'r, 'a> {
+pub(crate) struct Caller<'r, 'a> {
     request: &'r Request<'a>,
     // This field is dropped before `fast_path`, which wakes the next waiter.
-    waiter: Option<Waiter<'r>>,
+    pub(crate) waiter: Option<Waiter<'r>>,
     fast_path: Option<FastPath<'r>>,
 }
 
 impl<'r, 'a> Caller<'r, 'a> {
+    /// Returns a caller that is not in the queue.
+    pub(crate) fn new(request: &'r Request<'a>) -> Self {
+        Self { request, waiter: None, fast_path: None }
+    }
+
     /// Joins the queue, or begins outside it if no waiter is there. `refused` is the server's last refusal of this caller.
     fn begin(request: &'r Request<'a>, waits: bool, refused: Option<Refusal>) -> Result<Self, Error> {
-        let mut caller = Self { request, waiter: None, fast_path: None };
+        let mut caller = Self::new(request);
         if let Some(refusal) = refused {
             let waiter = caller.waiter.insert(Waiter::join(request, WaitQueue::join));
             waiter.on_held(refusal);
@@ -245,9 +187,6 @@ impl<'r, 'a> Caller<'r, 'a> {
         }
         let was_counted = self.waiter.is_some() || self.fast_path.is_some();
         let waiter = self.waiter.get_or_insert_with(|| Waiter::join(request, WaitQueue::join_first));
-        if let Some(ended) = request.latch.and_then(Seen::ended) {
-            waiter.saw(ended);
-        }
         waiter.on_held(refusal);
         if !was_counted {
             waiter.joined_uncounted();
@@ -258,7 +197,7 @@ impl<'r, 'a> Caller<'r, 'a> {
     }
 
     /// Returns the limit if the wait ended without a reply, or the error. An error of the head fails every waiter.
-    fn failed<L: Copy + Into<Limit>>(
+    pub(crate) fn failed<L: Copy + Into<Limit>>(
         &mut self,
         error: Error,
         by: &AnswerBy,
@@ -314,9 +253,7 @@ impl<'a> FastPath<'a> {
         }
         // Where the server keeps the order, a caller that expects to wait subscribes first. Otherwise it would have to
         // poll again after subscribing.
-        // A caller that waits for a latch polls first in any case. The reply contains the time of the last latch's end,
-        // with which the caller compares later ends.
-        if !name.kind().is_only_waited_for() && !name.is_uncontended() {
+        if !name.is_uncontended() {
             return None;
         }
         name.discard_old_messages();
@@ -324,7 +261,7 @@ impl<'a> FastPath<'a> {
     }
 
     fn is_counted(name: &Name) -> bool {
-        name.kind().wake == Wake::Channel && !name.kind().is_only_waited_for()
+        name.kind().wake == Wake::Channel
     }
 }
 

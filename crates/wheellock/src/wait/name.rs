@@ -163,15 +163,13 @@ impl Name {
 
     /// Discards old messages before a caller from outside the queue sends a request: see [`WaitQueue::discard_old_messages`].
     ///
-    /// Messages are kept while another caller polls, because they may be news for that caller's reply. They are kept for a latch, which
-    /// sends only one.
+    /// Messages are kept while another caller polls, because they may be news for that caller's reply.
     pub(crate) fn discard_old_messages(&self) {
         self.discard_of(&mut self.waiting());
     }
 
     fn discard_of(&self, waiting: &mut Waiting) {
         if waiting.polling == 0
-            && !self.kind.is_only_waited_for()
             && let Some(waiters) = &mut waiting.queue
         {
             waiters.discard_old_messages();

@@ -39,8 +39,6 @@ pub(crate) enum Turn {
     Wait(Option<Instant>),
     /// Fail with the error that kept the head from polling. Every waiter gets this error.
     Failed(Error),
-    /// Return: the latch is open.
-    Open,
     /// Accept this hold, which was handed over.
     Take(u32),
 }

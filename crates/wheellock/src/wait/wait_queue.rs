@@ -18,12 +18,13 @@ use wheellock_client::Subscription;
 
 use crate::base::error::Error;
 use crate::wait::herd::Herd;
+use crate::wait::latch_state::LatchState;
 use crate::wait::poll_schedule::{Known, POLL_UNTOLD, PollSchedule, REPOLL, Turn};
 use crate::wait::queue::{Entry, Queue};
 use crate::wait::turns::{Contenders, Message, Then, Turns};
 pub(crate) use handed::{Handed, Time};
 pub(crate) use waiter::Manner;
-use waiter::{Ended, Waiter};
+use waiter::Waiter;
 
 /// The waiters of this process for one lock, with their poll schedule.
 #[derive(Default)]
@@ -56,6 +57,8 @@ pub(crate) struct WaitQueue {
     /// The lock was left free without a message, and no waiter of this process wants the lock any more.
     is_unannounced: bool,
     herd: Herd,
+    /// Findings of the waiters' polls, if this is the queue of a latch.
+    pub(crate) latch: LatchState,
 }
 
 impl WaitQueue {
@@ -149,9 +152,6 @@ impl WaitQueue {
         }
         // The waiter's last request has ended, with or without a reply.
         waiter.asks = false;
-        if waiter.open {
-            return Turn::Open;
-        }
         if let Some(error) = failed {
             return Turn::Failed(Error::clone(error));
         }
@@ -528,45 +528,9 @@ impl WaitQueue {
         self.queue.entries_from(self.asleep_from)
     }
 
-    /// Records when the last latch of this name had ended, as of the first look of the waiter with this ticket. Later looks change nothing.
-    pub(crate) fn saw(&mut self, ticket: u64, ended: u64) {
-        if let Some(waiter) = self.queue.get_mut(ticket) {
-            waiter.ended.get_or_insert(Ended::at(ended));
-        }
-    }
-
-    /// Records a reply that a latch has ended. Returns the wakers of the waiters that have a next step now.
-    ///
-    /// If `is_open`, the latch has ended for all waiters that had joined when the request was sent (`asked`). In any case the latch has
-    /// ended for each waiter whose first look was before the time `ended`. The other waiters poll again.
-    pub(crate) fn open(&mut self, is_open: bool, ended: u64, asked: u64) -> Vec<Waker> {
-        let mut woken = Vec::new();
-        for Entry { waker, waiter, .. } in self.queue.entries() {
-            let looked_before = waiter.ended.is_some_and(|before| before < Ended::at(ended));
-            if looked_before || (is_open && waiter.joined < asked) {
-                waiter.open = true;
-                woken.extend(waker.take());
-            } else {
-                self.questions.poll_now = true;
-            }
-        }
-        if self.questions.poll_now {
-            woken.extend(self.head_to_wake());
-        }
-        woken
-    }
-
     /// Marks that the head polls whether shared access is possible. Waiters that join from now on have not been refused yet.
     pub(crate) fn head_polls(&mut self) {
         self.open_since.get_or_insert(self.joined);
-    }
-
-    /// Removes a waiter whose latch is open. Returns the next head's waker if the head left.
-    pub(crate) fn leave_opened(&mut self, ticket: u64) -> Option<Waker> {
-        let was_head = self.is_head(ticket);
-        self.queue.leave(ticket);
-        self.questions.answered();
-        if was_head { self.head_to_wake() } else { None }
     }
 
     /// Makes the head poll, because the lock may be free without a message. Returns the head's waker.

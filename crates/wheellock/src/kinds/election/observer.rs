@@ -139,7 +139,8 @@ impl fmt::Debug for Observer {
 /// Polls the leader and its remaining lease.
 pub(super) async fn poll_leader(lock: &Lock) -> Result<(Option<Leader>, Option<Duration>), Error> {
     let params = wire::look(&lock.name);
-    let seen = lock.query_with_retry("ask for the leader of", &LOOK, &params, wire::read_leader).await?;
+    let seen =
+        lock.query_with_retry("ask for the leader of", &LOOK, &params, None, wire::read_leader).await?;
     Ok(seen.map_or((None, None), |seen| {
         let wire::SeenLeader { owner, token, announcement, lease_left } = seen;
         (Some(Leader { owner, token, announcement }), lease_left)

@@ -2,7 +2,7 @@
 //!
 //! An attempt whose caller is dropped before the reply takes the grant back, if there was one.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use crate::base::lease::Lease;
 use crate::kind::{Holders, Wake};
 use crate::request::context::Context;
 use crate::request::guard::Guard;
-use crate::request::retry::{RefusedWrite, Retried, retry, retry_acknowledged, retry_since, wait_for_owner};
+use crate::request::retry::{RefusedWrite, Retried, retry_acknowledged, retry_since, wait_for_owner};
 use crate::table::holds::{GrantReply, Granted, HoldIndex, Holds, Share, Terms};
 use crate::wait::name::Name;
 use crate::wait::sides::{Fairness, Sides};
@@ -39,40 +39,8 @@ pub(crate) struct Request<'a> {
     pub(crate) sides: Option<&'a Sides>,
     /// The pauses of a caller that polls after pauses and does not subscribe.
     pub(crate) backoff: Option<&'a Backoff>,
-    /// State of the caller's latch. A latch is waited for and not held.
-    pub(crate) latch: Option<&'a Seen>,
     /// The permits of a caller that wants several of them together.
     pub(crate) many: Option<&'a Many>,
-}
-
-/// One caller's knowledge of a latch.
-#[derive(Default)]
-pub(crate) struct Seen {
-    /// When the previous latch of this name had ended, as of the caller's first look.
-    ended: OnceLock<u64>,
-}
-
-impl Seen {
-    /// Returns when the last latch had ended, as of this caller's first look. Returns `None` before that look.
-    pub(super) fn ended(&self) -> Option<u64> {
-        self.ended.get().copied()
-    }
-}
-
-/// The server's reply to one request.
-pub(super) enum Said {
-    Answer(Answer),
-    /// The latch has ended, so there is nothing to hold.
-    Open(Opened),
-}
-
-/// The server's reply that a latch has ended.
-#[derive(Clone, Copy)]
-pub(super) struct Opened {
-    /// The latch is still open, and was not set again.
-    pub(super) is_open: bool,
-    /// When the last latch of this name ended, or 0 if the server does not know.
-    pub(super) ended: u64,
 }
 
 /// The server's reply to one attempt.
@@ -371,28 +339,6 @@ impl<'a> Request<'a> {
             }
             None => Err(context.unexpected(name, self.operation(), &reply)),
         }
-    }
-
-    /// Asks the server if the latch has ended. A latch that was set again since this caller's first look is a new
-    /// latch, so the caller's own latch has ended.
-    pub(super) async fn look(&self, seen: &Seen, deadline: Option<Instant>) -> Result<Said, Error> {
-        let Self { context, name, .. } = *self;
-        let ask = move |retry: &Retry, start, waker: &Waker| {
-            let params = wire::look(name);
-            context.client.start_eval(&name.kind().acquire, wire::KEYS, &params, retry, start, waker)
-        };
-        if context.holds().is_shut() {
-            return Err(name.shut_down(Outcome::NotSent));
-        }
-        let reply = retry(context, ask, deadline).await.result;
-        let reply = reply.map_err(|source| Error::of_lock(name.text(), self.operation(), source))?;
-        let Some((count, last_ended)) = wire::read_look(&reply) else {
-            return Err(context.unexpected(name, self.operation(), &reply));
-        };
-        if count <= 0 || last_ended > *seen.ended.get_or_init(|| last_ended) {
-            return Ok(Said::Open(Opened { is_open: count <= 0, ended: last_ended }));
-        }
-        Ok(Said::Answer(Answer::Held(Refusal::UNBOUNDED)))
     }
 
     pub(super) fn operation(&self) -> String {

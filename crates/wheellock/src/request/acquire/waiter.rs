@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use wheellock_client::{Client, ErrorKind};
 
-use super::attempt::{Opened, Request};
+use super::attempt::Request;
 use super::wait::{Limit, Wait};
 use crate::base::backoff::Backoff;
 use crate::base::clock::BootInstant;
@@ -25,7 +25,7 @@ use crate::wait::wait_queue::WaitQueue;
 use crate::wire::{self, Refusal};
 
 /// A ticket in the wait queue. Dropping the waiter leaves the queue.
-pub(super) struct Waiter<'a> {
+pub(crate) struct Waiter<'a> {
     request: &'a Request<'a>,
     ticket: u64,
     /// Poll schedule of a waiter that polls for itself. In the name's queue such a waiter only learns of events that
@@ -44,8 +44,6 @@ pub(super) struct Waiter<'a> {
     granted: Option<u32>,
     /// The wait ended with a hold that another guard of this process handed over.
     took_over: bool,
-    /// The latch has ended, so there is nothing to hold.
-    open: bool,
     /// Number of waiters that had joined when this waiter last polled.
     asked: u64,
     /// Number of refusals.
@@ -53,7 +51,7 @@ pub(super) struct Waiter<'a> {
 }
 
 impl<'a> Waiter<'a> {
-    pub(super) fn join(request: &'a Request<'a>, join: fn(&mut WaitQueue, u32) -> u64) -> Self {
+    pub(crate) fn join(request: &'a Request<'a>, join: fn(&mut WaitQueue, u32) -> u64) -> Self {
         let Request { context, name, .. } = *request;
         let (takes_over, manner) = (request.takes_over(), request.manner());
         let ticket = name.waiters(|waiters| {
@@ -77,7 +75,6 @@ impl<'a> Waiter<'a> {
             asked_after_pause: false,
             granted: None,
             took_over: false,
-            open: false,
             asked: 0,
             refusals: 0,
         };
@@ -97,7 +94,7 @@ impl<'a> Waiter<'a> {
         self.request.name.waiters(|waiters| with(waiters, self.ticket))
     }
 
-    pub(super) fn granted(&mut self, room: u32) {
+    pub(crate) fn granted(&mut self, room: u32) {
         self.granted = Some(room);
         self.has_waited();
     }
@@ -117,25 +114,6 @@ impl<'a> Waiter<'a> {
         Some(guard)
     }
 
-    /// Ends the wait, because the latch is open.
-    fn opened(&mut self) {
-        self.open = true;
-        self.has_waited();
-    }
-
-    /// Records the server's reply to this waiter that the latch has ended. Wakes the other waiters that this concerns.
-    pub(super) fn found_open(&mut self, Opened { is_open, ended }: Opened) {
-        let asked = self.asked;
-        let woken = self.waiters(|waiters, _| waiters.open(is_open, ended, asked));
-        woken.into_iter().for_each(Waker::wake);
-        self.opened();
-    }
-
-    /// Records when the previous latch had ended, as of this waiter's first look.
-    pub(super) fn saw(&self, ended: u64) {
-        self.waiters(|waiters, ticket| waiters.saw(ticket, ended));
-    }
-
     fn is_handed(&self) -> bool {
         self.request.name.waiters(|waiters| waiters.is_handed(self.ticket))
     }
@@ -147,7 +125,7 @@ impl<'a> Waiter<'a> {
     }
 
     /// Waits until the waiter has to poll, or until there is nothing to poll for.
-    pub(super) async fn turn<L: Copy + Into<Limit>>(&mut self, wait: Wait<L>) -> Result<Next<L>, Error> {
+    pub(crate) async fn turn<L: Copy + Into<Limit>>(&mut self, wait: Wait<L>) -> Result<Next<L>, Error> {
         let timer = &self.request.context.client.config().timer;
         let mut sleep = timer.sleep_until(timer.now());
         // The connection broke after this waiter's request, so the server may grant it late. The head's polls are
@@ -190,10 +168,6 @@ impl<'a> Waiter<'a> {
                         None => continue,
                     },
                     Turn::Failed(error) => return Poll::Ready(Err(error)),
-                    Turn::Open => {
-                        self.opened();
-                        return Poll::Ready(Ok(Next::Open));
-                    }
                     // Checked after the waker was stored, so that a shutdown wakes this waiter.
                     Turn::Wait(_) if self.request.context.holds().is_shut() => {
                         return Poll::Ready(Err(self.request.name.shut_down(Outcome::NotSent)));
@@ -346,7 +320,7 @@ impl<'a> Waiter<'a> {
         self.may_arrive_late
     }
 
-    pub(super) fn on_held(&mut self, refusal: Refusal) {
+    pub(crate) fn on_held(&mut self, refusal: Refusal) {
         self.seen_held = true;
         self.may_arrive_late |= refusal.may_arrive_late;
         let now = self.request.context.client.config().timer.now();
@@ -394,20 +368,18 @@ pub(crate) fn is_only_late(error: &Error) -> bool {
 }
 
 /// A waiter's next step.
-pub(super) enum Next<L> {
+pub(crate) enum Next<L> {
     /// Poll, with this deadline for the reply.
     Ask(AnswerBy),
     /// Give up: the wait has reached this limit, and the lock is known to be held.
     Over(L),
-    /// Return: the latch is open.
-    Open,
     /// Accept this hold, which another guard of this process handed over.
     Take(Guard),
 }
 
 /// The deadline of a reply, and its cause.
 #[derive(Clone, Copy)]
-pub(super) enum AnswerBy {
+pub(crate) enum AnswerBy {
     /// The end of the caller's own wait. It says nothing to the other waiters.
     EndOfWait(Instant),
     /// The time that any request has for its reply. It ends at this instant, or after the response timeout from now on.
@@ -416,12 +388,12 @@ pub(super) enum AnswerBy {
 
 impl AnswerBy {
     /// Returns the deadline of the first request about a lock, for a caller that has already `waited`.
-    pub(super) fn first(context: &Context, name: &Name, waited: Duration, wait: Wait) -> Self {
+    pub(crate) fn first(context: &Context, name: &Name, waited: Duration, wait: Wait) -> Self {
         let by = first_answer_by(&context.client, name.key(), waited, wait);
         by.map_or(Self::Patience(None), Self::EndOfWait)
     }
 
-    pub(super) fn instant(self) -> Option<Instant> {
+    pub(crate) fn instant(self) -> Option<Instant> {
         match self {
             Self::EndOfWait(until) => Some(until),
             Self::Patience(until) => until,
@@ -468,7 +440,7 @@ impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         let Request { context, name, owner, presented, lease, .. } = *self.request;
         let now = context.client.config().timer.now();
-        let in_vain = self.granted.is_none() && !self.open;
+        let in_vain = self.granted.is_none();
         let asked_in_vain = self.seen_held && name.kind().queues_on_server;
         let asked_for_all = self.own.take().is_none();
         // This waiter may have been the next of its owner's waiters.
@@ -481,7 +453,6 @@ impl Drop for Waiter<'_> {
             unclaimed = waiters.unclaimed(self.ticket);
             match self.granted {
                 _ if self.took_over => waiters.leave_with_handed(self.ticket, now),
-                _ if self.open => next = waiters.leave_opened(self.ticket),
                 Some(0) if name.kind().is_shared() => {
                     next = waiters.leave_full(self.ticket, lease.duration(), now);
                 }

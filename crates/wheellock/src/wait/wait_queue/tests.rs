@@ -51,33 +51,6 @@ fn many_admitted_readers_are_visited_once() {
     assert!(looks as u64 <= 2 * READERS, "{looks} looks at {READERS} waiters");
 }
 
-#[test]
-fn ended_latch_opens_matching_waiters_only() {
-    let (mut waiters, now) = (WaitQueue::default(), Instant::now());
-    let [early, late] = [waiters.join(1), waiters.join(1)];
-    waiters.saw(early, 5);
-    waiters.saw(late, 7);
-    waiters.on_held(now, None);
-    let is_open = |waiters: &mut WaitQueue, ticket| {
-        matches!(waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop())), Turn::Open)
-    };
-    // The latch has been set again since.
-    let asked = waiters.joined();
-    assert!(waiters.open(false, 7, asked).is_empty(), "nobody sleeps");
-    assert!(is_open(&mut waiters, early) && !is_open(&mut waiters, late), "it waits for the next one");
-    assert!(waiters.leave_opened(early).is_some(), "the next head is woken");
-    // A waiter that joined after the request was sent may wait for a latch that was set later.
-    let asked = waiters.joined();
-    let later = waiters.join(1);
-    waiters.saw(later, 9);
-    assert!(!ask(&mut waiters, later, now));
-    waiters.open(true, 9, asked);
-    assert!(is_open(&mut waiters, late) && !is_open(&mut waiters, later));
-    assert!(waiters.leave_opened(late).is_some(), "the next head is woken");
-    assert!(ask(&mut waiters, later, now), "and looks again");
-    assert!(!ask(&mut waiters, later, now), "once");
-}
-
 /// Two callers poll from outside the queue. The first gets its reply, subscribes and polls once more. Then the second's reply arrives.
 #[test]
 fn leaving_while_polling_makes_head_poll() {
@@ -721,19 +694,20 @@ fn shared_grant_answers_and_wakes() {
     }
 }
 
+/// The waiter with the reply leaves room for all others. Each of them leaves room for the next.
 #[test]
 fn ended_latch_wakes_sleeping_waiters() {
     let now = Instant::now();
     let (mut waiters, [first, second]) = two_asleep(now);
     assert!(ask(&mut waiters, first, now + REPOLL) && !ask(&mut waiters, second, now));
     let asked = waiters.joined();
-    assert_eq!(waiters.open(true, 9, asked).len(), 2, "they have not looked, and joined before");
-    assert!(matches!(turn(&mut waiters, second, now), Turn::Open));
-    assert!(waiters.leave_opened(second).is_none(), "the head stays");
-    assert!(matches!(turn(&mut waiters, first, now), Turn::Open));
-    let third = waiters.join(1);
-    waiters.leave_opened(first);
+    waiters.latch.on_end(2, true, 9);
+    assert_eq!(waiters.leave_open(first, u32::MAX, asked).len(), 1, "the other one is woken");
+    assert!(ask(&mut waiters, second, now) && waiters.latch.is_open_for(1, 0), "it finds the reply");
+    let [third, fourth] = [waiters.join(1), waiters.join(1)];
+    assert!(waiters.leave_open(second, 1, asked).is_empty(), "no waiter sleeps");
     assert!(matches!(waiters.known(third, false), Known::Held { unanswered_since: None }));
+    assert!(ask(&mut waiters, third, now) && !ask(&mut waiters, fourth, now), "only the next one polls");
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! A queued waiter: its request, owner and state. Pure.
 
-use std::num::NonZeroU64;
-
 #[derive(Default)]
 pub(super) struct Waiter {
     /// Polls at once, head or not. Another waiter was let in that does not exclude it, or the waiter may have the lock without knowing.
@@ -19,10 +17,6 @@ pub(super) struct Waiter {
     pub(super) manner: Manner,
     /// Number of waiters that had joined before.
     pub(super) joined: u64,
-    /// End of the last latch of this name, as of this waiter's first look.
-    pub(super) ended: Option<Ended>,
-    /// The latch has ended for this waiter.
-    pub(super) open: bool,
 }
 
 impl Waiter {
@@ -55,15 +49,5 @@ impl Manner {
     /// Returns true if the waiter polls for this owner.
     pub(super) fn is_for(self, owner: u64) -> bool {
         self.owner == Some(owner)
-    }
-}
-
-/// The end of a latch. Every waiter has this field, so the type is small.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Ended(NonZeroU64);
-
-impl Ended {
-    pub(super) fn at(ended: u64) -> Self {
-        Self(NonZeroU64::MIN.saturating_add(ended))
     }
 }

@@ -36,7 +36,7 @@ pub fn kind_permissions(kind: &str, version: (u32, u32, u32)) -> Vec<&'static st
 /// As [`permissions`].
 #[must_use]
 pub fn deleting(verb: &str) -> &'static str {
-    let mut quoted = sentence("Newer servers give simple locks back").split('`').skip(1).step_by(2);
+    let mut quoted = sentence("Newer servers can release simple locks").split('`').skip(1).step_by(2);
     quoted.find(|rule| rule.strip_prefix('+') == Some(verb)).expect("the guide has the command")
 }
 

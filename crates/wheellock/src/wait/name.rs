@@ -58,11 +58,6 @@ impl Waiting {
         self.queue = self.queue.take().filter(|waiters| !waiters.is_over());
     }
 
-    /// Returns the wait queue, if waiters are in it.
-    pub(crate) fn waiters(&mut self) -> Option<&mut WaitQueue> {
-        self.queue.as_deref_mut().filter(|waiters| !waiters.is_empty())
-    }
-
     fn has_waiters(&self) -> bool {
         self.queue.as_ref().is_some_and(|waiters| !waiters.is_empty())
     }

@@ -5,13 +5,11 @@
 
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Instant;
 
 use crate::request::context::Context;
 use crate::table::holds::{GiveBack, HoldIndex, Share};
-use crate::wait::name::Name;
+use crate::wait::name::{Name, Waiting};
 use crate::wait::turns::Contenders;
-use crate::wait::wait_queue::WaitQueue;
 
 /// Ends a guard for which no task waits. Hands its hold over to a waiter of this process, or releases its share.
 pub(crate) fn end(context: &Context, name: &Arc<Name>, hold: HoldIndex, share: Share) {
@@ -41,7 +39,7 @@ pub(crate) fn hand_over(context: &Context, name: &Arc<Name>, hold: HoldIndex, sh
     };
     let (waker, is_first) = match handed {
         Ok(handed) => (waiters.hand_over(hold, handed, at), waiters.begin_looking_after()),
-        Err(why) => (begin_release(context, waiters, (hold, share), why, at), false),
+        Err(why) => (begin_release(context, &mut waiting, (hold, share), why), false),
     };
     drop(waiting);
     if is_first {
@@ -57,9 +55,7 @@ pub(crate) fn tell_head(context: &Context, name: &Name, hold: HoldIndex, share: 
         return;
     }
     let mut waiting = name.waiting();
-    let Some(waiters) = &mut waiting.queue else { return };
-    let at = context.client.config().timer.now();
-    let head = begin_release(context, waiters, (hold, share), GiveBack::Unfit, at);
+    let head = begin_release(context, &mut waiting, (hold, share), GiveBack::Unfit);
     drop(waiting);
     head.into_iter().for_each(Waker::wake);
 }
@@ -68,21 +64,23 @@ pub(crate) fn tell_head(context: &Context, name: &Name, hold: HoldIndex, share: 
 /// if it is not subscribed, or was not woken when it became head.
 fn begin_release(
     context: &Context,
-    waiters: &mut WaitQueue,
+    waiting: &mut Waiting,
     (hold, share): (HoldIndex, Share),
     why: GiveBack,
-    at: Instant,
 ) -> Option<Waker> {
-    let is_out_of_time = why == GiveBack::OutOfTime;
-    let lets_others = !is_out_of_time
-        && waiters.may_let_others(at)
-        && context.transact(|holds, now, _| holds.let_others(hold, share, now));
-    if lets_others {
+    let is_polled = waiting.queue.is_some() && waiting.is_polled_often(context.clock.now());
+    let waiters = waiting.queue.as_mut()?;
+    let at = context.client.config().timer.now();
+    let frees = || context.transact(|holds, now, _| holds.let_others(hold, share, now));
+    // A process that hands the lock over learns of all pollers by the reply to its release.
+    if why == GiveBack::OutOfTime || (is_polled && waiters.opens_for_pollers(at) && frees()) {
+        waiters.give_back(true, at)
+    } else if waiters.may_let_others(at) && frees() {
         waiters.let_others(at)
     } else if waiters.is_empty() {
         None
     } else {
-        waiters.give_back(is_out_of_time, at)
+        waiters.give_back(false, at)
     }
 }
 

@@ -45,6 +45,8 @@ pub(crate) struct Waiting {
     /// When a caller that receives no messages was first refused, or last marked that on the server. In milliseconds of the manager's
     /// clock.
     marked: u32,
+    /// The last refusal was marked: such callers poll again and again.
+    polls: bool,
 }
 
 impl Waiting {
@@ -56,6 +58,11 @@ impl Waiting {
     /// Drops the queue if it is not needed any more.
     pub(crate) fn drop_unused(&mut self) {
         self.queue = self.queue.take().filter(|waiters| !waiters.is_over());
+    }
+
+    /// Returns true if callers of this process have polled again and again within the last second, and receive no messages.
+    pub(crate) fn is_polled_often(&self, now: BootInstant) -> bool {
+        self.polls && now.millis().wrapping_sub(self.marked) <= MARK_FORGOTTEN
     }
 
     fn has_waiters(&self) -> bool {
@@ -248,6 +255,7 @@ impl Name {
         // A refusal in between does not move the instant. Otherwise frequent refusals would never make a mark due. Zero means that no
         // refusal was recorded.
         if is_new || is_due {
+            waiting.polls = is_due;
             waiting.marked = now.max(1);
         }
         is_due

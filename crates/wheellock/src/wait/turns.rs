@@ -140,6 +140,13 @@ impl Turns {
         (self.released, self.at_most, self.open) = (Some(now), Some(now + STAND_BACK_AT_MOST), None);
     }
 
+    /// Returns true if a process that does not hand the lock over must leave it free for polling callers of its own.
+    pub(crate) fn opens_for_pollers(&mut self, now: Instant) -> bool {
+        self.poll = true;
+        self.hot_since.get_or_insert(now);
+        self.opening(now) != Opening::Not
+    }
+
     /// Returns how a release that lets others have the lock leaves the lock.
     pub(crate) fn opening(&self, now: Instant) -> Opening {
         let every = if self.poll { OPEN_EVERY_POLLED } else { OPEN_EVERY };

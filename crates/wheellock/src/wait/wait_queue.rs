@@ -353,6 +353,11 @@ impl WaitQueue {
         self.turns.may_stand_back(now)
     }
 
+    /// Returns true if the next release must leave the lock free for polling callers of this process.
+    pub(crate) fn opens_for_pollers(&mut self, now: Instant) -> bool {
+        !self.queue.is_empty() && self.turns.opens_for_pollers(now)
+    }
+
     /// Records such a release. This process does not poll until [`released`](Self::released) reports the contenders. Returns the head's
     /// waker, because the head has to take its next step.
     pub(crate) fn let_others(&mut self, now: Instant) -> Option<Waker> {

@@ -233,6 +233,18 @@ fn lock_opens_every_second_for_pollers() {
     assert!(opened.windows(2).all(|pair| pair[1].0 - pair[0].0 <= 1000 * MS), "{opened:?}");
 }
 
+/// A process that does not hand the lock over asks no release about pollers, so it learns of its own only.
+#[test]
+fn lock_opens_for_own_pollers() {
+    let (mut turns, start) = (Turns::default(), Instant::now());
+    assert!(!turns.opens_for_pollers(start), "the lock was not hot before");
+    assert!(!turns.opens_for_pollers(start + OPEN_EVERY_POLLED - MS));
+    let now = start + OPEN_EVERY_POLLED;
+    assert!(turns.opens_for_pollers(now));
+    assert_eq!(turns.give_back(true, now), Some(now + OPEN));
+    assert!(!turns.opens_for_pollers(now + OPEN), "the next one comes later");
+}
+
 #[test]
 fn lock_found_free_skips_opening() {
     let (mut turns, now) = (Turns::default(), Instant::now());

@@ -15,15 +15,24 @@ fn run(name: &str, seconds: f64) -> Report {
 }
 
 fn run_with(name: &str, seconds: f64, seed: u64) -> Report {
-    let mut options = Options::new(name, Duration::from_secs_f64(seconds), seed);
-    if name != "power-cut-everysec" {
-        // The positive control needs more locks to lose.
-        (options.processes, options.tasks) = (3, 4);
+    let longest = 4.0 * seconds;
+    let mut seconds = seconds;
+    loop {
+        let mut options = Options::new(name, Duration::from_secs_f64(seconds), seed);
+        if name != "power-cut-everysec" {
+            // The positive control needs more locks to lose.
+            (options.processes, options.tasks) = (3, 4);
+        }
+        let report = campaign::run(&options, || Command::new(env!("CARGO_BIN_EXE_campaign_worker"))).unwrap();
+        println!("{}", report.text());
+        let violates = report.verdicts.iter().any(|verdict| verdict.excuse.is_none());
+        // On a very busy machine a short run may not show the event that it must show, and has then tried nothing. A longer run does.
+        if report.missed.is_none() || violates || seconds >= longest {
+            assert!(report.passed(), "{name}: {}", report.text());
+            return report;
+        }
+        seconds *= 2.0;
     }
-    let report = campaign::run(&options, || Command::new(env!("CARGO_BIN_EXE_campaign_worker"))).unwrap();
-    println!("{}", report.text());
-    assert!(report.passed(), "{name}: {}", report.text());
-    report
 }
 
 const SEED: u64 = 7;

@@ -577,8 +577,8 @@ impl Lock {
     }
 
     /// Returns the deadline for the first reply to a caller that waits this long.
-    pub(crate) fn first_answer_by(&self, wait: Wait) -> Option<Instant> {
-        first_answer_by(&self.context.client, self.name.key(), Duration::ZERO, wait)
+    pub(crate) fn first_answer_by(&self, waited: Duration, wait: Wait) -> Option<Instant> {
+        first_answer_by(&self.context.client, self.name.key(), waited, wait)
     }
 
     /// Returns true if the lock's server is connected.

@@ -260,6 +260,11 @@ async fn wait_behind_unanswered_attempt_is_error() {
     tokio::task::yield_now().await;
     let behind = lock.try_acquire_for(Duration::from_millis(100)).await;
     assert!(matches!(behind, Err(Error::NoQuorum { .. })), "{behind:?}");
+    // The servers have 300 ms from the call on, not from the end of the wait.
+    let (wait, called) = (Duration::from_secs(1), Instant::now());
+    let behind = lock.try_acquire_for(wait).await;
+    assert!(matches!(behind, Err(Error::NoQuorum { .. })), "{behind:?}");
+    assert!(called.elapsed() < wait + Duration::from_millis(300), "{:?}", called.elapsed());
     fleet.servers[..2].iter().for_each(RedisServer::resume);
     drop(asking.await.unwrap());
 }

@@ -565,7 +565,7 @@ impl MultiLock {
         if known_held {
             return wait.deadline();
         }
-        let firsts = self.members.iter().map(|lock| lock.first_answer_by(wait.of_any()));
+        let firsts = self.members.iter().map(|lock| lock.first_answer_by(Duration::ZERO, wait.of_any()));
         firsts.collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 

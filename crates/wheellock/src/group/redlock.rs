@@ -385,36 +385,37 @@ impl RedLock {
     ) -> Result<Result<RedLockGuard, L>, Error> {
         self.members.locks.iter().try_for_each(Lock::check)?;
         let (timer, random) = (self.members.timer(), self.members.servers.random());
+        let called = timer.now();
         let (mut waiter, mut own) = match self.queue_up(wait).await? {
             Ok(waiter) => (waiter, None),
             Err(limit) => return self.timed_out(limit, true, Vec::new()),
         };
         let subscriptions = waiter.as_mut().map_or(&mut own, |waiter| &mut waiter.subscriptions);
-        // `polls` counts failed rounds, for the pauses between them.
-        let (mut splits, mut given_up, mut known_held, mut polls) = (0, 0, false, 0_u32);
+        let (mut splits, mut given_up, mut known_held, mut failed_rounds) = (0, 0, false, 0_u32);
         loop {
             if let Some(subscriptions) = subscriptions {
                 subscriptions.discard();
             }
-            let busy = match self.round(self.answer_by(wait, known_held), patience(wait), given_up).await {
-                Ok(Ok(guard)) => {
-                    // The caller holds the lock now, so waiters behind it that time out know that the lock is held.
-                    self.queue.on_held();
-                    return Ok(Ok(guard));
-                }
-                Ok(Err(busy)) => busy,
-                Err(error) if wait.outlasts(&error, timer) => {
-                    sleep_within(wait, Backoff::default().pause(polls, random), timer).await;
-                    polls = polls.saturating_add(1);
-                    continue;
-                }
-                Err(error) => match (error, wait.over(timer)) {
-                    (Error::NoQuorum { failures, .. }, Some(limit)) => {
-                        return self.timed_out(limit, known_held, failures);
+            let busy =
+                match self.round(self.answer_by(wait, called, known_held), patience(wait), given_up).await {
+                    Ok(Ok(guard)) => {
+                        // The caller holds the lock now, so waiters behind it that time out know that the lock is held.
+                        self.queue.on_held();
+                        return Ok(Ok(guard));
                     }
-                    (error, _) => return Err(self.failed(error, wait.one_try().is_none())),
-                },
-            };
+                    Ok(Err(busy)) => busy,
+                    Err(error) if wait.outlasts(&error, timer) => {
+                        sleep_within(wait, Backoff::default().pause(failed_rounds, random), timer).await;
+                        failed_rounds = failed_rounds.saturating_add(1);
+                        continue;
+                    }
+                    Err(error) => match (error, wait.over(timer)) {
+                        (Error::NoQuorum { failures, .. }, Some(limit)) => {
+                            return self.timed_out(limit, known_held, failures);
+                        }
+                        (error, _) => return Err(self.failed(error, wait.one_try().is_none())),
+                    },
+                };
             known_held = true;
             // Waiters behind this one that time out report a busy lock, although they have sent no request.
             self.queue.on_held();
@@ -432,8 +433,8 @@ impl RedLock {
             // Contenders that split the members and retry at once would split them for ever.
             splits = if busy.granted > 0 { splits + 1 } else { 0 };
             let began = timer.now();
-            let silent = busy.is_silent.then(|| Backoff::default().pause(polls, random));
-            polls = polls.saturating_add(1);
+            let silent = busy.is_silent.then(|| Backoff::default().pause(failed_rounds, random));
+            failed_rounds = failed_rounds.saturating_add(1);
             let notified = subscriptions.wait(timer, &busy, silent, wait.deadline(), random).await;
             // A message about a release shows that contenders split the members, not that slow servers were missing.
             given_up = if busy.given_up.is_some() && !notified { given_up + 1 } else { 0 };
@@ -549,11 +550,17 @@ impl RedLock {
     }
 
     /// Returns the deadline for a round's replies. The first round gets the time for a reply, however short the wait.
-    fn answer_by(&self, wait: Wait<impl Copy + Into<Limit>>, known_held: bool) -> Option<Instant> {
+    fn answer_by(
+        &self,
+        wait: Wait<impl Copy + Into<Limit>>,
+        called: Instant,
+        known_held: bool,
+    ) -> Option<Instant> {
         if known_held {
             return wait.deadline();
         }
-        let firsts = self.members.locks.iter().filter_map(|lock| lock.first_answer_by(wait.of_any()));
+        let waited = self.members.timer().now().saturating_duration_since(called);
+        let firsts = self.members.locks.iter().filter_map(|lock| lock.first_answer_by(waited, wait.of_any()));
         let firsts: Vec<_> = firsts.collect();
         // A majority that was never connected decides by its response timeout.
         firsts.iter().copied().max().filter(|_| firsts.len() >= self.members.quorum().wanted())

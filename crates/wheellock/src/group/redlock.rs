@@ -393,9 +393,7 @@ impl RedLock {
         let subscriptions = waiter.as_mut().map_or(&mut own, |waiter| &mut waiter.subscriptions);
         let (mut splits, mut given_up, mut known_held, mut failed_rounds) = (0, 0, false, 0_u32);
         loop {
-            if let Some(subscriptions) = subscriptions {
-                subscriptions.discard();
-            }
+            subscriptions.iter_mut().for_each(Subscriptions::discard);
             let busy =
                 match self.round(self.answer_by(wait, called, known_held), patience(wait), given_up).await {
                     Ok(Ok(guard)) => {

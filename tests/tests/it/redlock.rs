@@ -247,6 +247,26 @@ async fn majority_dying_during_wait_is_error() {
     drop(guard);
 }
 
+/// The head leaves, and the servers stop. The waiter behind the head knows that the lock was held.
+#[tokio::test]
+async fn late_turn_reports_known_holder() {
+    let fleet = Fleet::start(3);
+    let (red, other) = (fleet.red(LEASE, ANSWER).await, fleet.red(LEASE, ANSWER).await);
+    let guard = other.lock("l").acquire().await.unwrap();
+    assert!(all_joined(&guard, 3).await);
+    let (first, second) = (red.lock("l"), red.lock("l"));
+    let head = tokio::spawn(async move { first.acquire().await.map(drop) });
+    assert!(listeners(&fleet.servers[0], "l", 1).await);
+    let behind = tokio::spawn(async move { second.try_acquire_for(SHORT).await });
+    tokio::task::yield_now().await;
+    fleet.servers.iter().for_each(RedisServer::pause);
+    head.abort();
+    let outcome = behind.await.unwrap();
+    fleet.servers.iter().for_each(RedisServer::resume);
+    assert!(matches!(outcome, Ok(None)), "{outcome:?}");
+    drop(guard);
+}
+
 /// The servers' replies to the last acquire do not answer a new request.
 #[tokio::test]
 async fn wait_behind_unanswered_attempt_is_error() {

@@ -360,7 +360,7 @@ impl MultiLock {
         self.members.iter().try_for_each(Lock::check)?;
         let mut taken = Taken::new();
         // The first wait keeps no members: see the module's documentation.
-        let (mut keep, mut known_held) = (false, false);
+        let (mut keep, mut known_held, called) = (false, false, self.timer().now());
         // If leases end before all members are held and no wait was in between, the servers are too slow for them. A
         // second try would end the same way, so report it.
         let mut was_too_late = false;
@@ -370,7 +370,7 @@ impl MultiLock {
             // A member may have been lost during a wait for another member.
             taken.retain(|_, guard| guard.is_valid());
             let waited_with: Vec<_> = taken.keys().copied().collect();
-            let (until, sent_at) = (self.answer_by(wait, known_held), self.now());
+            let (until, sent_at) = (self.answer_by(wait, called, known_held), self.now());
             let refused = match self.try_missing(&mut taken, until).await {
                 Ok(refused) => refused,
                 Err(error) => match self.cut_short_by(wait, sent_at, &error).filter(|_| known_held) {
@@ -561,11 +561,17 @@ impl MultiLock {
     }
 
     /// Returns the deadline for the replies to a try. The first try gets the time for a reply, however short the wait.
-    fn answer_by(&self, wait: Wait<impl Copy + Into<Limit>>, known_held: bool) -> Option<Instant> {
+    fn answer_by(
+        &self,
+        wait: Wait<impl Copy + Into<Limit>>,
+        called: Instant,
+        known_held: bool,
+    ) -> Option<Instant> {
         if known_held {
             return wait.deadline();
         }
-        let firsts = self.members.iter().map(|lock| lock.first_answer_by(Duration::ZERO, wait.of_any()));
+        let waited = self.timer().now().saturating_duration_since(called);
+        let firsts = self.members.iter().map(|lock| lock.first_answer_by(waited, wait.of_any()));
         firsts.collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 

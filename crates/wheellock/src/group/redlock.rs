@@ -409,7 +409,8 @@ impl RedLock {
                     }
                     Err(error) => match (error, wait.over(timer)) {
                         (Error::NoQuorum { failures, .. }, Some(limit)) => {
-                            return self.timed_out(limit, known_held, failures);
+                            // A waiter whose turn came late relies on the replies to the waiters before it.
+                            return self.timed_out(limit, known_held || self.queue.knows_held(), failures);
                         }
                         (error, _) => return Err(self.failed(error, wait.one_try().is_none())),
                     },
@@ -582,15 +583,15 @@ impl fmt::Debug for RedLock {
     }
 }
 
-/// Upper bound of the first random pause after a split round, doubled each time. It spans a few round trips, in which
-/// one contender finds all members free.
-const SPLIT_PAUSE: Duration = Duration::from_millis(1);
-const MOST_DOUBLINGS: u32 = 6;
-
 /// Returns the least time for slow servers in a round. A caller that tries once has no second round in which they could grant.
 fn patience(wait: Wait<impl Copy + Into<Limit>>) -> Duration {
     if wait.one_try().is_some() { ONLY_PATIENCE } else { SLOW_PATIENCE }
 }
+
+/// Upper bound of the first random pause after a split round, doubled each time. It spans a few round trips, in which
+/// one contender finds all members free.
+const SPLIT_PAUSE: Duration = Duration::from_millis(1);
+const MOST_DOUBLINGS: u32 = 6;
 
 /// Least time for slow servers after a majority has answered and some refused. They get at least twice the time of that
 /// majority.

@@ -238,7 +238,8 @@ impl WaitQueue {
         self.queue.head().is_some_and(takes)
     }
 
-    /// Returns true if a message announces another process' release. Such a message casts doubt on a hold of this process. The message of this process' own release does not.
+    /// Returns true if a message announces another process' release. Such a message casts doubt on a hold of this process. The message of
+    /// this process' own release does not.
     fn has_heard(&mut self, now: Instant) -> bool {
         let Some(news) = &mut self.questions.subscription else { return false };
         if !news.has_changed() {

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Instant;
 
 use crate::request::context::Context;
 use crate::table::holds::{GiveBack, HoldIndex, Share};
@@ -39,7 +40,7 @@ pub(crate) fn hand_over(context: &Context, name: &Arc<Name>, hold: HoldIndex, sh
     };
     let (waker, is_first) = match handed {
         Ok(handed) => (waiters.hand_over(hold, handed, at), waiters.begin_looking_after()),
-        Err(why) => (begin_release(context, &mut waiting, (hold, share), why), false),
+        Err(why) => (begin_release(context, &mut waiting, (hold, share), why, at), false),
     };
     drop(waiting);
     if is_first {
@@ -55,7 +56,11 @@ pub(crate) fn tell_head(context: &Context, name: &Name, hold: HoldIndex, share: 
         return;
     }
     let mut waiting = name.waiting();
-    let head = begin_release(context, &mut waiting, (hold, share), GiveBack::Unfit);
+    if waiting.queue.is_none() {
+        return;
+    }
+    let at = context.client.config().timer.now();
+    let head = begin_release(context, &mut waiting, (hold, share), GiveBack::Unfit, at);
     drop(waiting);
     head.into_iter().for_each(Waker::wake);
 }
@@ -67,10 +72,10 @@ fn begin_release(
     waiting: &mut Waiting,
     (hold, share): (HoldIndex, Share),
     why: GiveBack,
+    at: Instant,
 ) -> Option<Waker> {
-    let is_polled = waiting.queue.is_some() && waiting.is_polled_often(context.clock.now());
+    let is_polled = waiting.is_polled_often(|| context.clock.now());
     let waiters = waiting.queue.as_mut()?;
-    let at = context.client.config().timer.now();
     let frees = || context.transact(|holds, now, _| holds.let_others(hold, share, now));
     // A process that hands the lock over learns of all pollers by the reply to its release.
     if why == GiveBack::OutOfTime || (is_polled && waiters.opens_for_pollers(at) && frees()) {

@@ -61,8 +61,8 @@ impl Waiting {
     }
 
     /// Returns true if callers of this process have polled again and again within the last second, and receive no messages.
-    pub(crate) fn is_polled_often(&self, now: BootInstant) -> bool {
-        self.polls && now.millis().wrapping_sub(self.marked) <= MARK_FORGOTTEN
+    pub(crate) fn is_polled_often(&self, now: impl FnOnce() -> BootInstant) -> bool {
+        self.polls && now().millis().wrapping_sub(self.marked) <= MARK_FORGOTTEN
     }
 
     fn has_waiters(&self) -> bool {

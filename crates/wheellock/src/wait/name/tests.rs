@@ -134,7 +134,7 @@ fn incomplete_hash_tag_spans_slots() {
 fn repeated_refusals_count_as_polling() {
     let (name, start) = (Name::new("orders:42", &FENCED, false), BootInstant::now());
     let after = |millis: u64| start.plus_nanos(millis * 1_000_000);
-    let polls = |millis| name.waiting().is_polled_often(after(millis));
+    let polls = |millis| name.waiting().is_polled_often(|| after(millis));
     assert!(!name.is_mark_due(after(1)) && !polls(1), "the first refusal");
     assert!(!name.is_mark_due(after(100)) && !polls(100), "it comes too soon after the first");
     assert!(name.is_mark_due(after(400)) && polls(400) && polls(1300));

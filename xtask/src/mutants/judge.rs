@@ -76,13 +76,23 @@ pub(crate) struct Judges(Vec<Judge>);
 
 impl Judges {
     /// Builds the judges with all mutants that compile, and runs each judge without a mutant. Mutants that do not compile are removed from
-    /// `sources`. `is_quick` leaves out the slow judges.
+    /// `sources`. `is_quick` leaves out the slow tests and the most fleets.
     pub(crate) fn build(sources: &mut [Source], is_quick: bool) -> Result<Self> {
         lay_out_compiling(sources)?;
         let tests = ["test", "-p", "wheellock", "--features", "testing", "--lib", "--test", "it"];
         let tests = programs::build(&mut cargo(tests))?.tests;
-        let mut all = Vec::new();
-        // Unit tests first, then tests in virtual time, then fleets.
+        // Use the profile of the tests, so that no crate is built twice.
+        let fleets = ["build", "--profile", "test", "-p", "wheellock-tests", "--features", "simulation"];
+        run::run(cargo(fleets).args(["--bin", "simulate"]))?;
+        let simulate = target().join("debug/simulate");
+        let fleets = |seeds: &&str| {
+            let options = ["--until-found", "--seeds"];
+            Judge::new(format!("{seeds} fleets"), simulate.clone(), options, (*seeds).to_owned())
+        };
+        let [few, more @ ..] = FLEETS;
+        // A few fleets find most mutants within a second.
+        let mut all = learnt(vec![fleets(&few)], LONGEST)?;
+        // Then unit tests, then tests in virtual time, then more fleets.
         for target in ["--lib", "it"] {
             let program = tests.iter().find(|program| program.target == target);
             let program = program.with_context(|| format!("cargo built no {target}"))?;
@@ -92,18 +102,8 @@ impl Judges {
             let limit = if is_quick { QUICK } else { SLOW };
             all.append(&mut learnt(program.tests()?.into_iter().map(judge).collect(), limit)?);
         }
-        if is_quick {
-            return Ok(Self(all));
-        }
-        // Use the profile of the tests, so that no crate is built twice.
-        let fleets = ["build", "--profile", "test", "-p", "wheellock-tests", "--features", "simulation"];
-        run::run(cargo(fleets).args(["--bin", "simulate"]))?;
-        let simulate = target().join("debug/simulate");
-        let fleets = |seeds: &str| {
-            let options = ["--until-found", "--seeds"];
-            Judge::new(format!("{seeds} fleets"), simulate.clone(), options, seeds.to_owned())
-        };
-        all.append(&mut learnt(FLEETS.map(fleets).into(), LONGEST)?);
+        let more = if is_quick { more.split_last().map_or(&[][..], |(_, quick)| quick) } else { &more };
+        all.append(&mut learnt(more.iter().map(fleets).collect(), LONGEST)?);
         Ok(Self(all))
     }
 
@@ -284,7 +284,7 @@ fn copy() -> PathBuf {
 pub(crate) const AT_ONCE: usize = 2;
 
 /// Numbers of seeds. A run with more seeds judges only the mutants that pass fewer seeds.
-const FLEETS: [&str; 2] = ["500", "5000"];
+const FLEETS: [&str; 3] = ["50", "500", "5000"];
 
 /// Extra time, added to ten times the duration without a mutant.
 const PATIENCE: Duration = Duration::from_secs(5);

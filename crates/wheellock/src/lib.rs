@@ -1,8 +1,9 @@
 //! Distributed locks on Redis and Valkey, wire-compatible with Java's Redisson.
 //!
-//! The locks are reentrant. A watchdog renews their leases, and push messages wake the waiters. Use Wheellock for
-//! services that run in several processes and must not do one thing twice at the same time. It also suits teams that
-//! use Redisson in Java, because both sides share the same locks, byte for byte.
+//! The locks are reentrant. A held lock has a lease on the server. The watchdog, a background task, renews it, and a
+//! message wakes the waiters after a release. Use Wheellock for services that run in several processes and must not do
+//! one thing twice at the same time. It also suits teams that use Redisson in Java, because both sides share the same
+//! locks, byte for byte.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -32,37 +33,37 @@
 //! | [`lock`](LockManager::lock) | one holder, reentrant, waiters are woken | `RLock` |
 //! | [`fair_lock`](LockManager::fair_lock) | first come, first served over all processes | `RFairLock` |
 //! | [`read_write_lock`](LockManager::read_write_lock) | many readers or one writer; writers do not starve | `RReadWriteLock` |
-//! | [`fenced_lock`](LockManager::fenced_lock) | every grant has a number greater than all before | `RFencedLock` |
-//! | [`spin_lock`](LockManager::spin_lock) | waiters poll instead of listening | `RSpinLock` |
-//! | [`simple_lock`](LockManager::simple_lock) | `SET NX PX`, as redsync, node-redlock, redis-py and rslock have it | none |
+//! | [`fenced_lock`](LockManager::fenced_lock) | every grant has a token greater than all earlier tokens | `RFencedLock` |
+//! | [`spin_lock`](LockManager::spin_lock) | waiters poll and do not listen | `RSpinLock` |
+//! | [`simple_lock`](LockManager::simple_lock) | `SET NX PX`, shared with redsync, node-redlock, redis-py and rslock | none |
 //! | [`permit_semaphore`](LockManager::permit_semaphore) | a number of permits, each with a lease | `RPermitExpirableSemaphore` |
-//! | [`semaphore`](LockManager::semaphore) | a number of permits without holders | `RSemaphore` |
+//! | [`semaphore`](LockManager::semaphore) | a number of permits without leases | `RSemaphore` |
 //! | [`count_down_latch`](LockManager::count_down_latch) | closed until its count has reached zero | `RCountDownLatch` |
 //! | [`multi_lock`] | several locks, all or none | `RedissonMultiLock` |
 //! | [`RedLock`] | a majority of independent servers | `RedissonRedLock` |
-//! | [`election`](LockManager::election) | one of many processes leads, and others see who and where | none |
+//! | [`election`](LockManager::election) | one of many processes leads, and others see the leader and its address | `RFencedLock` |
 //!
 //! # What is promised
 //!
-//! - **Exclusion.** At most one owner has a valid guard of a lock at any time. This holds on one server that keeps its
-//!   data and whose clock does not jump. A [`Guard`] is valid only while arithmetic allows it, counted from before the
-//!   request was sent.
+//! - **Exclusion.** At most one owner has a valid [`Guard`] of a lock at any time. This holds on one server that keeps
+//!   its data and whose clock does not jump. Each acquire has an owner of its own. The validity of a guard counts from
+//!   before its request was sent.
 //! - **Early warning.** [`is_valid`](Guard::is_valid) turns false and [`lost`](Guard::lost) resolves before the server
 //!   grants the lock to the next owner, unless the lock is taken away by force.
-//! - **Liveness.** If a holder dies, a live waiter gets the lock within one lease. A lost message costs latency only.
-//! - **No leaks.** Drop any future or guard at any point. Its hold is released, and no lease is renewed for ever.
-//! - **At most once.** A retry after a lost reply never counts a hold twice, and never changes the hold of another
-//!   owner.
+//! - **Liveness.** If a holder dies, a live waiter gets the lock within one lease. A lost message only delays a waiter.
+//! - **No leaks.** Drop any future or guard at any point. Its lock is released, and its lease is not renewed any more.
+//! - **At most once.** A retry after a lost reply never takes a lock twice, and never changes the lock of another owner.
 //! - **Honest errors.** Each [`Error`] says in one line which operation failed, on which server and why. Its
 //!   [`outcome`](Error::outcome) says whether the operation may have taken effect.
 //!
 //! A lease-based lock cannot promise that code is alone if it keeps running after its lease. It cannot promise
-//! exclusion across an asynchronous failover either, unless every replica that may take over has acknowledged:
-//! [`Durability`]. The page [Guarantees] has the assumptions and the fine print.
+//! exclusion across an asynchronous failover either, unless every replica that may take over has acknowledged the grant
+//! (see [`Durability`]). The page [Guarantees] has the assumptions and the limits.
 //!
 //! # Servers
 //!
-//! Redis 6 or later, or any Valkey. The URL selects a single server, one with replicas, Sentinels, or a cluster.
+//! Redis 6 or later, or any Valkey. The URL selects a single server, a primary among its replicas, Sentinels, or a
+//! cluster.
 //!
 //! # Features
 //!

@@ -1,8 +1,8 @@
 //! One pipelined, multiplexed RESP3 connection per Redis or Valkey server.
 //!
-//! Many tasks share one socket. A caller writes directly to an idle socket, and busy callers are served in batches.
-//! Scripts are called by hash, and pub/sub messages arrive on the same connection. Every call has an absolute
-//! deadline, and every error shows whether the call may have run.
+//! Many tasks share one socket. A caller writes directly to an idle socket. While replies are outstanding, one write
+//! serves many callers. Scripts are called by hash, and pub/sub messages arrive on the same connection. Every call has
+//! an absolute deadline, and every error shows whether the call may have been executed.
 //!
 //! ```no_run
 //! use wheellock_client::{Client, Command};
@@ -23,10 +23,10 @@
 //! - **Outcomes.** A failed call was not sent, was rejected, or may have been executed: [`Error::outcome`]. The client never
 //!   repeats a call that was written and received no reply.
 //! - **Deadlines.** Each call has a deadline that covers queueing, connecting and the reply.
-//! - **Cancellation.** Any future may be dropped at any time, and no other caller receives its reply.
+//! - **Cancellation.** You may drop any future at any time. No other caller receives its reply.
 //! - **Bounds.** The client limits calls, queued bytes, and the size of the server's replies.
 //!
-//! The page [The connection] explains more. The URL selects the server: see [`Config`].
+//! The page [The connection] explains these promises. The URL selects the server: see [`Config`].
 //!
 //! # Servers
 //!

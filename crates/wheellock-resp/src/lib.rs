@@ -80,7 +80,7 @@
 //! | `bulk` | bytes of a payload | 16 MiB | 512 MiB |
 //! | `elements` | values in a frame, all levels together, attributes included | 1 Mi | 64 Mi |
 //! | `line` | bytes of a line | 64 KiB | 16 MiB |
-//! | `frame` | payload bytes in a frame, all levels, attributes too, inline ones excluded | 64 MiB, at least `bulk` and `line` | 1 GiB |
+//! | `frame` | payload bytes in a frame, of all levels and attributes, but not the bytes that are stored inside a value | 64 MiB, at least `bulk` and `line` | 1 GiB |
 //!
 //! The decoder rejects a header that announces more than a limit before it allocates anything. For a smaller header it allocates only as
 //! bytes arrive. **Headers alone make the decoder hold less than 64 KiB**, whatever they announce. Received bytes take at most 14 bytes of
@@ -111,8 +111,8 @@
 //! - **Work** is linear in the bytes, however they are split: finished values leave the buffer at once, and an unfinished line is searched
 //!   once. Only an unfinished number of at most 22 bytes is read again.
 //! - **A large bulk** is read in few steps if the reader reserves the room that [`Decoder::wanted`] returns.
-//! - **Stack**: decoding does not recurse. Dropping, cloning, comparing, printing and encoding a value recurse once per level, which
-//!   [`Limits::depth`] bounds.
+//! - **Stack**: decoding does not recurse. Dropping, cloning, comparing, printing and encoding a value recurse once per level.
+//!   [`Limits::depth`] bounds the levels.
 //!
 //! # Errors
 //!

@@ -5,7 +5,7 @@
 //! | type | purpose | needs |
 //! |---|---|---|
 //! | [`Wheel`] | the single-owner core: deadlines in ticks in, expired values out | `alloc` |
-//! | [`Cohorts`] | members of one period, visited in dense groups and never re-armed | `alloc` |
+//! | [`Cohorts`] | members with one common period; the caller visits them in groups, and none is scheduled again | `alloc` |
 //! | [`Timer`] | a shared handle with async sleeps, timeouts and intervals | `std` |
 //! | [`HashedWheelTimer`] | callbacks with Netty's semantics | `std` |
 //!
@@ -17,10 +17,10 @@
 //!   third where two threads use the timer. It keeps 40 bytes instead of 112, and its cost does not grow with the number of threads.
 //! - Work that must be punctual while every worker of a runtime is busy, such as renewing leases: [`Timer::thread`].
 //! - Many members of one period: [`Cohorts`].
-//! - A few sleeps in a program that uses tokio anyway: use `tokio::time`, which needs no second thread. It also resolves 1 ms by default;
-//!   here you choose the tick, and a sleep may be one tick late.
-//! - A wall-clock time ("at noon"), or time that continues while the machine is suspended: neither. The clock is `Instant`, which stops
-//!   with the machine on Linux.
+//! - A few sleeps in a program that uses tokio anyway: use `tokio::time`, which needs no second thread. Its resolution is 1 ms. Here you
+//!   choose the tick, and a sleep may be one tick late.
+//! - A wall-clock time ("at noon"), or time that continues while the machine is suspended: use neither of them. The clock of [`Timer`] is
+//!   `Instant`, which stops with the machine on Linux.
 //!
 //! # Features
 //!

@@ -27,7 +27,7 @@ pub(crate) struct Options {
     /// Only the part `k/n` of the mutants, counted from `0/n`
     #[arg(long, value_parser = Shard::parse)]
     shard: Option<Shard>,
-    /// Only tests of at most three seconds, few fleets, and the model of the server; a survivor may die in a whole run
+    /// Only unit tests of at most three seconds, few fleets, and the model of the server; a survivor may die in a whole run
     #[arg(long)]
     quick: bool,
     /// Lists the mutants without judging them

@@ -1,7 +1,8 @@
 //! The turns of several processes at one lock.
 //!
-//! This module decides how long this process hands the lock over. It also decides when the head polls again after a release that lets other
-//! processes have the lock. The module is pure: its input is instants and counts of receivers, its output is decisions.
+//! This module computes for how long this process may hand the lock over. The table of holds keeps that time. The module also decides when
+//! the head polls again after a release that lets other processes have the lock. The module is pure: its input is instants and counts of
+//! receivers, its output is decisions.
 
 use std::time::{Duration, Instant};
 

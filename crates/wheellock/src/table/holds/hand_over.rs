@@ -1,7 +1,7 @@
 //! Hand-over of a hold within the process, without a request to the server.
 //!
-//! The last guard's share passes to a waiter of this process. This module decides whether that is allowed. The wait queue selects
-//! the waiter.
+//! The last guard's share passes to a waiter of this process. That is allowed if the server's record fits, and the budget is not used
+//! up. The budget counts from the server's grant. The wait queue selects the waiter.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -79,7 +79,7 @@ impl fmt::Display for Health {
 pub(crate) fn health_of(context: &Context) -> Health {
     let (shut, failing) = {
         let holds = context.holds();
-        (holds.is_shut(), holds.failing())
+        (holds.is_shut(), holds.failures.failing())
     };
     if shut {
         return Health::Ended;

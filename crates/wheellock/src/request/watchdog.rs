@@ -69,14 +69,14 @@ fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
             tokens.map(|token| RequestTag::from(token).about).collect::<Vec<_>>()
         };
         let mut due = Due::new(effects, &unsent);
-        let failures = holds.failures();
+        let unreported = holds.failures.unreported();
         holds.due(now, &mut due);
         let Due { mut renew, quiet, handing_over, effects, .. } = due;
-        if holds.failures() > failures {
+        if holds.failures.unreported() > unreported {
             // Leases have ended with their renewals pending.
             let is_waiting = unsent().iter().any(|about| matches!(about, About::Renewal { .. }));
             let outcome = if is_waiting { Outcome::NotSent } else { Outcome::MaybeExecuted };
-            effects.renewal_failed(&Err(outcome), holds.tell_failing(now));
+            effects.renewal_failed(&Err(outcome), holds.failures.tell(now));
         }
         let mut flushes = Vec::new();
         // Queued under the table's lock. A release from now on is written after these renewals. A hold that was released before is not
@@ -170,7 +170,7 @@ fn queue_renewal<'a>(
         if flush.is_none() {
             // No result will arrive for a script that was not queued.
             holds.end_renewal(batch, None, now, |name| context.node_of(name), effects);
-            effects.renewal_failed(&Err(Outcome::NotSent), holds.tell_failing(now));
+            effects.renewal_failed(&Err(Outcome::NotSent), holds.failures.tell(now));
         }
         wishing.iter().for_each(|index| holds.renew_for_wishes(*index, now + NO_ROOM_PAUSE));
     }
@@ -318,7 +318,7 @@ impl Answered<'_, '_> {
     fn renewed(&mut self, batch: u32, answer: &Answer<'_>) {
         let Answer { detached: Detached { result, connection, .. }, retry, pause, .. } = answer;
         let (context, now) = (self.context, self.now);
-        let failures = self.holds.failures();
+        let unreported = self.holds.failures.unreported();
         // The callers are found before the batch ends with its result.
         let wishing = self.holds.wishing(batch);
         if let Some(pause) = *pause {
@@ -357,8 +357,8 @@ impl Answered<'_, '_> {
             self.effects.jumped(jump);
             wishing.iter().for_each(|index| self.holds.renew_for_wishes(*index, now));
         }
-        if self.holds.failures() > failures {
-            self.effects.renewal_failed(result, self.holds.tell_failing(now));
+        if self.holds.failures.unreported() > unreported {
+            self.effects.renewal_failed(result, self.holds.failures.tell(now));
         }
     }
 
@@ -394,7 +394,7 @@ impl Answered<'_, '_> {
         let kept = shortfall == Some(None);
         self.holds.end_wait(batch, kept, self.now, self.effects);
         if !kept {
-            self.effects.renewal_failed(result, self.holds.tell_failing(self.now));
+            self.effects.renewal_failed(result, self.holds.failures.tell(self.now));
         }
         wishing.iter().for_each(|index| self.holds.renew_for_wishes(*index, self.now));
     }

@@ -90,7 +90,7 @@ pub(crate) struct Holds {
     /// True after the manager was shut down.
     shut: bool,
     pub(crate) tallies: Tallies,
-    trouble: RenewalFailures,
+    pub(crate) failures: RenewalFailures,
     renewals: Slab<Script>,
     /// Holds whose release found no room in the outgoing queue, in order.
     backlog: VecDeque<HoldIndex>,
@@ -138,7 +138,7 @@ impl Holds {
             released: None,
             shut: false,
             tallies: Tallies::default(),
-            trouble: RenewalFailures::default(),
+            failures: RenewalFailures::default(),
             renewals: Slab::new(),
             backlog: VecDeque::new(),
             callers: Callers::default(),
@@ -573,11 +573,14 @@ impl Holds {
 
     /// Marks a hold as lost, and wakes every task that must learn of the loss.
     fn lose(&mut self, index: HoldIndex, reason: LostReason, now: BootInstant, effects: &mut Effects) {
-        // This comes first, because it reads the callers whose waits `given_up` ends below.
-        if reason == LostReason::Expired {
-            self.fails_if_under_way(index);
-        }
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
+        // This comes first, because it reads the callers whose waits `given_up` ends below.
+        let extends =
+            hold.renewing.is_wanted() || self.callers.renewal(hold.releasing.callers) == Some(Want::Renew);
+        if reason == LostReason::Expired && hold.guards > 0 && hold.renewing.is_under_way() && extends {
+            // A later reply does not change that this renewal failed.
+            self.failures.record_expiry(self.tallies.of(hold.name.family()));
+        }
         hold.state = State::Lost(reason);
         // Without guards, `release` or `forget` has already counted the end of this hold.
         if hold.guards > 0 {

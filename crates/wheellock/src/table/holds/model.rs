@@ -564,7 +564,7 @@ impl World {
             self.holds.alarms.is_empty() && self.holds.renewals.is_empty(),
             "an alarm was left behind by {path:?}"
         );
-        assert_eq!((self.holds.failing(), self.holds.counted().failing), (0, 0), "{path:?}");
+        assert_eq!((self.holds.failures.failing(), self.holds.counted().failing), (0, 0), "{path:?}");
     }
 }
 

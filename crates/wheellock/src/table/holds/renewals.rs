@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
+use slab::Slab;
+
 use super::callers::{CallerIndex, Want};
 use super::renewing::Refused;
 use super::schedule::Event;
@@ -41,6 +43,11 @@ impl Renewal {
     /// Returns the lease for the script, in milliseconds. 0 leaves the server's lease unchanged.
     pub(crate) fn lease_to_set(&self) -> i64 {
         if self.extend { self.lease.millis() } else { 0 }
+    }
+
+    /// Returns the hold. Does not return a later hold at the same index.
+    fn hold_in<'a>(&self, holds: &'a mut Slab<Hold>) -> Option<&'a mut Hold> {
+        holds.get_mut(self.hold as usize).filter(|hold| self.is_of(hold))
     }
 
     /// Returns true if this is the renewal of `hold`, and not of an earlier hold at the same index.
@@ -252,7 +259,7 @@ impl Holds {
         let Script { group, node, sent } = self.renewals.try_remove(renewal as usize)?;
         for (place, renewal) in group.iter().enumerate() {
             let how = reply.map_or(Renewed::Failed, |reply| reply.lock(place));
-            self.end_one(renewal, how, sent, now, effects);
+            self.renewed(renewal, how, sent, now, effects);
         }
         // The end of this script leaves room for checks after a failover.
         self.plan_verification(now);
@@ -284,7 +291,7 @@ impl Holds {
                     self.confirm(&renewal, Want::Check, effects);
                     extended.push(renewal);
                 }
-                how => self.end_one(&renewal, how, sent, now, effects),
+                how => self.renewed(&renewal, how, sent, now, effects),
             }
         }
         let any = !extended.is_empty();
@@ -303,43 +310,16 @@ impl Holds {
         let Some(Script { group, sent, .. }) = self.renewals.try_remove(renewal as usize) else { return };
         let how = if kept { Renewed::Extended } else { Renewed::NotAcknowledged };
         for renewal in &group {
-            self.end_one(renewal, how, sent, now, effects);
+            self.renewed(renewal, how, sent, now, effects);
         }
         self.plan_verification(now);
     }
 
-    /// Ends the renewal of one hold, wakes the guards that waited for it, and applies its result.
-    fn end_one(
-        &mut self,
-        renewal: &Renewal,
-        how: Renewed,
-        sent: BootInstant,
-        now: BootInstant,
-        effects: &mut Effects,
-    ) {
-        match how {
-            // This precedes `end_request`, which marks the remaining callers as not answered.
-            Renewed::Extended => self.confirm(renewal, Want::Renew, effects),
-            Renewed::StillHeld { .. } => self.confirm(renewal, Want::Check, effects),
-            Renewed::NotOwner | Renewed::NotAcknowledged | Renewed::Failed => {}
-        }
-        self.end_request(renewal);
-        self.renewed(renewal, how, sent, now, effects);
-    }
-
     /// Wakes the guards for which the server did `what`.
     fn confirm(&mut self, renewal: &Renewal, what: Want, effects: &mut Effects) {
-        if let Some(hold) = self.holds.get_mut(renewal.hold as usize).filter(|hold| renewal.is_of(hold)) {
+        if let Some(hold) = renewal.hold_in(&mut self.holds) {
             self.callers.answered(&mut hold.releasing.callers, what, true, |waker| effects.wake_one(waker));
         }
-    }
-
-    /// Ends the request for one hold. The guards that still wait need another renewal.
-    fn end_request(&mut self, renewal: &Renewal) -> Option<&mut Hold> {
-        let hold = self.holds.get_mut(renewal.hold as usize).filter(|hold| renewal.is_of(hold))?;
-        hold.renewing.end();
-        self.callers.in_vain(hold.releasing.callers, Want::Renew);
-        Some(hold)
     }
 
     /// Handles a renewal that was rejected before it had any effect and may succeed after `pause`.
@@ -359,7 +339,10 @@ impl Holds {
         let mut at_once = Vec::new();
         for renewal in group {
             let wished = self.is_wished(renewal.hold);
-            let Some(hold) = self.end_request(&renewal) else { continue };
+            let Some(hold) = renewal.hold_in(&mut self.holds) else { continue };
+            hold.renewing.end();
+            // The guards that still wait need another renewal.
+            self.callers.in_vain(hold.releasing.callers, Want::Renew);
             if !renewal.extend {
                 // The check has no result yet, so the doubt remains.
                 hold.renewing.doubt();
@@ -369,7 +352,9 @@ impl Holds {
             }
             // A redirection that is followed is not a failure. The repeated polls of a server that does not serve count as one
             // failure.
-            let failed = refused == Refused::Unserved && hold.refusals == 0 && renewal.extend;
+            if refused == Refused::Unserved && hold.refusals == 0 && renewal.extend {
+                self.failures.record(renewal.hold, hold, self.tallies.of(hold.name.family()), now);
+            }
             hold.renewing.refuse(refused);
             let pause = hold.pause_after_refusal(pause);
             if refused == Refused::Arrived && pause.is_zero() {
@@ -379,21 +364,14 @@ impl Holds {
                 hold.renewing.plan(now + pause);
                 self.schedule(renewal.hold);
             }
-            if failed {
-                self.fails(renewal.hold, now);
-            }
         }
         self.plan_verification(now);
         at_once
     }
 
-    fn hold_of(&mut self, renewal: &Renewal) -> Option<&mut Hold> {
-        self.get_mut(renewal.hold).filter(|hold| renewal.is_of(hold))
-    }
-
-    /// Handles the result of a renewal that was sent no earlier than `sent`. A late result changes nothing, because a lost hold
-    /// stays lost.
-    pub(super) fn renewed(
+    /// Ends the renewal of one hold, which was sent no earlier than `sent`. Wakes the guards that waited for it, and applies its
+    /// result. A late result changes nothing, because a lost hold stays lost.
+    fn renewed(
         &mut self,
         renewal: &Renewal,
         how: Renewed,
@@ -401,9 +379,16 @@ impl Holds {
         now: BootInstant,
         effects: &mut Effects,
     ) {
-        let period = self.alarms.period();
-        let clock_may_have_jumped = self.server_clocks.jumped_since(sent);
-        let Some(hold) = self.hold_of(renewal) else { return };
+        match how {
+            Renewed::Extended => self.confirm(renewal, Want::Renew, effects),
+            Renewed::StillHeld { .. } => self.confirm(renewal, Want::Check, effects),
+            Renewed::NotOwner | Renewed::NotAcknowledged | Renewed::Failed => {}
+        }
+        let Some(hold) = renewal.hold_in(&mut self.holds) else { return };
+        hold.renewing.end();
+        // The guards that still wait need another renewal.
+        self.callers.in_vain(hold.releasing.callers, Want::Renew);
+        let family = hold.name.family();
         if how != Renewed::NotOwner && renewal.extend {
             // The server may have extended the lease even if no reply came.
             hold.expired_by = hold.expired_by.max(renewal.lease.expired_by(now));
@@ -414,43 +399,37 @@ impl Holds {
         // The hold's guards may have reported the expiry already, before the watchdog could.
         if how != Renewed::NotOwner && hold.guards > 0 && now >= hold.valid_until {
             if renewal.extend {
-                self.record_expiry(renewal.hold);
+                self.failures.record_expiry(self.tallies.of(family));
             }
             return self.lose(renewal.hold, LostReason::Expired, now, effects);
         }
         match how {
             Renewed::Extended => {
-                // Derives the planned instant from the previous lease, whose request was sent one validity before its expiry.
-                let planned = renewal.lease.renewal_before(hold.valid_until);
-                // The longer lease of an attempt under way is believed only when its grant is processed.
-                hold.extended_until(renewal.lease.min(hold.lease).valid_until(sent));
-                hold.answered(now);
-                if clock_may_have_jumped {
+                let late = extended(hold, renewal.lease, sent, now);
+                if self.server_clocks.jumped_since(sent) {
                     // The server may have executed the renewal before the jump.
                     hold.renewing.verify_at(now);
                 }
-                hold.plan_early_renewal(now, period);
-                let family = hold.name.family();
-                let late = (now >= planned).then(|| now.saturating_duration_since(planned));
+                hold.plan_early_renewal(now, self.alarms.period());
                 self.tallies.of(family).renewed(late);
-                effects.renewed_again(self.clear_failure(renewal.hold, now));
+                effects.renewed_again(self.failures.clear(renewal.hold, self.tallies.of(family), now));
             }
             Renewed::StillHeld { left } => {
                 still_held(hold, left, sent, now);
-                hold.plan_check_of_shared_lease(now, period);
-                hold.plan_early_renewal(now, period);
-                effects.renewed_again(self.clear_failure(renewal.hold, now));
+                hold.plan_check_of_shared_lease(now, self.alarms.period());
+                hold.plan_early_renewal(now, self.alarms.period());
+                effects.renewed_again(self.failures.clear(renewal.hold, self.tallies.of(family), now));
             }
             // The release under way finds the same and reports the loss.
             Renewed::NotOwner if hold.guards == 0 && hold.releasing.is_under_way() => {}
             Renewed::NotOwner => return self.lose(renewal.hold, LostReason::NotOwner, now, effects),
             Renewed::NotAcknowledged => {
                 hold.renewing.plan(now + renewal.lease.retry_after());
-                self.fails(renewal.hold, now);
+                self.failures.record(renewal.hold, hold, self.tallies.of(family), now);
             }
             Renewed::Failed if renewal.extend => {
                 hold.renewing.unanswered(now + renewal.lease.retry_after());
-                self.fails(renewal.hold, now);
+                self.failures.record(renewal.hold, hold, self.tallies.of(family), now);
             }
             Renewed::Failed => {
                 // The check has no result, so the doubt remains.
@@ -520,7 +499,7 @@ impl Holds {
                 self.alarms.leave(member);
             }
             // Discards the duration, because a release or a loss is not a recovery to report.
-            let _told_of_the_loss = self.clear_failure(index, now);
+            let _told_of_the_loss = self.failures.clear(index, self.tallies.of(hold.name.family()), now);
         } else if !hold.renewing.is_member() {
             self.came(index, self.alarms.beat_at(now));
         }
@@ -561,6 +540,16 @@ const MOST_NEWCOMERS: usize = 1024;
 
 /// Longest pause before the check of a fixed lease is retried, however long the lease is.
 const VERIFY_AGAIN: Duration = Duration::from_secs(1);
+
+/// Extends the hold's lease. Returns the delay of the renewal, unless the renewal was early.
+fn extended(hold: &mut Hold, lease: Lease, sent: BootInstant, now: BootInstant) -> Option<Duration> {
+    // Derives the planned instant from the previous lease, whose request was sent one validity before its expiry.
+    let planned = lease.renewal_before(hold.valid_until);
+    // The longer lease of an attempt under way is believed only when its grant is processed.
+    hold.extended_until(lease.min(hold.lease).valid_until(sent));
+    hold.answered(now);
+    (now >= planned).then(|| now.saturating_duration_since(planned))
+}
 
 /// Shortens the hold's lease to the time that the server has left for it. That may be less than by the old server's clock.
 fn still_held(hold: &mut Hold, left: Duration, sent: BootInstant, now: BootInstant) {

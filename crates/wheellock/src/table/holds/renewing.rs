@@ -12,8 +12,8 @@ use crate::base::clock::BootInstant;
 ///
 /// - Another renewal may be [planned](Self::plan) while one is under way.
 /// - The hold may be [doubted](Self::doubt) meanwhile, because the reply may come from a server that has been replaced.
-/// - A hold that no guard [wants](Self::is_wanted) renewed is not a member of the cohorts, and no failure of its renewals is
-///   reported. Both end when the table finds that the hold is no longer kept alive.
+/// - A hold that no guard [wants](Self::is_wanted) renewed is not a member of the cohorts. It leaves them when the table finds
+///   that it is no longer kept alive.
 #[derive(Default)]
 pub(super) struct Renewing {
     /// Instant of a renewal outside of the beats: after a failure, or because the next beat comes too late.
@@ -25,8 +25,6 @@ pub(super) struct Renewing {
     under_way: bool,
     /// True if the server must confirm the hold, because another server may reply now or other holders may shorten the lease.
     unverified: bool,
-    /// True if the last renewal failed.
-    failing: bool,
     manner: Manner,
 }
 
@@ -119,16 +117,6 @@ impl Renewing {
             // Neither refusal concerns the form of the request.
             Refused::Elsewhere | Refused::Unserved => {}
         }
-    }
-
-    /// Records that the last renewal failed. Returns true if the one before it had failed, too.
-    pub(super) fn fail(&mut self) -> bool {
-        std::mem::replace(&mut self.failing, true)
-    }
-
-    /// Records that the last renewal did not fail, or that no guard wants one. Returns true if the one before had failed.
-    pub(super) fn fail_no_more(&mut self) -> bool {
-        std::mem::take(&mut self.failing)
     }
 
     /// Joins the holds that the watchdog renews at each beat.

@@ -206,8 +206,8 @@ fn unanswered_renewal_at_expiry_fails_once() {
         world.now = world.valid_until(hold);
         assert!(world.due().is_empty());
         assert_eq!([hold, fixed].map(|hold| world.holds.lost(hold)), [Some(LostReason::Expired); 2]);
-        assert_eq!((world.holds.counted().failed_renewals, world.holds.failing()), (1, 0));
-        let told = world.holds.tell_failing(world.now).map(|told| (told.locks, told.failures));
+        assert_eq!((world.holds.counted().failed_renewals, world.holds.failures.failing()), (1, 0));
+        let told = world.holds.failures.tell(world.now).map(|told| (told.locks, told.failures));
         assert_eq!(told, Some((1, 1)));
         let mut effects = Effects::default();
         match answer {

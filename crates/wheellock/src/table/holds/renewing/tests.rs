@@ -21,15 +21,13 @@ enum Event {
     Answer,
     Unanswered,
     Refuse(Refused),
-    Fail,
-    FailNoMore,
     Join,
     Leave,
 }
 
 use Event::*;
 
-const EVENTS: [Event; 20] = [
+const EVENTS: [Event; 18] = [
     Want,
     WantNoMore,
     Plan(3),
@@ -46,8 +44,6 @@ const EVENTS: [Event; 20] = [
     Refuse(Refused::OnItsWay),
     Refuse(Refused::Arrived),
     Refuse(Refused::Unserved),
-    Fail,
-    FailNoMore,
     Join,
     Leave,
 ];
@@ -68,10 +64,6 @@ fn unverified(path: &[Event]) -> bool {
 
 fn under_way(path: &[Event]) -> bool {
     is(path, |event| *event == Begin, |event| *event == End)
-}
-
-fn failing(path: &[Event]) -> bool {
-    is(path, |event| *event == Fail, |event| *event == FailNoMore)
 }
 
 fn member(path: &[Event]) -> bool {
@@ -126,8 +118,6 @@ fn follow(path: &[Event], start: BootInstant) -> bool {
             Answer => renewing.answer(after(NOW)),
             Unanswered => renewing.unanswered(after(AGAIN)),
             Refuse(refused) => renewing.refuse(refused),
-            Fail => assert_eq!(renewing.fail(), failing(before), "{path:?}"),
-            FailNoMore => assert_eq!(renewing.fail_no_more(), failing(before), "{path:?}"),
             Join => renewing.join(cohorts.join(7, 0)),
             Leave => {
                 let left = renewing.leave().and_then(|member| cohorts.leave(member));

@@ -51,7 +51,6 @@ pub(crate) use hand_over::GiveBack;
 use hold::KnownBy;
 pub(crate) use hold::{Hold, State};
 use recent_releases::RecentReleases;
-use releasing::Untold;
 use renewal_failures::RenewalFailures;
 use renewals::{Newcomers, Script};
 pub(crate) use renewals::{Renewal, RenewalReply, Renewed};
@@ -180,7 +179,9 @@ impl Holds {
         hold.leave(share);
         if hold.guards == 0 && hold.state == State::Held {
             let held = now.saturating_duration_since(hold.since);
-            hold.releasing.give_back(now < hold.valid_until);
+            // A lease that still runs does not end by itself.
+            let is_over = now >= hold.valid_until;
+            hold.releasing.give_back(if is_over { LostReason::Expired } else { LostReason::NotOwner });
             let family = hold.name.family();
             self.tallies.of(family).released(held);
         }
@@ -416,20 +417,17 @@ impl Holds {
         effects: &mut Effects,
     ) -> Option<Reconcile> {
         let hold = self.holds.get_mut(index as usize)?;
-        let untold = hold.releasing.answer();
+        let loss = hold.releasing.answer();
         hold.refusals = 0;
         self.callers
             .answered(&mut hold.releasing.callers, Want::Release, known, |waker| effects.wake_one(waker));
         if !known && hold.state == State::Held {
-            let found = |believed| if believed { LostReason::NotOwner } else { LostReason::Expired };
-            match untold {
+            if hold.guards > 0 {
                 // The server counts no share of this owner, so the remaining guards have lost the lock, too.
-                _ if hold.guards > 0 => self.lose(index, LostReason::NotOwner, now, effects),
-                Untold::Released { believed } => {
-                    self.tallies.of(hold.name.family()).found_lost(found(believed));
-                    effects.lost(&hold.name, found(believed));
-                }
-                Untold::Nothing => {}
+                self.lose(index, LostReason::NotOwner, now, effects);
+            } else if let Some(reason) = loss {
+                self.tallies.of(hold.name.family()).found_lost(reason);
+                effects.lost(&hold.name, reason);
             }
         }
         if self.released.is_some() {

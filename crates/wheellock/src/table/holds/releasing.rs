@@ -4,6 +4,7 @@
 
 use super::callers::Waiting;
 use crate::base::clock::BootInstant;
+use crate::base::error::LostReason;
 
 /// Attempts and reconciling requests of one hold.
 ///
@@ -28,18 +29,9 @@ pub(super) struct Releasing {
     postponed: bool,
     /// True if the wanted count changed while a request was under way. Another request must follow it.
     outdated: bool,
-    untold: Untold,
-}
-
-/// Information that only the first reply to a release reveals. If a release is repeated, its earlier request may be the reason
-/// why the server no longer knows the hold.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Untold {
-    #[default]
-    Nothing,
-    /// The reply shows whether the released lock was held until then. `believed` distinguishes a forced loss from the end of a
-    /// lease.
-    Released { believed: bool },
+    /// Loss to report if the reply to the next request shows that the server does not know the hold. Only the first reply to a
+    /// release can show it. If a release is repeated, its earlier request may be the reason.
+    loss: Option<LostReason>,
 }
 
 impl Releasing {
@@ -54,9 +46,9 @@ impl Releasing {
     }
 
     /// Records that the last guard was released. The reply to the next request is the first to show whether the guard held the
-    /// lock.
-    pub(super) fn give_back(&mut self, believed: bool) {
-        self.untold = Untold::Released { believed };
+    /// lock. If it did not, the lock was lost for the reason `loss`.
+    pub(super) fn give_back(&mut self, loss: LostReason) {
+        self.loss = Some(loss);
     }
 
     /// Records that the wanted count changed. Returns true if a request must be sent now. If a request is under way, another
@@ -86,15 +78,15 @@ impl Releasing {
         self.requests -= 1;
     }
 
-    /// Ends a request with a reply, and returns the information that this reply is the first to reveal.
-    pub(super) fn answer(&mut self) -> Untold {
+    /// Ends a request with a reply. Returns the loss to report if the server does not know the hold.
+    pub(super) fn answer(&mut self) -> Option<LostReason> {
         self.requests -= 1;
-        std::mem::take(&mut self.untold)
+        self.loss.take()
     }
 
     /// Marks a request as possibly executed without a reply. The next reply then proves nothing about the time before.
     pub(super) fn unheard(&mut self) {
-        self.untold = Untold::Nothing;
+        self.loss = None;
     }
 
     /// Ends a failed request, and schedules its retry at `at`.

@@ -8,7 +8,7 @@ use super::*;
 enum Event {
     Attempt,
     EndAttempt,
-    GiveBack { believed: bool },
+    GiveBack(LostReason),
     Change,
     Outdate,
     Begin,
@@ -28,8 +28,8 @@ use Event::*;
 const EVENTS: [Event; 16] = [
     Attempt,
     EndAttempt,
-    GiveBack { believed: true },
-    GiveBack { believed: false },
+    GiveBack(LostReason::NotOwner),
+    GiveBack(LostReason::Expired),
     Change,
     Outdate,
     Begin,
@@ -88,10 +88,10 @@ fn planned(path: &[Event]) -> Option<Event> {
     decided.map(|(event, _)| event).filter(|event| matches!(event, RepeatAt | PutOff))
 }
 
-fn untold(path: &[Event]) -> Untold {
-    match last(path, |event| matches!(event, GiveBack { .. } | Unheard | Answer)) {
-        Some((GiveBack { believed }, _)) => Untold::Released { believed },
-        _ => Untold::Nothing,
+fn loss(path: &[Event]) -> Option<LostReason> {
+    match last(path, |event| matches!(event, GiveBack(_) | Unheard | Answer)) {
+        Some((GiveBack(loss), _)) => Some(loss),
+        _ => None,
     }
 }
 
@@ -107,12 +107,12 @@ fn follow(path: &[Event], start: BootInstant) -> bool {
             End | Answer | RepeatAt if idle => return false,
             Attempt => releasing.attempt(COUNT),
             EndAttempt => releasing.end_attempt(COUNT),
-            GiveBack { believed } => releasing.give_back(believed),
+            GiveBack(loss) => releasing.give_back(loss),
             Change => assert_eq!(releasing.change(), !busy(before), "{path:?}"),
             Outdate => releasing.outdate(),
             Begin => releasing.begin(),
             End => releasing.end(),
-            Answer => assert_eq!(releasing.answer(), untold(before), "{path:?}"),
+            Answer => assert_eq!(releasing.answer(), loss(before), "{path:?}"),
             Unheard => releasing.unheard(),
             RepeatAt => releasing.repeat_at(soon),
             PutOff => releasing.put_off(later),

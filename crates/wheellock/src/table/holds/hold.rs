@@ -64,9 +64,7 @@ pub(super) struct Rare {
     /// Count leaked by guards that were forgotten. No guard will release it.
     pub(super) forgotten: u32,
     /// Lease that the latest attempt requests, if it is longer than the hold's lease.
-    asked: Option<Lease>,
-    /// True if a renewal was under way when that attempt began. The renewal did not know of the longer lease.
-    was_asked_beside_a_renewal: bool,
+    asked: Option<Asked>,
     /// Local expiry of each share that the server counts, the first share first, if the server keeps a lease for each. Empty
     /// until there are several shares.
     ends: Vec<BootInstant>,
@@ -77,6 +75,15 @@ pub(super) struct Rare {
     pub(super) gate: Vec<Waker>,
     /// Wakers of the tasks that watch for the loss.
     pub(super) watchers: Vec<(u64, Waker)>,
+}
+
+/// The longer lease that an attempt requests.
+#[derive(Clone, Copy)]
+enum Asked {
+    /// Every renewal since the attempt began requests this lease.
+    Alone(Lease),
+    /// A renewal was under way when the attempt began. The renewal did not know of this lease.
+    BesideRenewal(Lease),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -297,25 +304,30 @@ impl Hold {
     /// table learns of the grant. This is the only attempt, because attempts of one owner are made one after the other.
     pub(super) fn asks_for_a_lease_of(&mut self, lease: Lease) {
         if self.guards > 0 && lease > self.lease {
-            let beside_a_renewal = self.renewing.is_under_way();
-            let rare = self.rare.get_or_insert_default();
-            (rare.asked, rare.was_asked_beside_a_renewal) = (Some(lease), beside_a_renewal);
+            let asked = if self.renewing.is_under_way() { Asked::BesideRenewal } else { Asked::Alone };
+            self.rare.get_or_insert_default().asked = Some(asked(lease));
         } else if let Some(rare) = &mut self.rare {
             // An earlier attempt may have been refused. A renewal with its longer lease would keep the lock for longer after
             // a crash.
-            (rare.asked, rare.was_asked_beside_a_renewal) = (None, false);
+            rare.asked = None;
         }
     }
 
     /// Returns the lease to renew with. A shorter lease would take time from the latest grant.
     pub(super) fn longest_lease(&self) -> Lease {
-        let asked = self.rare.as_ref().and_then(|rare| rare.asked).filter(|_| self.releasing.attempts() > 0);
-        asked.map_or(self.lease, |asked| asked.max(self.lease))
+        match self.asked().filter(|_| self.releasing.attempts() > 0) {
+            Some(Asked::Alone(asked) | Asked::BesideRenewal(asked)) => asked.max(self.lease),
+            None => self.lease,
+        }
     }
 
     /// Returns true if a renewal that did not know of the granted lease may have been executed after the grant.
     pub(super) fn may_have_been_shortened(&self) -> bool {
-        self.rare.as_ref().is_some_and(|rare| rare.was_asked_beside_a_renewal)
+        matches!(self.asked(), Some(Asked::BesideRenewal(_)))
+    }
+
+    fn asked(&self) -> Option<Asked> {
+        self.rare.as_ref()?.asked
     }
 
     /// Returns the count that the server is to have. A guard that was told of a loss wants no share.

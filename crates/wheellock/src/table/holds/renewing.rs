@@ -22,10 +22,22 @@ pub(super) struct Renewing {
     member: Option<Member>,
     /// Number of guards that want the lease renewed.
     guards: u32,
-    under_way: bool,
-    /// True if the server must confirm the hold, because another server may reply now or other holders may shorten the lease.
-    unverified: bool,
+    verifying: Verifying,
     manner: Manner,
+}
+
+/// Progress of the requests by which the server confirms a hold. Another server may reply now, or other holders may shorten the
+/// lease, so the hold may be in doubt.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Verifying {
+    #[default]
+    NoDoubt,
+    /// The server must confirm the hold.
+    Doubt,
+    /// The reply to the request under way resolves every doubt.
+    UnderWay,
+    /// The doubt is newer than the request under way, so another request must follow.
+    UnderWayInDoubt,
 }
 
 /// Mode of the next renewal. Two flags in one byte, because a process may have a million holds.
@@ -75,24 +87,26 @@ impl Renewing {
 
     /// Marks the hold as unverified. The next renewal checks it even if no guard wants the lease extended.
     pub(super) fn doubt(&mut self) {
-        self.unverified = true;
+        let under_way = self.is_under_way();
+        self.verifying = if under_way { Verifying::UnderWayInDoubt } else { Verifying::Doubt };
     }
 
     /// Marks the hold as unverified, as [`doubt`](Self::doubt) does, and schedules the check at `at`.
     pub(super) fn verify_at(&mut self, at: BootInstant) {
         // Callers pass the present instant, or find no renewal scheduled. So no earlier renewal is replaced.
-        (self.unverified, self.at) = (true, Some(at));
+        self.at = Some(at);
+        self.doubt();
     }
 
     /// Begins a renewal. A doubt that arises from now on is not resolved by this renewal.
     pub(super) fn begin(&mut self) {
-        (self.under_way, self.unverified) = (true, false);
+        self.verifying = Verifying::UnderWay;
     }
 
     /// Ends a renewal, whatever its result.
     pub(super) fn end(&mut self) {
         // A renewal that was scheduled meanwhile stays scheduled.
-        self.under_way = false;
+        self.verifying = if self.is_in_doubt() { Verifying::Doubt } else { Verifying::NoDoubt };
     }
 
     /// Handles the server's confirmation of the hold. If another server may reply now, schedules a check of that server.
@@ -100,7 +114,7 @@ impl Renewing {
         // The next renewal may share a script again. If the slot still migrates, the server refuses that script
         // without an effect.
         self.manner = Manner::default();
-        self.at = self.unverified.then_some(now);
+        self.at = self.is_in_doubt().then_some(now);
     }
 
     /// Schedules the retry of a renewal without a reply at `again`.
@@ -141,11 +155,15 @@ impl Renewing {
 
     /// Returns true if a request to the server is wanted as soon as possible.
     pub(super) fn is_to_be_asked(&self) -> bool {
-        self.is_wanted() || self.unverified
+        self.is_wanted() || self.is_in_doubt()
     }
 
     pub(super) fn is_under_way(&self) -> bool {
-        self.under_way
+        matches!(self.verifying, Verifying::UnderWay | Verifying::UnderWayInDoubt)
+    }
+
+    fn is_in_doubt(&self) -> bool {
+        matches!(self.verifying, Verifying::Doubt | Verifying::UnderWayInDoubt)
     }
 
     pub(super) fn is_member(&self) -> bool {
@@ -165,12 +183,12 @@ impl Renewing {
     /// Returns true if no renewal is under way or scheduled outside of the watchdog's beats.
     pub(super) fn is_in_turn(&self) -> bool {
         // A doubt does not count here, because its check is under way or scheduled.
-        !self.under_way && self.at.is_none()
+        !self.is_under_way() && self.at.is_none()
     }
 
     /// Returns true if the hold is in turn and not in doubt.
     pub(super) fn is_at_rest(&self) -> bool {
-        !self.unverified && !self.under_way && self.at.is_none()
+        self.verifying == Verifying::NoDoubt && self.at.is_none()
     }
 
     /// Returns true if the next renewal sends the script's text.

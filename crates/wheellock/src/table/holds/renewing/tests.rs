@@ -133,7 +133,7 @@ fn follow(path: &[Event], start: BootInstant) -> bool {
         assert_eq!(renewing.is_due(after(now)), at.is_some_and(|at| now >= at), "{path:?}");
     }
     let (asks, doubted) = (under_way(path), unverified(path));
-    assert_eq!((renewing.is_under_way(), renewing.unverified), (asks, doubted), "{path:?}");
+    assert_eq!((renewing.is_under_way(), renewing.is_in_doubt()), (asks, doubted), "{path:?}");
     assert_eq!(renewing.is_to_be_asked(), doubted || guards(path) != Some(0), "{path:?}");
     assert_eq!(renewing.is_in_turn(), !asks && at.is_none(), "{path:?}");
     assert_eq!(renewing.is_at_rest(), !asks && at.is_none() && !doubted, "{path:?}");

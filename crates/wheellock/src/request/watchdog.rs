@@ -19,7 +19,7 @@ use crate::request::context::Context;
 use crate::request::hand_over;
 use crate::table::holds::{
     CallerIndex, Due, Effects, Failed, Hold, HoldIndex, Holds, Reconcile, Refused, Renewal, RenewalReply,
-    Renewed, State, Want,
+    Renewed, State, Unreconciled, Want,
 };
 use crate::wait::name::Name;
 use crate::wait::turns::Contenders;
@@ -249,12 +249,12 @@ impl Answered<'_, '_> {
         let request = match (&detached.result, *pause) {
             (_, Some(pause)) => {
                 self.will_be_repeated(hold, answer);
-                self.holds.reconcile_refused(hold, pause, now, self.effects)
+                self.holds.reconcile_again(hold, Unreconciled::Refused(pause), now, self.effects)
             }
             // The request waits in the queue for the next connection, if there will be one.
             (Err(Outcome::MaybeExecuted), None) if !self.context.client.has_ended(connection) => {
                 self.will_be_repeated(hold, answer);
-                self.holds.reconcile_unanswered(hold, now, self.effects)
+                self.holds.reconcile_again(hold, Unreconciled::Unanswered, now, self.effects)
             }
             (Ok(reply), None) if !reply.is_error() => match wire::read_release(reply) {
                 Some(known) => {
@@ -271,16 +271,12 @@ impl Answered<'_, '_> {
                 }
                 None => {
                     self.unexpected.extend(self.holds.get(hold).map(|hold| Arc::clone(&hold.name)));
-                    self.failed(hold, &Failed::Unexpected(reply.type_name()));
-                    None
+                    self.failed(hold, Some(Failed::Unexpected(reply.type_name())))
                 }
             },
             (Ok(_) | Err(_), None) => {
-                match self.error_for_callers(hold, answer) {
-                    Some(error) => self.failed(hold, &Failed::Error(error)),
-                    None => self.holds.reconcile_failed(hold, now, self.effects),
-                }
-                None
+                let error = self.error_for_callers(hold, answer);
+                self.failed(hold, error.map(Failed::Error))
             }
         };
         if let Some(request) = request {
@@ -304,9 +300,11 @@ impl Answered<'_, '_> {
     }
 
     /// Fails the callers that wait for a release that cannot succeed now. The watchdog repeats the release later.
-    fn failed(&mut self, hold: u32, why: &Failed) {
-        self.holds.tell_failure(hold, Want::Release, why, self.effects);
-        self.holds.reconcile_failed(hold, self.now, self.effects);
+    fn failed(&mut self, hold: u32, why: Option<Failed>) -> Option<Reconcile> {
+        if let Some(why) = why {
+            self.holds.tell_failure(hold, Want::Release, &why, self.effects);
+        }
+        self.holds.reconcile_again(hold, Unreconciled::Failed, self.now, self.effects)
     }
 
     /// Returns the error of a request, if a caller waits for the request.
@@ -405,7 +403,7 @@ impl Answered<'_, '_> {
         if let Some(error) = self.error_for_wishes(wishing, answer) {
             for index in wishing {
                 if executed {
-                    self.holds.may_be_executed(*index, Want::Renew);
+                    self.holds.may_be_renewed(*index);
                 }
                 self.holds.remember_failure(*index, Want::Renew, &error, self.now);
             }

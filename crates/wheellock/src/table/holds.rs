@@ -46,7 +46,7 @@ pub(crate) use attempts::{GrantReply, Granted, Terms};
 use callers::Callers;
 pub(crate) use callers::{CallerIndex, Confirmation, Ended, Failed, Want};
 use changes::Changes;
-pub(crate) use effects::{Effects, Failing, Reconcile, Rest};
+pub(crate) use effects::{Effects, Failing, Reconcile, Rest, Unreconciled};
 pub(crate) use hand_over::GiveBack;
 use hold::KnownBy;
 pub(crate) use hold::{Hold, State};
@@ -325,42 +325,44 @@ impl Holds {
         }
     }
 
-    /// Marks the request under way that callers of `what` wait for as possibly executed without a reply.
-    pub(crate) fn may_be_executed(&mut self, index: HoldIndex, what: Want) {
+    /// Marks the renewal under way that callers wait for as possibly executed without a reply.
+    pub(crate) fn may_be_renewed(&mut self, index: HoldIndex) {
         if let Some(hold) = self.holds.get(index as usize) {
-            self.callers.unheard(hold.releasing.callers, what);
+            self.callers.unheard(hold.releasing.callers, Want::Renew);
         }
     }
 
-    /// Returns the retry of a reconciling request that was lost with its connection. Returns `None` if the lock is no longer this
-    /// hold's to release.
-    pub(crate) fn reconcile_unanswered(
+    /// Ends a reconciling request that has no useful reply. Returns the retry if it is to be sent at once. Otherwise the watchdog
+    /// sends it, unless the lock is no longer this hold's to release.
+    pub(crate) fn reconcile_again(
         &mut self,
         index: HoldIndex,
+        why: Unreconciled,
         now: BootInstant,
         effects: &mut Effects,
     ) -> Option<Reconcile> {
-        self.may_be_reconciled(index);
-        self.repeat(index, now, effects)
-    }
-
-    /// Ends a request and returns its retry, if the retry is still useful.
-    fn repeat(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) -> Option<Reconcile> {
         let hold = self.holds.get_mut(index as usize)?;
+        let pause = match why {
+            Unreconciled::Refused(pause) => hold.pause_after_refusal(pause),
+            Unreconciled::Unanswered | Unreconciled::Failed => {
+                // The server may have executed the request. The next reply then proves nothing about the time before.
+                hold.releasing.unheard();
+                self.callers.unheard(hold.releasing.callers, Want::Release);
+                if why == Unreconciled::Failed { hold.lease.retry_after() } else { Duration::ZERO }
+            }
+        };
+        if !pause.is_zero() {
+            hold.releasing.repeat_at(now + pause);
+            // An attempt does not wait for the retry.
+            hold.open_gate(effects);
+            self.schedule(index);
+            return None;
+        }
         hold.releasing.end();
         if hold.is_to_be_released(&self.callers, now) {
             return self.reconcile(index);
         }
         self.after_request(index, effects)
-    }
-
-    /// Marks a reconciling request as possibly executed without a reply. The next reply then proves nothing about the time
-    /// before.
-    fn may_be_reconciled(&mut self, index: HoldIndex) {
-        if let Some(hold) = self.get_mut(index) {
-            hold.releasing.unheard();
-        }
-        self.may_be_executed(index, Want::Release);
     }
 
     /// Returns the requests that are still to be sent when the manager is dropped. No guard, no attempt and soon no watchdog is
@@ -437,49 +439,6 @@ impl Holds {
             return self.reconcile(index);
         }
         self.after_request(index, effects)
-    }
-
-    /// Schedules the watchdog's retry of a reconciling request that failed.
-    pub(crate) fn reconcile_failed(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) {
-        self.may_be_reconciled(index);
-        if let Some(hold) = self.get(index) {
-            let pause = hold.lease.retry_after();
-            self.reconcile_after(index, pause, now, effects);
-        }
-    }
-
-    /// Handles a reconciling request that was rejected before it had any effect and may succeed after `pause`.
-    ///
-    /// Returns the retry if it is to be sent at once. Otherwise the watchdog sends it.
-    pub(crate) fn reconcile_refused(
-        &mut self,
-        index: HoldIndex,
-        pause: Duration,
-        now: BootInstant,
-        effects: &mut Effects,
-    ) -> Option<Reconcile> {
-        let pause = self.get_mut(index)?.pause_after_refusal(pause);
-        if pause.is_zero() {
-            return self.repeat(index, now, effects);
-        }
-        self.reconcile_after(index, pause, now, effects);
-        None
-    }
-
-    /// Ends a failed or rejected request, and schedules the watchdog's retry after `pause`.
-    fn reconcile_after(
-        &mut self,
-        index: HoldIndex,
-        pause: Duration,
-        now: BootInstant,
-        effects: &mut Effects,
-    ) {
-        if let Some(hold) = self.get_mut(index) {
-            hold.releasing.repeat_at(now + pause);
-            // An attempt does not wait for the retry.
-            hold.open_gate(effects);
-        }
-        self.schedule(index);
     }
 
     /// Puts a hold whose reconciling request found no room into the backlog. The request is sent when there is room.

@@ -26,6 +26,17 @@ pub(crate) struct Reconcile {
     pub(crate) retry: Retry,
 }
 
+/// The reason why a reconciling request has no useful reply.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unreconciled {
+    /// The request was rejected before it had any effect. It may succeed after this pause.
+    Refused(Duration),
+    /// The request was lost with its connection.
+    Unanswered,
+    /// The request failed in another way. It is repeated after a pause.
+    Failed,
+}
+
 /// Effects to carry out after the table's lock is released. Small, because each grant and each release creates one, mostly empty
 /// or with one request.
 #[derive(Default)]

@@ -356,11 +356,12 @@ impl World {
                     &Failed::Unexpected("nothing"),
                     &mut effects,
                 );
-                self.holds.reconcile_failed(settle.hold, self.now, &mut effects);
+                self.holds.reconcile_again(settle.hold, Unreconciled::Failed, self.now, &mut effects);
             }
             Event::ReconcileUnanswered => {
                 let Some(settle) = self.pop_settle() else { return ControlFlow::Break(()) };
-                self.settles.extend(self.holds.reconcile_unanswered(settle.hold, self.now, &mut effects));
+                let why = Unreconciled::Unanswered;
+                self.settles.extend(self.holds.reconcile_again(settle.hold, why, self.now, &mut effects));
             }
             Event::RenewalRefused(refused) => {
                 if self.renewals.is_empty() {
@@ -372,8 +373,8 @@ impl World {
             }
             Event::ReconcileRefused(pause) => {
                 let Some(settle) = self.pop_settle() else { return ControlFlow::Break(()) };
-                let pause = Duration::from_millis(pause);
-                self.settles.extend(self.holds.reconcile_refused(settle.hold, pause, self.now, &mut effects));
+                let why = Unreconciled::Refused(Duration::from_millis(pause));
+                self.settles.extend(self.holds.reconcile_again(settle.hold, why, self.now, &mut effects));
             }
             Event::Changed => {
                 self.holds.changed(&Change::everywhere(), self.now);

@@ -76,8 +76,12 @@ fn returning_owner_waits_for_release() {
     let [settle] = &world.repeated()[..] else { panic!("one release") };
     assert!(world.begin().is_none());
     // After a redirection it is still the same release.
-    let elsewhere =
-        world.holds.reconcile_refused(settle.hold, Duration::ZERO, world.now, &mut Effects::default());
+    let elsewhere = world.holds.reconcile_again(
+        settle.hold,
+        Unreconciled::Refused(Duration::ZERO),
+        world.now,
+        &mut Effects::default(),
+    );
     assert!(world.begin().is_none());
     world.reconciled(&elsewhere.unwrap(), true, 1);
     assert!(world.begin().is_some());
@@ -95,9 +99,9 @@ fn many_releases_repeat_in_slices() {
         most = most.max(world.holds.holds.len());
         owners.extend(some.iter().map(|settle| settle.owner));
         for settle in some {
-            let moved = world.holds.reconcile_refused(
+            let moved = world.holds.reconcile_again(
                 settle.hold,
-                Duration::ZERO,
+                Unreconciled::Refused(Duration::ZERO),
                 world.now,
                 &mut Effects::default(),
             );
@@ -117,7 +121,12 @@ fn failing_releases_are_abandoned_in_time() {
     for _ in 0..3000 {
         world.now = world.now + Duration::from_millis(50);
         for settle in world.repeated() {
-            world.holds.reconcile_failed(settle.hold, world.now, &mut Effects::default());
+            world.holds.reconcile_again(
+                settle.hold,
+                Unreconciled::Failed,
+                world.now,
+                &mut Effects::default(),
+            );
         }
         assert!(world.holds.holds.len() <= 256);
     }
@@ -141,7 +150,7 @@ fn shutdown_skips_lost_lock_release() {
     }
     let request = world.holds.release(hold, GUARD, world.now).expect("two of three are left");
     assert!(world.holds.release(hold, GUARD, world.now).is_none(), "it follows");
-    world.holds.reconcile_failed(request.hold, world.now, &mut Effects::default());
+    world.holds.reconcile_again(request.hold, Unreconciled::Failed, world.now, &mut Effects::default());
     let (_, renewal) =
         world.holds.wish(hold, Want::Renew, world.now + WAIT, Waker::noop()).expect("it is held");
     let script = world.holds.begin_renewal(vec![renewal.expect("nothing is under way")], None, world.now);
@@ -195,7 +204,7 @@ fn release_repeats_despite_failed_renewal() {
         world.now = world.now + 2 * TICK;
         let mut effects = Effects::default();
         let _none = world.holds.end_renewal(script, None, world.now, |_| 0, &mut effects);
-        let again = world.holds.reconcile_unanswered(hold, world.now, &mut effects);
+        let again = world.holds.reconcile_again(hold, Unreconciled::Unanswered, world.now, &mut effects);
         world.reconciled(&again.expect("it is repeated"), true, 0);
         if let Some(view) = view {
             assert!(matches!(world.holds.result(view, Waker::noop()), Some(Ok(Confirmation::Held))));

@@ -215,7 +215,7 @@ impl Context {
         let first = first.and_then(|request| self.queue_reconcile(&mut holds, &request, &mut effects));
         let more = (effects.has_more_requests() || holds.may_send_postponed(&effects))
             .then(|| self.queue_more(&mut holds, now, &mut effects));
-        let watchdog = holds.watchdog_to_wake();
+        let watchdog = holds.alarms.watchdog_to_wake();
         // Flushes write to the socket when they are dropped, so the table is unlocked first.
         drop(holds);
         drop(first);
@@ -472,7 +472,7 @@ impl Drop for Context {
         // A request that waits for a pending request is sent now. Later there is no table for the pending request's reply.
         let watchdog = self.transact(|holds, _, effects| {
             effects.request_all(holds.last_requests());
-            holds.take_watchdog()
+            holds.alarms.take_watchdog()
         });
         // The watchdog finds that its manager is gone, and ends.
         if let Some(watchdog) = watchdog {

@@ -90,7 +90,7 @@ fn begin_release(
 }
 
 fn look_soon(context: &Context, name: &Arc<Name>) {
-    context.transact(|holds, now, _| holds.look_after(Arc::clone(name), now));
+    context.transact(|holds, now, _| holds.alarms.look_after(Arc::clone(name), now));
 }
 
 /// Checks the hand-overs of a lock after a while. Takes a hold back from a waiter that has not accepted it in time. Notifies the head
@@ -127,7 +127,7 @@ pub(crate) fn released(context: &Context, name: &Arc<Name>, contenders: Contende
     drop(waiting);
     head.into_iter().for_each(Waker::wake);
     if quiet {
-        context.transact(|holds, now, _| holds.quiet(Arc::clone(name), now));
+        context.transact(|holds, now, _| holds.alarms.quiet(Arc::clone(name), now));
     }
 }
 

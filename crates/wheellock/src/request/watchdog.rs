@@ -88,7 +88,9 @@ fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
             flushes.extend(queue_renewal(context, holds, (group, node), &retry, now, effects));
         }
         effects.look_at_the_backlog();
-        (holds.watchdog_leaves(waker), quiet, handing_over, flushes)
+        let next = holds.next_due();
+        holds.alarms.watchdog_leaves(next, waker);
+        (next, quiet, handing_over, flushes)
     });
     // A flush writes to the socket when it is dropped, so the table is unlocked first.
     drop(flushes);

@@ -40,7 +40,6 @@ use crate::base::request_tag::About;
 use crate::base::server_clock::ServerClocks;
 use crate::table::metrics::Tallies;
 use crate::wait::name::Name;
-use crate::wait::wait_queue::UNCLAIMED;
 
 pub(crate) use attempts::{GrantReply, Granted, Terms};
 use callers::Callers;
@@ -80,7 +79,7 @@ pub(crate) struct Holds {
     holds: Slab<Hold>,
     /// Holds whose owner is known outside of the library and may be presented again.
     presented: HashMap<Presented, HoldIndex>,
-    alarms: Schedule,
+    pub(crate) alarms: Schedule,
     newcomers: Newcomers,
     server_clocks: ServerClocks,
     changes: Changes,
@@ -98,10 +97,6 @@ pub(crate) struct Holds {
     looks_at_deadlines: bool,
     /// Reusable room for the wakers that the results of one batch wake.
     room: Vec<Waker>,
-    /// Names whose last waiter left recently.
-    quiet: Slab<Arc<Name>>,
-    /// Names whose locks are being handed over.
-    handing_over: Slab<Arc<Name>>,
     next_serial: u64,
     next_watcher: u64,
 }
@@ -143,8 +138,6 @@ impl Holds {
             callers: Callers::default(),
             looks_at_deadlines: false,
             room: Vec::new(),
-            quiet: Slab::new(),
-            handing_over: Slab::new(),
             next_serial: 0,
             next_watcher: 0,
         }
@@ -622,41 +615,12 @@ impl Holds {
         }
     }
 
-    /// Schedules the end of a subscription whose last waiter for `name` has left. A waiter that joins soon keeps it.
-    pub(crate) fn quiet(&mut self, name: Arc<Name>, now: BootInstant) {
-        let index = u32::try_from(self.quiet.insert(name)).unwrap_or(u32::MAX);
-        self.alarms.at(now + LINGER, Event::Quiet(index));
-    }
-
-    /// Schedules a check of the holds that are handed over under `name`.
-    pub(crate) fn look_after(&mut self, name: Arc<Name>, now: BootInstant) {
-        let index = u32::try_from(self.handing_over.insert(name)).unwrap_or(u32::MAX);
-        self.alarms.at(now + UNCLAIMED, Event::HandingOver(index));
-    }
-
     /// Returns the instant of the next event.
-    fn next_due(&mut self) -> Option<BootInstant> {
+    pub(crate) fn next_due(&mut self) -> Option<BootInstant> {
         // Newcomers have no beats yet. Without this, the watchdog would sleep beyond their first renewal.
         self.let_newcomers_join();
         let at_once = (self.may_verify() || self.may_repeat()).then(|| self.alarms.at_once());
         earlier(self.alarms.next(), at_once)
-    }
-
-    /// Stores the watchdog's waker and returns the instant at which the watchdog must run next.
-    pub(crate) fn watchdog_leaves(&mut self, waker: &Waker) -> Option<BootInstant> {
-        let next = self.next_due();
-        self.alarms.watchdog_leaves(next, waker);
-        next
-    }
-
-    /// Returns the watchdog's waker if an event is due before the watchdog has promised to run.
-    pub(crate) fn watchdog_to_wake(&mut self) -> Option<Waker> {
-        self.alarms.watchdog_to_wake()
-    }
-
-    /// Removes the watchdog's waker, because the manager is dropped.
-    pub(crate) fn take_watchdog(&mut self) -> Option<Waker> {
-        self.alarms.take_watchdog()
     }
 
     /// Sets the alarm of a hold for its next single event. A hold that the watchdog renews at its beats needs no alarm.
@@ -715,7 +679,3 @@ pub(crate) struct Share {
 const MOST_ROOM: usize = 4096;
 /// Pause before the backlog is retried if no reply shows that there is room.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(20);
-
-/// Time for which a subscription outlives its last waiter. Contention comes in bursts, and a new subscription for each handoff
-/// would cost more than a few idle messages.
-const LINGER: Duration = Duration::from_secs(2);

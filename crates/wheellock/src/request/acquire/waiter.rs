@@ -499,7 +499,7 @@ impl Drop for Waiter<'_> {
             }
         }
         if quiet {
-            context.transact(|holds, now, _| holds.quiet(Arc::clone(name), now));
+            context.transact(|holds, now, _| holds.alarms.quiet(Arc::clone(name), now));
         }
     }
 }

@@ -105,10 +105,8 @@ impl Holds {
                 Event::Backlog => self.look_at_the_backlog_again(now),
                 Event::Forget => self.forget_releases(now),
                 Event::Overdue => self.end_overdue(now, due),
-                Event::Quiet(index) => due.quiet.extend(self.quiet.try_remove(index as usize)),
-                Event::HandingOver(index) => {
-                    due.handing_over.extend(self.handing_over.try_remove(index as usize));
-                }
+                Event::Quiet(name) => due.quiet.push(name),
+                Event::HandingOver(name) => due.handing_over.push(name),
             }
         }
         // The first beat of a newcomer may be due already.

@@ -2,6 +2,7 @@
 //!
 //! It keeps the single events, the beats, and the instant at which the watchdog must run. It does not know what a hold is.
 
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -10,8 +11,10 @@ use wheellock_wheel::{Cohorts, Member, TimerKey, Wheel};
 use super::HoldIndex;
 use crate::base::clock::{BootInstant, nanos};
 use crate::base::lease::Lease;
+use crate::wait::name::Name;
+use crate::wait::wait_queue::UNCLAIMED;
 
-pub(super) struct Schedule {
+pub(crate) struct Schedule {
     /// Events that occur once: ends of fixed leases, retries, and the local expiry of doubtful holds.
     wheel: Wheel<Event>,
     /// Recurring events: the renewal of every lease that the watchdog keeps alive.
@@ -28,12 +31,12 @@ pub(super) struct Schedule {
     watchdog: Option<Waker>,
 }
 
-#[derive(Clone, Copy)]
 pub(super) enum Event {
     Hold(HoldIndex),
-    Quiet(u32),
-    /// Checks a handed-over hold.
-    HandingOver(u32),
+    /// Ends the subscription of a name whose last waiter left.
+    Quiet(Arc<Name>),
+    /// Checks the holds that are handed over under a name.
+    HandingOver(Arc<Name>),
     /// Retries the backlog, which may find room now.
     Backlog,
     /// Drops releases that are old enough to forget.
@@ -64,6 +67,16 @@ impl Schedule {
         let tick = self.since_start(at).div_ceil(TICK_NANOS);
         self.plan(self.start_of(tick));
         self.wheel.insert(tick, event)
+    }
+
+    /// Schedules the end of a subscription whose last waiter for `name` has left. A waiter that joins soon keeps it.
+    pub(crate) fn quiet(&mut self, name: Arc<Name>, now: BootInstant) {
+        self.at(now + LINGER, Event::Quiet(name));
+    }
+
+    /// Schedules a check of the holds that are handed over under `name`.
+    pub(crate) fn look_after(&mut self, name: Arc<Name>, now: BootInstant) {
+        self.at(now + UNCLAIMED, Event::HandingOver(name));
     }
 
     pub(super) fn cancel(&mut self, alarm: TimerKey) {
@@ -129,7 +142,7 @@ impl Schedule {
     }
 
     /// Stores the watchdog's waker. The watchdog promises to run at `next`.
-    pub(super) fn watchdog_leaves(&mut self, next: Option<BootInstant>, waker: &Waker) {
+    pub(crate) fn watchdog_leaves(&mut self, next: Option<BootInstant>, waker: &Waker) {
         // `next` covers every event that was planned so far.
         (self.planned, self.armed) = (None, next);
         if !self.watchdog.as_ref().is_some_and(|watchdog| watchdog.will_wake(waker)) {
@@ -138,7 +151,7 @@ impl Schedule {
     }
 
     /// Returns the watchdog's waker if an event is due before the watchdog has promised to run.
-    pub(super) fn watchdog_to_wake(&mut self) -> Option<Waker> {
+    pub(crate) fn watchdog_to_wake(&mut self) -> Option<Waker> {
         let planned = self.planned.take()?;
         if self.armed.is_some_and(|armed| armed <= planned) {
             return None;
@@ -150,7 +163,7 @@ impl Schedule {
     }
 
     /// Removes the watchdog's waker, because the manager is dropped.
-    pub(super) fn take_watchdog(&mut self) -> Option<Waker> {
+    pub(crate) fn take_watchdog(&mut self) -> Option<Waker> {
         self.watchdog.take()
     }
 
@@ -180,3 +193,7 @@ const TICKS: usize = 8192;
 /// Beats per period of the watchdog. A renewal is early by less than half a percent of its period, and the renewals of one beat
 /// share their commands.
 const BEATS: u64 = 256;
+
+/// Time for which a subscription outlives its last waiter. Contention comes in bursts, and a new subscription for each handoff
+/// would cost more than a few idle messages.
+const LINGER: Duration = Duration::from_secs(2);

@@ -106,7 +106,7 @@ fn failover_checks_fixed_and_renews_watched() {
     world.now = world.now + LEASE / 10;
     assert!(world.due().is_empty());
     world.holds.changed(&Change::everywhere(), world.now);
-    assert!(world.holds.watchdog_to_wake().is_none() && world.holds.next_due().unwrap() <= world.now);
+    assert!(world.holds.alarms.watchdog_to_wake().is_none() && world.holds.next_due().unwrap() <= world.now);
     let asked = world.due();
     let seen: Vec<_> = asked.iter().map(|asked| (asked.hold, asked.lease_to_set())).collect();
     assert_eq!(seen, [(kept, i64::try_from(LEASE.as_millis()).unwrap()), (fixed, 0)]);

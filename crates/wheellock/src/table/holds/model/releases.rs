@@ -9,7 +9,7 @@ fn recent_releases_repeat_after_failover() {
     world.release(1..=3, 0);
     assert!(world.repeated().is_empty(), "not without a reason");
     world.holds.changed(&Change::everywhere(), world.now);
-    assert!(world.holds.watchdog_to_wake().is_none() && world.holds.next_due().unwrap() <= world.now);
+    assert!(world.holds.alarms.watchdog_to_wake().is_none() && world.holds.next_due().unwrap() <= world.now);
     let again = world.repeated();
     let seen: Vec<_> = again.iter().map(|settle| (settle.owner, settle.count)).collect();
     assert_eq!(seen, [(1, 0), (2, 0), (3, 0)]);

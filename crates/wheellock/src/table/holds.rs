@@ -156,6 +156,12 @@ impl Holds {
         self.holds.get_mut(hold as usize)
     }
 
+    /// Returns the indices of the holds that `which` selects.
+    fn indices_of(&self, which: impl Fn(&Hold) -> bool) -> Vec<HoldIndex> {
+        let selected = self.holds.iter().filter(|(_, hold)| which(hold));
+        selected.filter_map(|(index, _)| HoldIndex::try_from(index).ok()).collect()
+    }
+
     /// Returns true if this process believes that `owner` holds `name`.
     pub(crate) fn is_held_by(&self, name: &Arc<Name>, owner: u64) -> bool {
         let hold = self.presented.get(&presented_key(owner, name)).and_then(|hold| self.get(*hold));
@@ -208,7 +214,7 @@ impl Holds {
         let Some(hold) = self.holds.get_mut(index as usize) else { return (None, None) };
         // The caller joins before the request begins. Otherwise the reply to that request would not answer the caller.
         let caller = (hold.is_worth_releasing() && !self.shut).then(|| {
-            let believed = hold.state == State::Held && now < hold.valid_until;
+            let believed = hold.is_valid(now);
             self.callers.begin((index, &mut hold.releasing.callers), (Want::Release, believed), until, waker)
         });
         if caller.is_some() {
@@ -365,13 +371,7 @@ impl Holds {
             let waits = hold.releasing.has_waiting();
             (waits && hold.is_worth_releasing()) || hold.releasing.planned().is_some()
         };
-        let untold: Vec<_> =
-            self.holds.iter().filter(|(_, hold)| untold(hold)).map(|(index, _)| index).collect();
-        untold
-            .into_iter()
-            .filter_map(|index| u32::try_from(index).ok())
-            .filter_map(|index| self.reconcile(index))
-            .collect()
+        self.indices_of(untold).into_iter().filter_map(|index| self.reconcile(index)).collect()
     }
 
     /// Begins a request that sets the server's count to the wanted count.
@@ -515,7 +515,7 @@ impl Holds {
 
     /// Marks a hold as lost if its lease ended before the watchdog could check it.
     pub(crate) fn lose_if_expired(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) {
-        let is_over = |hold: &Hold| hold.state == State::Held && hold.guards > 0 && now >= hold.valid_until;
+        let is_over = |hold: &Hold| hold.is_believed() && now >= hold.valid_until;
         if self.get(index).is_some_and(is_over) {
             self.lose(index, LostReason::Expired, now, effects);
         }
@@ -627,8 +627,7 @@ impl Holds {
     fn schedule(&mut self, index: HoldIndex) {
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
         let in_turn = hold.is_kept_alive() && hold.renewing.is_in_turn();
-        let held = hold.state == State::Held && hold.guards > 0;
-        let lost_at = (held && !in_turn).then(|| hold.lost_at());
+        let lost_at = (hold.is_believed() && !in_turn).then(|| hold.lost_at());
         let at = earlier(lost_at, earlier(hold.releasing.planned(), hold.renewing.planned()));
         if let Some(old) = hold.alarm.take() {
             self.alarms.cancel(old);

@@ -73,7 +73,7 @@ impl Holds {
         for other in others.iter().filter(|_| !self.shut) {
             let known = self.presented.get(&presented_key(owner, other)).copied();
             let Some(hold) = known.and_then(|index| self.holds.get_mut(index as usize)) else { continue };
-            if hold.state == State::Held && hold.guards > 0 {
+            if hold.is_believed() {
                 return Poll::Ready(true);
             }
             if !hold.releasing.is_settled() {
@@ -232,8 +232,8 @@ impl Holds {
     pub(super) fn believed_holder(&self, name: &Arc<Name>) -> Option<HoldIndex> {
         let index = name.last_holder()?;
         // The index is only a hint. A hold of another lock may have it by now.
-        let hold = self.get(index).filter(|hold| Arc::ptr_eq(&hold.name, name))?;
-        (hold.state == State::Held && hold.guards > 0).then_some(index)
+        let is_it = |hold: &Hold| Arc::ptr_eq(&hold.name, name) && hold.is_believed();
+        self.get(index).is_some_and(is_it).then_some(index)
     }
 
     /// Schedules an immediate check with the server, because there is a reason to doubt this process's hold.
@@ -253,13 +253,8 @@ impl Holds {
         now: BootInstant,
         effects: &mut Effects,
     ) {
-        let is_lost = |hold: &Hold| {
-            let is_believed = hold.state == State::Held && hold.guards > 0;
-            is_believed && hold.since < sent && names.iter().any(|name| Arc::ptr_eq(name, &hold.name))
-        };
-        let lost: Vec<_> =
-            self.holds.iter().filter(|(_, hold)| is_lost(hold)).map(|(index, _)| index).collect();
-        for index in lost.into_iter().filter_map(|index| HoldIndex::try_from(index).ok()) {
+        let is_one = |hold: &Hold| names.iter().any(|name| Arc::ptr_eq(name, &hold.name));
+        for index in self.indices_of(|hold| hold.is_believed() && hold.since < sent && is_one(hold)) {
             self.lose(index, LostReason::NotOwner, now, effects);
         }
         self.verify_all(names, now);
@@ -273,12 +268,8 @@ impl Holds {
                 self.verify(name, now);
                 continue;
             }
-            for index in 0..self.holds.capacity() {
-                let is_believed = |hold: &Hold| hold.state == State::Held && hold.guards > 0;
-                let is_one = |hold: &&Hold| Arc::ptr_eq(&hold.name, name) && is_believed(hold);
-                if self.holds.get(index).filter(is_one).is_some() {
-                    self.verify_hold(HoldIndex::try_from(index).unwrap_or(HoldIndex::MAX), now);
-                }
+            for index in self.indices_of(|hold| Arc::ptr_eq(&hold.name, name) && hold.is_believed()) {
+                self.verify_hold(index, now);
             }
         }
     }
@@ -302,8 +293,7 @@ impl Holds {
 
     /// Returns true if a grant shows that the lock had vanished from under older guards (an operator's DEL, a clock jump).
     pub(super) fn has_vanished(&self, index: HoldIndex, reply: GrantReply) -> bool {
-        let believed = |hold: &Hold| hold.guards > 0 && hold.state == State::Held;
-        reply == GrantReply::Fresh && self.get(index).is_some_and(believed)
+        reply == GrantReply::Fresh && self.get(index).is_some_and(Hold::is_believed)
     }
 
     /// Marks the older guards' hold as lost, and returns a new hold for the new grant.

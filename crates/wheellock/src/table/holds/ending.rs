@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-use super::{Effects, HoldIndex, Holds, Reconcile, State};
+use super::{Effects, Holds, Reconcile};
 use crate::base::clock::BootInstant;
 use crate::base::error::LostReason;
 use crate::wait::name::Name;
@@ -20,14 +20,12 @@ impl Holds {
             return Vec::new();
         }
         let mut under_way = Vec::new();
-        for index in 0..self.holds.capacity() {
-            let Some(hold) = self.holds.get_mut(index) else { continue };
+        for index in self.indices_of(|_| true) {
+            let Some(hold) = self.get_mut(index) else { continue };
             hold.open_gate(effects);
             let (asked_for, held) =
                 (hold.releasing.attempts() > 0, hold.guards > 0 && hold.is_worth_releasing());
-            let believed = hold.guards > 0 && hold.state == State::Held;
-            let index = HoldIndex::try_from(index).unwrap_or(HoldIndex::MAX);
-            if believed {
+            if hold.is_believed() {
                 self.lose(index, LostReason::ShutDown, now, effects);
             }
             if asked_for {

@@ -63,8 +63,8 @@ impl Holds {
     /// the lock.
     pub(crate) fn let_others(&mut self, index: HoldIndex, share: Share, now: BootInstant) -> bool {
         let frees = |hold: &&mut Hold| {
-            let is_held = hold.state == State::Held && now < hold.valid_until;
-            is_held && hold.guards == share.count && !hold.is_presented() && hold.releasing.is_at_rest()
+            let is_last = hold.is_valid(now) && hold.guards == share.count;
+            is_last && !hold.is_presented() && hold.releasing.is_at_rest()
         };
         let hold = self.get_mut(index).filter(frees);
         hold.map(|hold| hold.known_by = KnownBy::HandedOver(Opening::Not)).is_some()
@@ -72,7 +72,7 @@ impl Holds {
 
     /// Accepts a handed-over hold for a waiter. Returns true if the hold is still held.
     pub(crate) fn take_over(&mut self, index: HoldIndex, now: BootInstant) -> bool {
-        let is_held = |hold: &&Hold| hold.state == State::Held && now < hold.valid_until;
+        let is_held = |hold: &&Hold| hold.is_valid(now);
         // The waiter may be polled long after the hand-over.
         let Some(hold) = self.holds.get(index as usize).filter(is_held) else { return false };
         self.tallies.of(hold.name.family()).took_over();

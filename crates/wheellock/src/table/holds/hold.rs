@@ -125,6 +125,16 @@ impl Hold {
         self.releasing.is_unreconciled(self.is_worth_releasing())
     }
 
+    /// Returns true if guards have this hold, as far as this process knows.
+    pub(super) fn is_believed(&self) -> bool {
+        self.state == State::Held && self.guards > 0
+    }
+
+    /// Returns true if the hold is held and its lease has not ended.
+    pub(super) fn is_valid(&self, now: BootInstant) -> bool {
+        self.state == State::Held && now < self.valid_until
+    }
+
     pub(super) fn is_lost(&self) -> bool {
         matches!(self.state, State::Lost(_))
     }
@@ -282,8 +292,7 @@ impl Hold {
 
     /// Returns true if a request must check or extend this hold. `wished` is true if a guard waits for that.
     pub(super) fn is_to_be_asked_for(&self, wished: bool) -> bool {
-        let is_believed = self.state == State::Held && self.guards > 0;
-        is_believed && (wished || self.renewing.is_to_be_asked())
+        self.is_believed() && (wished || self.renewing.is_to_be_asked())
     }
 
     /// Returns true if the next reconciling request is to be sent at `now`, after one without a reply or an effect. A caller that

@@ -135,7 +135,7 @@ impl Holds {
         }
         self.settle(index, due.effects);
         let Some(hold) = self.get(index) else { return };
-        if hold.state == State::Held && hold.guards > 0 && now >= hold.lost_at() {
+        if hold.is_believed() && now >= hold.lost_at() {
             return self.lose(index, LostReason::Expired, now, due.effects);
         }
         if hold.renewing.is_due(now) {
@@ -453,35 +453,18 @@ impl Holds {
         self.tallies.of(UNCLASSIFIED).server_clock_jumps += 1;
         if let Jump::Forward(by) = jump {
             let extended: HashSet<u64> = extended.into_iter().collect();
-            let held: Vec<HoldIndex> = self
-                .holds
-                .iter()
-                .filter(|(_, hold)| hold.state == State::Held && hold.guards > 0)
-                .filter(|(_, hold)| !extended.contains(&hold.serial) && node_of(&hold.name) == node)
-                .filter_map(|(index, _)| u32::try_from(index).ok())
-                .collect();
-            for index in held {
-                self.doubt(index, by, sample.sent, sample.received);
+            // A request that was sent at `sent` may have been executed before the jump.
+            let is_doubtful = |hold: &Hold| {
+                let is_older = !extended.contains(&hold.serial) && !hold.was_extended_after(sample.sent);
+                hold.is_believed() && is_older && node_of(&hold.name) == node
+            };
+            for index in self.indices_of(is_doubtful) {
+                let Some(hold) = self.get_mut(index) else { continue };
+                doubted(hold, by, sample.received);
+                self.schedule(index);
             }
         }
         Some(jump)
-    }
-
-    /// Shortens a hold whose lease may end `by` earlier than believed. Skips a hold that a request sent after `sent` extended. A
-    /// request that was sent at `sent` may have been executed before the jump.
-    fn doubt(&mut self, index: HoldIndex, by: Duration, sent: BootInstant, now: BootInstant) {
-        let Some(hold) = self.get_mut(index) else { return };
-        if hold.was_extended_after(sent) {
-            return;
-        }
-        let believed = hold.valid_until;
-        hold.shortened(by);
-        if hold.renewing.is_wanted() {
-            // The server must have time to reply to the immediate renewal. The hold must not outlast its earlier expiry, though.
-            hold.valid_until = hold.valid_until.max(now + hold.lease.duration() / 5).min(believed);
-            hold.renewing.plan(now);
-        }
-        self.schedule(index);
     }
 
     /// Adds a hold to the watchdog's beats, or removes it. The watchdog keeps a hold alive while it is held and one of its guards
@@ -547,6 +530,17 @@ fn extended(hold: &mut Hold, lease: Lease, sent: BootInstant, now: BootInstant) 
     hold.extended_until(lease.min(hold.lease).valid_until(sent));
     hold.answered(now);
     (now >= planned).then(|| now.saturating_duration_since(planned))
+}
+
+/// Shortens a lease that may end `by` earlier than believed.
+fn doubted(hold: &mut Hold, by: Duration, now: BootInstant) {
+    let believed = hold.valid_until;
+    hold.shortened(by);
+    if hold.renewing.is_wanted() {
+        // The server must have time to reply to the immediate renewal. The hold must not outlast its earlier expiry, though.
+        hold.valid_until = hold.valid_until.max(now + hold.lease.duration() / 5).min(believed);
+        hold.renewing.plan(now);
+    }
 }
 
 /// Shortens the hold's lease to the time that the server has left for it. That may be less than by the old server's clock.

@@ -211,15 +211,11 @@ impl Holds {
         (now, until): (BootInstant, BootInstant),
         waker: &Waker,
     ) -> (Option<CallerIndex>, Option<Reconcile>) {
-        let Some(hold) = self.holds.get_mut(index as usize) else { return (None, None) };
+        let hold = self.get(index).filter(|hold| hold.is_worth_releasing() && !self.shut);
+        let believed = hold.map(|hold| hold.is_valid(now));
         // The caller joins before the request begins. Otherwise the reply to that request would not answer the caller.
-        let caller = (hold.is_worth_releasing() && !self.shut).then(|| {
-            let believed = hold.is_valid(now);
-            self.callers.begin((index, &mut hold.releasing.callers), (Want::Release, believed), until, waker)
-        });
-        if caller.is_some() {
-            self.look_at_deadlines_at(until);
-        }
+        let caller =
+            believed.and_then(|believed| self.begin_wait(index, (Want::Release, believed), until, waker));
         (caller, self.release(index, share, now))
     }
 
@@ -237,12 +233,21 @@ impl Holds {
         self.free_if_unused(index);
     }
 
-    /// Schedules a check of the callers' deadlines, of which `at` is the latest. All callers wait for the same time, so a check
-    /// that is scheduled already comes early enough.
-    fn look_at_deadlines_at(&mut self, at: BootInstant) {
+    /// Begins a caller's wait for this hold, and schedules a check of its deadline `until`.
+    fn begin_wait(
+        &mut self,
+        index: HoldIndex,
+        (want, believed): (Want, bool),
+        until: BootInstant,
+        waker: &Waker,
+    ) -> Option<CallerIndex> {
+        let waiting = &mut self.holds.get_mut(index as usize)?.releasing.callers;
+        let caller = self.callers.begin((index, waiting), (want, believed), until, waker);
+        // All callers wait for the same time, so a check that is scheduled already comes early enough.
         if !std::mem::replace(&mut self.looks_at_deadlines, true) {
-            self.alarms.at(at, Event::Overdue);
+            self.alarms.at(until, Event::Overdue);
         }
+        Some(caller)
     }
 
     /// Ends the waits whose deadlines have passed. Their requests continue.
@@ -270,9 +275,10 @@ impl Holds {
             }
         }
         // The alarm has fired, so waits that begin later need a new one.
-        self.looks_at_deadlines = false;
-        if let Some(next) = self.callers.earliest() {
-            self.look_at_deadlines_at(next);
+        let next = self.callers.earliest();
+        self.looks_at_deadlines = next.is_some();
+        if let Some(next) = next {
+            self.alarms.at(next, Event::Overdue);
         }
     }
 

@@ -195,10 +195,9 @@ impl Holds {
         until: BootInstant,
         waker: &Waker,
     ) -> Option<(CallerIndex, Option<Renewal>)> {
-        let hold = self.holds.get_mut(index as usize).filter(|hold| hold.state == State::Held)?;
+        let hold = self.get(index).filter(|hold| hold.state == State::Held)?;
         let under_way = hold.renewing.is_under_way();
-        let caller = self.callers.begin((index, &mut hold.releasing.callers), (want, true), until, waker);
-        self.look_at_deadlines_at(until);
+        let caller = self.begin_wait(index, (want, true), until, waker)?;
         let renewal = if under_way { None } else { self.start_renewal(index, Some(want)) };
         Some((caller, renewal))
     }

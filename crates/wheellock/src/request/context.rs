@@ -169,10 +169,8 @@ impl Context {
     pub(crate) fn new(client: Client, uuid: Arc<str>, settings: Settings) -> Self {
         let Settings { watchdog_lease, hand_over, releases_are_silent, wanted, label, classifier } = settings;
         let clock = Clock::beside(client.config());
-        let mut holds = Holds::new(clock.now(), watchdog_lease);
-        if !matches!(client.config().servers, Servers::One(_)) {
-            holds.remember_releases();
-        }
+        let may_take_over = !matches!(client.config().servers, Servers::One(_));
+        let holds = Holds::new(clock.now(), watchdog_lease, may_take_over);
         let in_cluster = matches!(client.config().servers, Servers::Cluster(_));
         Self {
             client,
@@ -213,8 +211,7 @@ impl Context {
         let changed = change(&mut holds, now, &mut effects);
         let first = effects.next_request();
         let first = first.and_then(|request| self.queue_reconcile(&mut holds, &request, &mut effects));
-        let more = (effects.has_more_requests() || holds.may_send_postponed(&effects))
-            .then(|| self.queue_more(&mut holds, now, &mut effects));
+        let more = effects.has_more_requests().then(|| self.queue_more(&mut holds, now, &mut effects));
         let watchdog = holds.alarms.watchdog_to_wake();
         // Flushes write to the socket when they are dropped, so the table is unlocked first.
         drop(holds);
@@ -224,9 +221,9 @@ impl Context {
             watchdog.wake();
         }
         let (rest, room) = effects.finish();
-        // Most changes take no room, so they do not lock the table again.
-        if room.capacity() > 0 {
-            self.table().keep_room(room);
+        // Most changes take no room, so they do not lock the table again. One flood must not retain much memory forever.
+        if (1..=MOST_ROOM).contains(&room.capacity()) {
+            self.table().room = room;
         }
         if let Some(rest) = rest {
             self.log(&rest);
@@ -480,6 +477,9 @@ impl Drop for Context {
         }
     }
 }
+
+/// Number of wakers for which room is kept between two batches of results.
+const MOST_ROOM: usize = 4096;
 
 #[cfg(test)]
 mod tests;

@@ -185,7 +185,7 @@ const NO_ROOM_PAUSE: Duration = Duration::from_millis(20);
 /// Handles the results of requests without a waiting task. Runs on the connection's task.
 pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
     let (flushes, given_back, unknown, unexpected) = context.transact(|holds, now, effects| {
-        effects.reuse(holds.take_room());
+        effects.reuse(std::mem::take(&mut holds.room));
         let (flushes, given_back, unknown, unexpected) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut table = Answered { context, holds, now, effects, flushes, given_back, unknown, unexpected };
         for detached in results.drain(..) {

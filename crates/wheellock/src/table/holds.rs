@@ -96,7 +96,7 @@ pub(crate) struct Holds {
     /// True if a check of the callers' deadlines is scheduled.
     looks_at_deadlines: bool,
     /// Reusable room for the wakers that the results of one batch wake.
-    room: Vec<Waker>,
+    pub(crate) room: Vec<Waker>,
     next_serial: u64,
     next_watcher: u64,
 }
@@ -121,7 +121,8 @@ impl<'a> Due<'a> {
 
 impl Holds {
     /// Creates an empty table. `watchdog` is the lease that the watchdog keeps alive unless a caller requests a different lease.
-    pub(crate) fn new(now: BootInstant, watchdog: Lease) -> Self {
+    /// If another server `may_take_over`, the table records releases, and sends them again when it does.
+    pub(crate) fn new(now: BootInstant, watchdog: Lease, may_take_over: bool) -> Self {
         Self {
             holds: Slab::new(),
             presented: HashMap::new(),
@@ -129,7 +130,7 @@ impl Holds {
             newcomers: Newcomers::default(),
             server_clocks: ServerClocks::default(),
             changes: Changes::default(),
-            released: None,
+            released: may_take_over.then(Box::default),
             shut: false,
             tallies: Tallies::default(),
             failures: RenewalFailures::default(),
@@ -141,11 +142,6 @@ impl Holds {
             next_serial: 0,
             next_watcher: 0,
         }
-    }
-
-    /// Turns on the record of releases, because another server may take over. The releases are sent again when it does.
-    pub(crate) fn remember_releases(&mut self) {
-        self.released = Some(Box::default());
     }
 
     pub(crate) fn get(&self, hold: HoldIndex) -> Option<&Hold> {
@@ -291,18 +287,6 @@ impl Holds {
     pub(crate) fn leave(&mut self, caller: CallerIndex) -> Option<Waker> {
         let hold = self.callers.hold_of(caller).and_then(|hold| self.holds.get_mut(hold as usize));
         self.callers.leave(caller, hold.map(|hold| &mut hold.releasing.callers))
-    }
-
-    /// Takes the room for many wakers. Return it with [`keep_room`](Self::keep_room).
-    pub(crate) fn take_room(&mut self) -> Vec<Waker> {
-        std::mem::take(&mut self.room)
-    }
-
-    pub(crate) fn keep_room(&mut self, room: Vec<Waker>) {
-        // One flood must not retain much memory forever.
-        if room.capacity() <= MOST_ROOM {
-            self.room = room;
-        }
     }
 
     /// Returns true if a caller waits for a release of this hold.
@@ -458,17 +442,8 @@ impl Holds {
         self.backlog.push_back(index);
         // A longer backlog has its alarm already.
         if self.backlog.len() == 1 {
-            self.look_at_the_backlog_again(now);
+            self.alarms.at(now + BACKLOG_PAUSE, Event::Backlog);
         }
-    }
-
-    fn look_at_the_backlog_again(&mut self, now: BootInstant) {
-        self.alarms.at(now + BACKLOG_PAUSE, Event::Backlog);
-    }
-
-    /// Returns true if postponed requests may find room now.
-    pub(crate) fn may_send_postponed(&self, effects: &Effects) -> bool {
-        effects.is_backlog_to_be_looked_at() && !self.backlog.is_empty()
     }
 
     /// Returns the next postponed request that is still useful.
@@ -514,9 +489,7 @@ impl Holds {
             return;
         };
         self.callers.given_up(&mut hold.releasing.callers, Want::Release, |waker| effects.wake_one(waker));
-        if hold.guards == 0 {
-            self.free(index);
-        }
+        self.free_if_unused(index);
     }
 
     /// Marks a hold as lost if its lease ended before the watchdog could check it.
@@ -583,14 +556,7 @@ impl Holds {
         }
     }
 
-    /// Returns the reason why a hold is lost at `now`, if it is lost. The clock may be ahead of the watchdog, whose timer stops
-    /// while the machine is suspended.
-    pub(crate) fn lost_by(&self, index: HoldIndex, now: BootInstant) -> Option<LostReason> {
-        let is_over = |hold: &Hold| hold.state == State::Held && now >= hold.valid_until;
-        self.lost(index).or_else(|| self.get(index).is_some_and(is_over).then_some(LostReason::Expired))
-    }
-
-    /// Returns the same as [`lost_by`](Self::lost_by). If the hold is not lost, stores `waker` under the number of `watcher`.
+    /// Returns the reason why a hold is lost at `now`, if it is lost. Otherwise stores `waker` under the number of `watcher`.
     pub(crate) fn watch(
         &mut self,
         index: HoldIndex,
@@ -598,14 +564,16 @@ impl Holds {
         waker: &Waker,
         now: BootInstant,
     ) -> Option<LostReason> {
-        if let Some(reason) = self.lost_by(index, now) {
-            return Some(reason);
-        }
-        let next_watcher = &mut self.next_watcher;
         let hold = self.holds.get_mut(index as usize)?;
+        match hold.state {
+            State::Lost(reason) => return Some(reason),
+            // The clock may be ahead of the watchdog, whose timer stops while the machine is suspended.
+            State::Held if now >= hold.valid_until => return Some(LostReason::Expired),
+            State::Asked | State::GivenBack | State::Held => {}
+        }
         let number = *watcher.get_or_insert_with(|| {
-            *next_watcher += 1;
-            *next_watcher
+            self.next_watcher += 1;
+            self.next_watcher
         });
         let watchers = &mut hold.rare.get_or_insert_default().watchers;
         match watchers.iter_mut().find(|(known, _)| *known == number) {
@@ -641,16 +609,10 @@ impl Holds {
         hold.alarm = at.map(|at| self.alarms.at(at, Event::Hold(index)));
     }
 
+    /// Removes a hold that has neither guards nor requests under way or to come.
     fn free_if_unused(&mut self, index: HoldIndex) {
-        let unused = |hold: &Hold| hold.guards == 0 && hold.releasing.is_settled();
-        if self.get(index).is_some_and(unused) {
-            self.free(index);
-        }
-    }
-
-    /// Removes a hold that is no longer used.
-    fn free(&mut self, index: HoldIndex) {
-        let Some(hold) = self.holds.try_remove(index as usize) else { return };
+        let unused = self.get(index).is_some_and(|hold| hold.guards == 0 && hold.releasing.is_settled());
+        let Some(hold) = unused.then(|| self.holds.remove(index as usize)) else { return };
         if hold.state == State::GivenBack {
             self.end_repetition();
         }
@@ -680,7 +642,5 @@ pub(crate) struct Share {
     pub(crate) renew: bool,
 }
 
-/// Number of wakers for which room is kept between two batches of results.
-const MOST_ROOM: usize = 4096;
 /// Pause before the backlog is retried if no reply shows that there is room.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(20);

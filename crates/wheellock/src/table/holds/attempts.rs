@@ -151,8 +151,9 @@ impl Holds {
         let is_doubtful = self.changes.since(terms.sent) || self.server_clocks.jumped_since(terms.sent);
         // The older guards of this hold may have reported the expiry already, before the watchdog could.
         self.lose_if_expired(index, now, effects);
-        let was_lost = self.get(index)?.is_lost();
-        if was_lost || self.has_vanished(index, reply) {
+        let hold = self.get(index)?;
+        let was_lost = hold.is_lost();
+        if was_lost || hold.has_vanished(reply) {
             index = self.split_lost(index, terms, now, effects)?;
         }
         let period = self.alarms.period();
@@ -291,11 +292,6 @@ impl Holds {
         }
     }
 
-    /// Returns true if a grant shows that the lock had vanished from under older guards (an operator's DEL, a clock jump).
-    pub(super) fn has_vanished(&self, index: HoldIndex, reply: GrantReply) -> bool {
-        reply == GrantReply::Fresh && self.get(index).is_some_and(Hold::is_believed)
-    }
-
     /// Marks the older guards' hold as lost, and returns a new hold for the new grant.
     #[cold]
     pub(super) fn split_lost(
@@ -330,12 +326,11 @@ impl Holds {
         effects: &mut Effects,
     ) -> Option<Reconcile> {
         let mut index = index;
-        if self.has_vanished(index, reply) {
+        if self.get(index)?.has_vanished(reply) {
             index = self.split_lost(index, terms, now, effects)?;
         }
-        let hold = self.holds.get_mut(index as usize)?;
-        self.tallies.of(hold.name.family()).not_replicated += 1;
-        hold.expired_by = hold.expired_by.max(terms.lease.expired_by(now));
+        let family = self.get(index)?.name.family();
+        self.tallies.of(family).not_replicated += 1;
         self.cancel_attempt(index, terms.share.count, terms.lease, now)
     }
 
@@ -380,9 +375,15 @@ impl Holds {
         presented: bool,
         now: BootInstant,
     ) -> Option<Reconcile> {
-        // Another attempt of this owner, or its hold, sends the wanted count to the server itself.
+        let is_same =
+            |hold: &Hold| hold.name.kind().is_a_hash_of_holders() && hold.name.text() == name.text();
+        let of_owner = self.presented.iter().filter(|((known, _), _)| *known == owner);
+        let mut of_owner = of_owner.filter_map(|(_, index)| self.get(*index));
+        // Another attempt of this owner, or its hold, sends the wanted count to the server itself. If the owner holds the same key
+        // through another kind, the withdrawal of its queue entry would release that hold.
         if presented
-            && (self.presented.contains_key(&presented_key(owner, name)) || self.has_taken_it(name, owner))
+            && (self.presented.contains_key(&presented_key(owner, name))
+                || name.kind().is_a_hash_of_holders() && of_owner.any(is_same))
         {
             return None;
         }
@@ -393,15 +394,10 @@ impl Holds {
     }
 }
 
-impl Holds {
-    /// Returns true if the owner holds the same key through another kind. A withdrawal of its queue entry would release that
-    /// hold.
-    fn has_taken_it(&self, name: &Name, owner: u64) -> bool {
-        let is_same =
-            |hold: &Hold| hold.name.kind().is_a_hash_of_holders() && hold.name.text() == name.text();
-        let has = |index: &HoldIndex| self.get(*index).is_some_and(is_same);
-        let mut known = self.presented.iter().filter(|((known, _), _)| *known == owner);
-        name.kind().is_a_hash_of_holders() && known.any(|(_, index)| has(index))
+impl Hold {
+    /// Returns true if a grant shows that the lock had vanished from under older guards (an operator's DEL, a clock jump).
+    fn has_vanished(&self, reply: GrantReply) -> bool {
+        reply == GrantReply::Fresh && self.is_believed()
     }
 }
 

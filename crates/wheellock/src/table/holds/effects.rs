@@ -138,9 +138,9 @@ impl Effects {
         }
     }
 
-    /// Returns true if there are requests besides the first one.
+    /// Returns true if there may be requests besides the first one, such as postponed ones.
     pub(crate) fn has_more_requests(&self) -> bool {
-        self.rest.as_ref().is_some_and(|rest| !rest.more.is_empty())
+        self.backlog || self.rest.as_ref().is_some_and(|rest| !rest.more.is_empty())
     }
 
     /// Reuses the room of earlier wakers, for a change that may wake many tasks.

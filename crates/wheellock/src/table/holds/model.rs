@@ -128,8 +128,7 @@ const EVENTS: [Event; 25] = [
 impl World {
     fn new() -> Self {
         let now = BootInstant::now();
-        let mut holds = Holds::new(now, Lease::new(LEASE).unwrap());
-        holds.remember_releases();
+        let holds = Holds::new(now, Lease::new(LEASE).unwrap(), true);
         Self {
             holds,
             start: now,

@@ -12,7 +12,7 @@ use slab::Slab;
 use super::callers::{CallerIndex, Want};
 use super::renewing::Refused;
 use super::schedule::Event;
-use super::{Due, Effects, Hold, HoldIndex, Holds, State};
+use super::{BACKLOG_PAUSE, Due, Effects, Hold, HoldIndex, Holds, State};
 use crate::base::clock::{BootInstant, nanos};
 use crate::base::durability::Shortfall;
 use crate::base::error::LostReason;
@@ -102,7 +102,7 @@ impl Holds {
             match event {
                 Event::Hold(index) => self.alarmed(index, now, due),
                 Event::Backlog if self.backlog.is_empty() => {}
-                Event::Backlog => self.look_at_the_backlog_again(now),
+                Event::Backlog => _ = self.alarms.at(now + BACKLOG_PAUSE, Event::Backlog),
                 Event::Forget => self.forget_releases(now),
                 Event::Overdue => self.end_overdue(now, due),
                 Event::Quiet(name) => due.quiet.push(name),
@@ -164,14 +164,7 @@ impl Holds {
         hold.renewing.begin();
         let extend = hold.renewing.is_wanted() || wished == Some(Want::Renew);
         self.callers.asked(hold.releasing.callers, if extend { Want::Renew } else { Want::Check });
-        // A hold with a renewal under way is not in turn. Its own alarm watches the end of the lease.
-        self.schedule(index);
-        self.renewal(index, extend)
-    }
-
-    fn renewal(&self, index: HoldIndex, extend: bool) -> Option<Renewal> {
-        let hold = self.get(index)?;
-        Some(Renewal {
+        let renewal = Renewal {
             hold: index,
             serial: hold.serial,
             name: Arc::clone(&hold.name),
@@ -181,7 +174,10 @@ impl Holds {
             with_source: hold.renewing.is_with_source(),
             alone: hold.renewing.is_alone(),
             slot: 0,
-        })
+        };
+        // A hold with a renewal under way is not in turn. Its own alarm watches the end of the lease.
+        self.schedule(index);
+        Some(renewal)
     }
 
     /// Begins a guard's wait, until `until` at most, for the reply to a request that is made now.
@@ -205,14 +201,10 @@ impl Holds {
     /// Returns the holds of a renewal under way for which a guard waits.
     pub(crate) fn wishing(&self, renewal: u32) -> Vec<HoldIndex> {
         let wished = |renewal: &&Renewal| {
-            self.get(renewal.hold).is_some_and(|hold| renewal.is_of(hold)) && self.is_wished(renewal.hold)
+            let hold = self.get(renewal.hold).filter(|hold| renewal.is_of(hold));
+            hold.is_some_and(|hold| self.callers.renewal(hold.releasing.callers).is_some())
         };
         self.batch(renewal).iter().filter(wished).map(|renewal| renewal.hold).collect()
-    }
-
-    /// Returns true if a guard waits for a renewal or a check of this hold.
-    fn is_wished(&self, index: HoldIndex) -> bool {
-        self.get(index).is_some_and(|hold| self.callers.renewal(hold.releasing.callers).is_some())
     }
 
     /// Reports to waiting guards that too few servers know of their extension.
@@ -225,10 +217,8 @@ impl Holds {
     /// Schedules the next renewal after one has ended, if a guard waits for it. It is made at `at`, or earlier if it is scheduled
     /// earlier.
     pub(crate) fn renew_for_wishes(&mut self, index: HoldIndex, at: BootInstant) {
-        if !self.is_wished(index) {
-            return;
-        }
-        if let Some(hold) = self.get_mut(index).filter(|hold| !hold.renewing.is_under_way()) {
+        let Some(hold) = self.holds.get_mut(index as usize) else { return };
+        if self.callers.renewal(hold.releasing.callers).is_some() && !hold.renewing.is_under_way() {
             hold.renewing.plan_by(at);
             self.schedule(index);
         }
@@ -335,8 +325,8 @@ impl Holds {
         };
         let mut at_once = Vec::new();
         for renewal in group {
-            let wished = self.is_wished(renewal.hold);
             let Some(hold) = renewal.hold_in(&mut self.holds) else { continue };
+            let wished = self.callers.renewal(hold.releasing.callers).is_some();
             hold.renewing.end();
             // The guards that still wait need another renewal.
             self.callers.in_vain(hold.releasing.callers, Want::Renew);
@@ -481,18 +471,15 @@ impl Holds {
             // Discards the duration, because a release or a loss is not a recovery to report.
             let _told_of_the_loss = self.failures.clear(index, self.tallies.of(hold.name.family()), now);
         } else if !hold.renewing.is_member() {
-            self.came(index, self.alarms.beat_at(now));
+            let beat = self.alarms.beat_at(now);
+            if beat != self.newcomers.beat || self.newcomers.holds.len() == MOST_NEWCOMERS {
+                self.let_newcomers_join();
+                self.newcomers.beat = beat;
+            }
+            self.newcomers.holds.push(index);
+            // The first renewal of the hold comes one period after this beat.
+            self.alarms.plan_after_beat(beat);
         }
-    }
-
-    /// Plans the first renewal of a hold, one period after `beat`.
-    fn came(&mut self, index: HoldIndex, beat: u64) {
-        if beat != self.newcomers.beat || self.newcomers.holds.len() == MOST_NEWCOMERS {
-            self.let_newcomers_join();
-            self.newcomers.beat = beat;
-        }
-        self.newcomers.holds.push(index);
-        self.alarms.plan_after_beat(beat);
     }
 
     /// Adds the newcomers of the latest beat that are still held to that beat.

@@ -77,6 +77,11 @@ impl SlotSet {
         }
     }
 
+    /// Adds the slots of another set.
+    pub(crate) fn join(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0.iter()).for_each(|(word, other)| *word |= other);
+    }
+
     /// Returns true if the slot is in the set.
     pub(crate) fn contains(&self, slot: u16) -> bool {
         let (word, bit) = place(slot);

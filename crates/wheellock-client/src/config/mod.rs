@@ -274,6 +274,20 @@ impl Change {
         Self { slots: Some(slots) }
     }
 
+    /// Returns a change of the keys of both changes.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn joined(self, other: Option<Self>) -> Self {
+        match (self.slots, other) {
+            (slots, None) => Self { slots },
+            (Some(mut slots), Some(Self { slots: Some(others) })) => {
+                slots.join(&others);
+                Self::of(slots)
+            }
+            _ => Self::everywhere(),
+        }
+    }
+
     /// Returns true if another server may now serve `key`.
     pub fn concerns(&self, key: &[u8]) -> bool {
         self.slots.as_ref().is_none_or(|slots| slots.contains(slot_of(key)))

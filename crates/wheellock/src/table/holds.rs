@@ -11,7 +11,6 @@
 mod attempts;
 mod callers;
 mod changes;
-mod concerns;
 mod effects;
 mod ending;
 mod hand_over;

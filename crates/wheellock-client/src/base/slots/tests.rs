@@ -54,6 +54,15 @@ proptest! {
 }
 
 #[test]
+fn joined_slot_sets_hold_both() {
+    let (mut set, mut other) = (SlotSet::default(), SlotSet::default());
+    [0, 93].into_iter().for_each(|slot| set.insert(slot));
+    [93, 16_383].into_iter().for_each(|slot| other.insert(slot));
+    set.join(&other);
+    assert!(set.iter().eq([0, 93, 16_383]));
+}
+
+#[test]
 fn slot_sets_are_shown_as_ranges() {
     let mut set = SlotSet::default();
     assert_eq!(format!("{set:?}"), "{}");

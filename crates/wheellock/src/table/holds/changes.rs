@@ -5,7 +5,6 @@
 
 use wheellock_client::Change;
 
-use super::concerns::Concerns;
 use super::recent_releases::{KEPT, Release};
 use super::{Due, Event, HoldIndex, Holds, State, presented_key};
 use crate::base::clock::BootInstant;
@@ -14,12 +13,12 @@ use crate::base::lease::Lease;
 /// Failovers whose consequences are being processed.
 #[derive(Default)]
 pub(super) struct Changes {
-    /// The locks that the current pass through the table checks. Empty if no pass runs.
-    pass: Concerns,
+    /// The locks that the current pass through the table checks.
+    pass: Option<Change>,
     /// Index at which the pass continues.
     cursor: usize,
     /// The locks that the next pass checks.
-    next: Concerns,
+    next: Option<Change>,
     last: Option<BootInstant>,
 }
 
@@ -34,14 +33,14 @@ impl Holds {
     /// Records that another server may now serve some locks.
     pub(crate) fn changed(&mut self, change: &Change, now: BootInstant) {
         self.changes.last = Some(now);
-        self.changes.next.add(change.clone());
+        self.changes.next = Some(change.clone().joined(self.changes.next.take()));
         self.plan_verification(now);
     }
 
     /// Returns true if there are holds to verify, and room for the requests. The number is limited, because other requests would
     /// queue behind them.
     pub(super) fn may_verify(&self) -> bool {
-        let any = !self.changes.pass.is_empty() || !self.changes.next.is_empty();
+        let any = self.changes.pass.is_some() || self.changes.next.is_some();
         any && self.renewals.len() < SCRIPTS
     }
 
@@ -57,16 +56,13 @@ impl Holds {
         if !self.may_verify() {
             return;
         }
-        if self.changes.pass.is_empty() {
-            self.changes.pass = std::mem::take(&mut self.changes.next);
-            self.changes.cursor = 0;
-        }
+        let Some(pass) = self.changes.pass.take().or_else(|| self.changes.next.take()) else { return };
         let end = (self.changes.cursor + SLICE).min(self.holds.capacity());
         for index in self.changes.cursor..end {
             let Some(hold) = self.holds.get_mut(index) else { continue };
             let held = hold.state == State::Held && hold.guards > 0;
             let releasing = hold.releasing.is_under_way() && self.released.is_some();
-            if !(held || releasing) || !self.changes.pass.contains(hold.name.key()) {
+            if !(held || releasing) || !pass.concerns(hold.name.key().as_bytes()) {
                 continue;
             }
             if releasing {
@@ -78,13 +74,14 @@ impl Holds {
                 self.ask(HoldIndex::try_from(index).unwrap_or(HoldIndex::MAX), now, due);
             }
         }
-        self.changes.cursor = end;
-        if end == self.holds.capacity() {
-            let concerns = std::mem::take(&mut self.changes.pass);
-            // Not earlier, because releases that the old server confirmed may have arrived during the pass.
-            if let Some(released) = &mut self.released {
-                released.suspect(concerns);
-            }
+        if end < self.holds.capacity() {
+            (self.changes.pass, self.changes.cursor) = (Some(pass), end);
+            return;
+        }
+        self.changes.cursor = 0;
+        // Not earlier, because releases that the old server confirmed may have arrived during the pass.
+        if let Some(released) = &mut self.released {
+            released.suspect(pass);
         }
     }
 

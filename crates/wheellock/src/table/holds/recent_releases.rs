@@ -8,7 +8,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::concerns::Concerns;
+use wheellock_client::Change;
+
 use crate::base::clock::BootInstant;
 use crate::wait::name::Name;
 
@@ -21,7 +22,7 @@ pub(super) struct RecentReleases {
     /// Releases that were remembered when a change came, and are not checked yet.
     suspects: Vec<Ring>,
     /// The locks that the changes concern for which suspects are checked.
-    concerns: Concerns,
+    concerns: Option<Change>,
     /// Total number of releases.
     count: usize,
     name_bytes: usize,
@@ -64,8 +65,8 @@ impl RecentReleases {
     }
 
     /// Moves all remembered releases to the suspects, because other servers may reply now.
-    pub(super) fn suspect(&mut self, concerns: Concerns) {
-        self.concerns.join(concerns);
+    pub(super) fn suspect(&mut self, change: Change) {
+        self.concerns = Some(change.joined(self.concerns.take()));
         self.suspects.append(&mut self.rings);
     }
 
@@ -84,7 +85,7 @@ impl RecentReleases {
                 self.suspects.pop();
                 continue;
             };
-            if self.concerns.contains(release.name.key()) {
+            if self.concerns.as_ref().is_some_and(|change| change.concerns(release.name.key().as_bytes())) {
                 self.count -= 1;
                 self.name_bytes -= release.name.key().len();
                 self.under_way += 1;
@@ -94,7 +95,7 @@ impl RecentReleases {
             ring_of(&mut self.rings, *node)?.push_back(release);
         }
         if self.suspects.is_empty() {
-            self.concerns = Concerns::default();
+            self.concerns = None;
         }
         None
     }

@@ -1,7 +1,5 @@
 //! Tests of `released`.
 
-use wheellock_client::Change;
-
 use super::*;
 use crate::kind;
 
@@ -9,10 +7,8 @@ fn name(key: &str) -> Arc<Name> {
     Arc::new(Name::new(key, &kind::REENTRANT, false))
 }
 
-fn everybody() -> Concerns {
-    let mut concerns = Concerns::default();
-    concerns.add(Change::everywhere());
-    concerns
+fn everybody() -> Change {
+    Change::everywhere()
 }
 
 /// Returns the owners of all releases to repeat. Each release ends at once.

@@ -34,6 +34,9 @@ impl Holds {
     pub(crate) fn changed(&mut self, change: &Change, now: BootInstant) {
         self.changes.last = Some(now);
         self.changes.next = Some(change.clone().joined(self.changes.next.take()));
+        if let Some(released) = &mut self.released {
+            released.changed();
+        }
         self.plan_verification(now);
     }
 

@@ -57,12 +57,17 @@ impl RecentReleases {
         }
     }
 
+    /// Records that another server may have the number of any server from now on. Its releases must not make those of the dead
+    /// server obsolete.
+    pub(super) fn changed(&mut self) {
+        self.changes += 1;
+    }
+
     /// Makes all remembered releases pending, because other servers may reply now.
     pub(super) fn suspect(&mut self, change: Change) {
         let earlier = self.concerns.take().filter(|_| self.pending > 0);
         self.concerns = Some(change.joined(earlier));
         self.pending = self.releases.len();
-        self.changes += 1;
     }
 
     /// Returns true if there are releases to check, and room to send them again.

@@ -112,6 +112,21 @@ fn many_releases_repeat_in_slices() {
     assert!(world.holds.holds.is_empty());
 }
 
+/// B2: the first releases that a new server confirms do not end the record of the dead server's releases.
+#[test]
+fn successor_keeps_predecessors_releases() {
+    let mut world = World::new();
+    world.release([1], 0);
+    world.now = world.now + Duration::from_secs(20);
+    // The check of these holds takes several slices, and the new server confirms a release in between.
+    (10..1510).for_each(|owner| _ = world.take(owner, false));
+    world.holds.changed(&Change::everywhere(), world.now);
+    assert!(world.repeated().is_empty(), "not after the first slice");
+    world.release([2], 0);
+    let repeated: Vec<_> = (0..3).flat_map(|_| world.repeated()).map(|settle| settle.owner).collect();
+    assert_eq!(repeated, [1, 2]);
+}
+
 /// B2: the number of releases sent to a failing server is bounded, and so is the time for which they are retried.
 #[test]
 fn failing_releases_are_abandoned_in_time() {

@@ -228,7 +228,7 @@ impl Cluster {
         // The order of locks is map, then refresh, because `is_closed` locks the refresh under the map.
         drop(refresh);
         let map = self.map();
-        let covered = map.slots.is_covered() && map.owners.iter().all(Option::is_some);
+        let covered = map.owners.iter().all(Option::is_some);
         let nodes = map.serving.clone();
         drop(map);
         let mut ready = covered && !nodes.is_empty();
@@ -506,14 +506,14 @@ impl Cluster {
         for address in unreachable {
             map.slots.unreachable(&address);
         }
-        let learnt = map.slots.learn(view, asked);
+        let primaries = map.slots.merge_view(view, asked);
         // The user may have closed one of `Client::nodes`.
         map.nodes.retain(|_, node| !node.is_closed());
         // Primaries without slots are connected, too. An ASK may name one that is importing its first slot.
-        for address in &learnt.primaries {
+        for address in &primaries {
             self.node(&mut map, address, asked.to_string());
         }
-        let is_gone = |address: &Address, _: &mut Arc<Shared>| !learnt.primaries.contains(address);
+        let is_gone = |address: &Address, _: &mut Arc<Shared>| !primaries.contains(address);
         let gone: Vec<_> = map.nodes.extract_if(is_gone).map(|(_, node)| node).collect();
         let owner = |slot| map.slots.owner(slot).and_then(|address| map.nodes.get(address)).cloned();
         let owners = (0..SLOTS).map(owner).collect();

@@ -10,14 +10,13 @@
 //! believed at once. A node that cannot be reached loses the epochs of its claims, so that any other claim wins.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 
 use slab::Slab;
 
 use super::nodes::Node;
 use crate::base::address::Address;
 use crate::base::endpoint::address;
-use crate::base::slots::{SLOTS, SlotSet};
+use crate::base::slots::SLOTS;
 
 /// The known state of a cluster. In a new map, no slot has an owner.
 #[derive(Clone)]
@@ -29,15 +28,6 @@ pub(crate) struct SlotMap {
     /// By slot, the epoch of the owner's claim. Zero if the owner did not claim the slot, or its claim is no longer
     /// believed.
     epochs: Box<[u64]>,
-}
-
-/// The changes by one call of [`SlotMap::learn`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Learnt {
-    /// Slots whose owner's address has changed. A gained or lost owner counts as a change.
-    pub(crate) moved: SlotSet,
-    /// All primaries that are not down, with or without slots.
-    pub(crate) primaries: Vec<Address>,
 }
 
 #[derive(Clone)]
@@ -54,19 +44,19 @@ struct Known {
 const NO_OWNER: u16 = u16::MAX;
 
 impl SlotMap {
-    /// Merges the view of the node at `asked`. An empty host in the view means the host of `asked`.
+    /// Merges the view of the node at `asked`. An empty host in the view means the host of `asked`. Returns all primaries
+    /// that are not down, with or without slots.
     ///
     /// A view without any known node comes from another cluster. Either the whole cluster was recreated, or only the
     /// queried node was. Such a view is valid for the addresses in it, and the former nodes at those addresses are
     /// forgotten. It replaces the whole map once no other owner of a slot can be reached.
-    pub(crate) fn learn(&mut self, view: &[Node], asked: &Address) -> Learnt {
-        let before = self.clone();
+    pub(crate) fn merge_view(&mut self, view: &[Node], asked: &Address) -> Vec<Address> {
         let view = View::new(view, asked);
         // An empty view proves nothing, but `admits` would take it for the view of a recreated cluster.
         if !view.nodes.is_empty() && self.admits(&view, asked) {
             self.merge(&view);
         }
-        Learnt { moved: self.difference(&before), primaries: self.primaries() }
+        self.primaries()
     }
 
     /// Returns the address that serves `slot`.
@@ -112,11 +102,6 @@ impl SlotMap {
         at.map(|(_, node)| &node.address)
     }
 
-    /// Returns true if every slot has an owner.
-    pub(crate) fn is_covered(&self) -> bool {
-        self.owners.iter().all(|&owner| owner != NO_OWNER)
-    }
-
     /// Returns every node that is not down, as targets of queries. Unreachable nodes come last.
     pub(crate) fn replicas_too(&self) -> impl Iterator<Item = &Address> {
         let live = |unreachable: bool| {
@@ -143,25 +128,6 @@ impl SlotMap {
             }
         }
         held
-    }
-
-    /// Returns the slots whose owner has another address in `before`.
-    fn difference(&self, before: &Self) -> SlotSet {
-        let mut different = SlotSet::default();
-        let mut compared = None;
-        for (slot, pair) in (0..SLOTS).zip(before.owners.iter().zip(&self.owners)) {
-            // Neighbouring slots mostly have the same owner, so the last comparison is reused.
-            let differs = match compared {
-                Some((same, differs)) if same == pair => differs,
-                // Addresses decide, because another node at the same address needs no other connection.
-                _ => before.owner(slot) != self.owner(slot),
-            };
-            compared = Some((pair, differs));
-            if differs {
-                different.insert(slot);
-            }
-        }
-        different
     }
 
     /// Returns true if the view is believed. Clears the map if the view is from a cluster that replaces this one.
@@ -265,21 +231,6 @@ impl Default for SlotMap {
     fn default() -> Self {
         let slots = usize::from(SLOTS);
         Self { nodes: Slab::new(), owners: vec![NO_OWNER; slots].into(), epochs: vec![0; slots].into() }
-    }
-}
-
-/// Lists the slots of each owner.
-impl fmt::Debug for SlotMap {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let owned_by = |key: usize| {
-            let mut slots = SlotSet::default();
-            let owned = (0..SLOTS).zip(&self.owners).filter(|(_, owner)| usize::from(**owner) == key);
-            owned.for_each(|(slot, _)| slots.insert(slot));
-            slots
-        };
-        f.debug_map()
-            .entries(self.nodes.iter().map(|(key, node)| (node.address.to_string(), owned_by(key))))
-            .finish()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Tests of `slot_map`.
 
+use std::fmt;
 use std::ops::RangeInclusive;
 
 use proptest::collection::vec;
@@ -7,6 +8,46 @@ use proptest::prelude::*;
 
 use super::super::nodes::parse;
 use super::*;
+use crate::base::slots::SlotSet;
+
+/// The changes by one merged view.
+struct Learnt {
+    /// Slots whose owner's address has changed. A gained or lost owner counts as a change.
+    moved: SlotSet,
+    /// All primaries that are not down, with or without slots.
+    primaries: Vec<Address>,
+}
+
+impl SlotMap {
+    /// Merges a view, and compares the owners before and after.
+    fn learn(&mut self, view: &[Node], asked: &Address) -> Learnt {
+        let before = self.clone();
+        let primaries = self.merge_view(view, asked);
+        let mut moved = SlotSet::default();
+        let slots = (0..SLOTS).filter(|slot| before.owner(*slot) != self.owner(*slot));
+        slots.for_each(|slot| moved.insert(slot));
+        Learnt { moved, primaries }
+    }
+
+    fn is_covered(&self) -> bool {
+        (0..SLOTS).all(|slot| self.owner(slot).is_some())
+    }
+}
+
+/// Lists the slots of each owner.
+impl fmt::Debug for SlotMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let owned_by = |key: usize| {
+            let mut slots = SlotSet::default();
+            let owned = (0..SLOTS).zip(&self.owners).filter(|(_, owner)| usize::from(**owner) == key);
+            owned.for_each(|(slot, _)| slots.insert(slot));
+            slots
+        };
+        f.debug_map()
+            .entries(self.nodes.iter().map(|(key, node)| (node.address.to_string(), owned_by(key))))
+            .finish()
+    }
+}
 
 fn at(port: u16) -> Address {
     address("10.0.0.1", port)

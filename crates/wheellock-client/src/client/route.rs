@@ -12,7 +12,6 @@ use crate::base::error::{Error, ErrorKind, Outcome};
 use crate::base::retry::Retry;
 use crate::config::{Config, Servers};
 use crate::connection::link::Link;
-use crate::connection::listener::{Callbacks, Event};
 use crate::connection::locator::Locator;
 use crate::connection::server::Server;
 use crate::connection::{ConnectionState, Shared};
@@ -46,9 +45,7 @@ impl Route {
                 return Self::Cluster(Cluster::start(config, seeds));
             }
         };
-        let callbacks = Callbacks::of(&config);
-        let listener = move |event: Event<'_>| callbacks.notify_of_replacement(&event);
-        let shared = Shared::new(config, Role::Primary, 0, Box::new(listener));
+        let shared = Shared::new(config, Role::Primary, 0, Box::new(|_| {}));
         Self::One(Link::start(shared, locator))
     }
 

@@ -512,6 +512,13 @@ impl Config {
         }
     }
 
+    /// Notifies the callbacks that a different server replies: the user's, then that of the layer above.
+    pub(crate) fn notify(&self, change: &Change) {
+        for callback in [&self.on_change, &self.hooks.on_change].into_iter().flatten() {
+            catch_panic(|| callback(change));
+        }
+    }
+
     pub(crate) fn is_encrypted(&self) -> bool {
         self.tls.is_some()
     }

@@ -2,9 +2,6 @@
 //!
 //! The connection does not know the consequences of an event. The module that opened the connection does.
 
-use crate::base::panics::catch_panic;
-use crate::config::{Change, ChangeSink, Config};
-
 /// A change of a connection's state.
 pub(crate) enum Event<'a> {
     /// The connection is up. `replaced` is true if a different server replies than before.
@@ -21,25 +18,3 @@ pub(crate) enum Event<'a> {
 
 /// The receiver of the events. The connection's task calls it without any lock, so it must be quick.
 pub(crate) type Listener = Box<dyn Fn(Event<'_>) + Send + Sync>;
-
-/// The callbacks that are notified when a different server replies: the user's, then that of the layer above.
-pub(crate) struct Callbacks([Option<ChangeSink>; 2]);
-
-impl Callbacks {
-    pub(crate) fn of(config: &Config) -> Self {
-        Self([config.on_change.clone(), config.hooks.on_change.clone()])
-    }
-
-    pub(crate) fn notify(&self, change: &Change) {
-        for callback in self.0.iter().flatten() {
-            catch_panic(|| callback(change));
-        }
-    }
-
-    /// Notifies the callbacks if a different server replies. Used where one server serves every key.
-    pub(crate) fn notify_of_replacement(&self, event: &Event<'_>) {
-        if let Event::Up { replaced: true } = event {
-            self.notify(&Change::everywhere());
-        }
-    }
-}

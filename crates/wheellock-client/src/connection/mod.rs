@@ -35,7 +35,7 @@ use crate::base::error::{CONNECT, Error, ErrorKind, Outcome};
 use crate::base::histogram::Histogram;
 use crate::base::panics::{catch_panic, wake_all};
 use crate::base::waiting::{Changes, OnLeave};
-use crate::config::Config;
+use crate::config::{Change, Config};
 use crate::connection::listener::{Event, Listener};
 use crate::connection::stream::WriteHalf;
 use crate::protocol::handshake::{Role, ServerInfo};
@@ -282,8 +282,12 @@ impl Shared {
         }
     }
 
-    /// Notifies the listener. Must not be called under the lock.
+    /// Notifies the callbacks of another server for all keys, and the listener. Must not be called under the lock.
     pub(crate) fn notify(&self, event: Event<'_>) {
+        // A cluster's node serves some keys only, and its listener knows them.
+        if let (Role::Primary, Event::Up { replaced: true }) = (self.role, &event) {
+            self.config.notify(&Change::everywhere());
+        }
         catch_panic(|| (self.listener)(event));
     }
 

@@ -29,7 +29,7 @@ use crate::base::waiting::{Changes, OnLeave};
 use crate::config::{Change, Config, Servers, ShardedPubSub};
 use crate::connection::driver;
 use crate::connection::link::VERDICT_GRACE;
-use crate::connection::listener::{Callbacks, Event, Listener};
+use crate::connection::listener::{Event, Listener};
 use crate::connection::locator::Locator;
 use crate::connection::{ConnectionState, Phase, Shared};
 use crate::protocol::handshake::Role;
@@ -380,7 +380,7 @@ impl Cluster {
 
     fn notify_of_change(&self, slots: &SlotSet) {
         if !slots.is_empty() {
-            Callbacks::of(&self.config).notify(&Change::of(slots.clone()));
+            self.config.notify(&Change::of(slots.clone()));
         }
     }
 

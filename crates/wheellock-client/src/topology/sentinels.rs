@@ -19,7 +19,7 @@ use crate::config::{Config, Sentinels, Servers};
 use crate::connection::Shared;
 use crate::connection::finder::{Finder, HURRIED_INTERVAL};
 use crate::connection::link::Link;
-use crate::connection::listener::{Callbacks, Event, Listener};
+use crate::connection::listener::{Event, Listener};
 use crate::connection::listening::Listening;
 use crate::connection::locator::Locator;
 use crate::protocol::discovery::{Answer, parse_master, parse_promoted};
@@ -31,9 +31,8 @@ pub(crate) fn start(config: Config, sentinels: &Sentinels) -> Link {
     let finder = Arc::new(Finder::new(sentinels));
     let of_sentinels: Vec<Config> =
         sentinels.addresses.iter().map(|address| of_sentinel(sentinels, &config, address)).collect();
-    let listener = listener(&finder, &config);
-    let link =
-        Link::start(Shared::new(config, Role::Primary, 0, listener), Locator::Named(Arc::clone(&finder)));
+    let shared = Shared::new(config, Role::Primary, 0, listener(&finder));
+    let link = Link::start(shared, Locator::Named(Arc::clone(&finder)));
     for ((number, address), config) in sentinels.addresses.iter().enumerate().zip(of_sentinels) {
         let sentinel = Shared::new(config, Role::Sentinel, 0, Box::new(|_| {}));
         let sentinel = Link::start(sentinel, Locator::At(address.clone()));
@@ -43,22 +42,19 @@ pub(crate) fn start(config: Config, sentinels: &Sentinels) -> Link {
     link
 }
 
-/// Returns the listener of the connection to the primary. It notifies the finder and the user.
-fn listener(finder: &Arc<Finder>, config: &Config) -> Listener {
-    let (finder, callbacks) = (Arc::clone(finder), Callbacks::of(config));
-    Box::new(move |event| {
-        callbacks.notify_of_replacement(&event);
-        match event {
-            Event::Up { .. } => finder.connected(true),
-            Event::Down => finder.connected(false),
-            Event::Closed => {
-                finder.connected(false);
-                finder.close();
-            }
-            Event::Silent => finder.query_now(),
-            // Only the nodes of a cluster redirect.
-            Event::Redirected { .. } => {}
+/// Returns the listener of the connection to the primary. It notifies the finder.
+fn listener(finder: &Arc<Finder>) -> Listener {
+    let finder = Arc::clone(finder);
+    Box::new(move |event| match event {
+        Event::Up { .. } => finder.connected(true),
+        Event::Down => finder.connected(false),
+        Event::Closed => {
+            finder.connected(false);
+            finder.close();
         }
+        Event::Silent => finder.query_now(),
+        // Only the nodes of a cluster redirect.
+        Event::Redirected { .. } => {}
     })
 }
 

@@ -15,7 +15,7 @@ use super::{Cluster, Refresh};
 use crate::base::address::Address;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::pace::Pace;
-use crate::config::{Hooks, Servers};
+use crate::config::Servers;
 use crate::connection::Shared;
 use crate::connection::link::Link;
 use crate::connection::locator::Locator;
@@ -161,8 +161,6 @@ impl Cluster {
                 let mut config = self.config.clone();
                 config.servers = Servers::One(address.clone());
                 config.connect_timeout = connect_timeout;
-                config.scripts.clear();
-                (config.on_change, config.hooks) = (None, Hooks::default());
                 let shared = Shared::new(config, Role::AnyNode, 0, Box::new(|_| {}));
                 let link = Link::start(shared, Locator::At(address.clone()));
                 link.ready().await?;

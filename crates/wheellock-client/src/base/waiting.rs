@@ -6,53 +6,32 @@ use std::task::Waker;
 
 /// The wakers by their waiters' numbers. There is nearly always only one.
 #[derive(Default)]
-pub(crate) enum Waiting {
-    #[default]
-    Empty,
-    One(u64, Waker),
-    Many(Vec<(u64, Waker)>),
-}
+pub(crate) struct Waiting(Vec<(u64, Waker)>);
 
 impl Waiting {
     /// Stores a waker. It replaces the previous waker of `waiter`.
     pub(crate) fn add(&mut self, waiter: u64, waker: &Waker) {
-        match self {
-            Self::Empty => *self = Self::One(waiter, waker.clone()),
-            Self::One(known, old) if *known == waiter => old.clone_from(waker),
-            Self::One(..) => {
-                if let Self::One(first, old) = std::mem::take(self) {
-                    *self = Self::Many(vec![(first, old), (waiter, waker.clone())]);
+        match self.0.iter_mut().find(|(known, _)| *known == waiter) {
+            Some((_, old)) => old.clone_from(waker),
+            None => {
+                if self.0.is_empty() {
+                    // Every waiter of a fair lock has such a list. A push would make room for four.
+                    self.0.reserve_exact(1);
                 }
+                self.0.push((waiter, waker.clone()));
             }
-            Self::Many(all) => match all.iter_mut().find(|(known, _)| *known == waiter) {
-                Some((_, old)) => old.clone_from(waker),
-                None => all.push((waiter, waker.clone())),
-            },
         }
     }
 
     /// Removes the waker of `waiter` and returns it, if it is still stored.
     pub(crate) fn forget(&mut self, waiter: u64) -> Option<Waker> {
-        match self {
-            Self::One(known, _) if *known == waiter => {
-                let Self::One(_, waker) = std::mem::take(self) else { return None };
-                Some(waker)
-            }
-            Self::Many(all) => {
-                let place = all.iter().position(|(known, _)| *known == waiter)?;
-                Some(all.remove(place).1)
-            }
-            Self::Empty | Self::One(..) => None,
-        }
+        let place = self.0.iter().position(|(known, _)| *known == waiter)?;
+        Some(self.0.remove(place).1)
     }
 
     /// Moves all wakers to `wakers`.
     pub(crate) fn wake(&mut self, wakers: &mut Vec<Waker>) {
-        match std::mem::take(self) {
-            Self::Empty => {}
-            Self::One(_, waker) => wakers.push(waker),
-            Self::Many(all) => wakers.extend(all.into_iter().map(|(_, waker)| waker)),
-        }
+        wakers.extend(self.0.drain(..).map(|(_, waker)| waker));
     }
 }
 

@@ -103,8 +103,12 @@ impl Resolver {
             return (Arc::clone(&lookup.answer), caller);
         }
         let answer = Arc::new(OnceLock::new());
-        let lookup =
-            Lookup { answer: Arc::clone(&answer), callers: 1, waiting: Waiting::Empty, is_running: false };
+        let lookup = Lookup {
+            answer: Arc::clone(&answer),
+            callers: 1,
+            waiting: Waiting::default(),
+            is_running: false,
+        };
         state.lookups.insert(Arc::clone(host), lookup);
         state.queue.push_back(Arc::clone(host));
         if state.threads == MOST_THREADS {

@@ -66,7 +66,7 @@ impl Channels {
             confirmed: Confirmed::No,
             count: 0,
             refused: None,
-            waiting: Waiting::Empty,
+            waiting: Waiting::default(),
         };
         let index = u32::try_from(self.entries.insert(channel)).unwrap_or(u32::MAX);
         self.by_name.insert(name, index);

@@ -11,7 +11,6 @@ mod suspects;
 
 use std::collections::HashMap;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::task::{Poll, Waker};
 use std::time::Instant;
@@ -37,8 +36,6 @@ use suspects::Suspects;
 
 pub(crate) struct Cluster {
     pub(crate) config: Config,
-    /// Number of [`Handle`]s.
-    handles: AtomicUsize,
     me: Weak<Self>,
     seeds: Vec<Address>,
     /// A server without a connection. Subscriptions wait here while no node serves their slot.
@@ -82,29 +79,23 @@ struct Refresh {
     turn: usize,
 }
 
-/// A counted handle to a cluster. The connections end when the last handle is dropped.
-pub(crate) struct Handle(Arc<Cluster>);
+/// A handle to a cluster. The connections end when the last handle is dropped.
+#[derive(Clone)]
+pub(crate) struct Handle(Arc<CloseOnDrop>);
+
+struct CloseOnDrop(Arc<Cluster>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
 
 impl Deref for Handle {
     type Target = Arc<Cluster>;
 
     fn deref(&self) -> &Arc<Cluster> {
-        &self.0
-    }
-}
-
-impl Clone for Handle {
-    fn clone(&self) -> Self {
-        self.handles.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.close();
-        }
+        &self.0.0
     }
 }
 
@@ -135,7 +126,6 @@ impl Cluster {
         let cluster = Arc::new_cyclic(|me| Self {
             config,
             unassigned,
-            handles: AtomicUsize::new(1),
             me: me.clone(),
             seeds,
             map: RwLock::new(map),
@@ -143,7 +133,7 @@ impl Cluster {
         });
         // The guard is created here, because a runtime that ends also drops tasks that were never polled.
         tokio::spawn(refresh::refresh_map(refresh::Refresher(Arc::downgrade(&cluster)), timer));
-        Handle(cluster)
+        Handle(Arc::new(CloseOnDrop(cluster)))
     }
 
     fn map(&self) -> RwLockReadGuard<'_, Map> {

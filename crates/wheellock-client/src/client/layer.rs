@@ -23,9 +23,8 @@ pub use crate::protocol::acks::Acks;
 use crate::base::error::{Error, ErrorKind, Outcome};
 use crate::base::script::Script;
 use crate::client::Client;
-use crate::connection::Phase;
-use crate::connection::server::Server;
 use crate::connection::started::error_of_detached;
+use crate::connection::{Phase, Server};
 use crate::protocol::request::{Eval, Request};
 
 #[doc(hidden)]

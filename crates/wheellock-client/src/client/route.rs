@@ -13,8 +13,7 @@ use crate::base::retry::Retry;
 use crate::config::{Config, Servers};
 use crate::connection::link::Link;
 use crate::connection::locator::Locator;
-use crate::connection::server::Server;
-use crate::connection::{ConnectionState, Shared};
+use crate::connection::{ConnectionState, Server, Shared};
 use crate::protocol::handshake::Role;
 use crate::protocol::request::Request;
 use crate::topology::cluster::{self, Cluster};
@@ -61,7 +60,7 @@ impl Route {
     #[inline]
     pub(crate) fn server(&self, request: &Request<'_>, retry: &Retry) -> Result<(Server<'_>, bool), Error> {
         match self {
-            Self::One(link) => Ok((Server::Only(link), false)),
+            Self::One(link) => Ok((Server::Borrowed(link), false)),
             Self::Cluster(cluster) => Self::node(cluster, request, retry),
         }
     }
@@ -72,31 +71,31 @@ impl Route {
         retry: &Retry,
     ) -> Result<(Server<'a>, bool), Error> {
         if let Some(node) = retry.asking().and_then(|address| cluster.node_at(address)) {
-            return Ok((Server::Node(node), true));
+            return Ok((Server::Owned(node), true));
         }
         let key = request.key().map(|key| match key {
             Arg::Bytes(key) => Cow::Borrowed(key),
             Arg::Int(key) => key.to_string().into_bytes().into(),
             Arg::Uint(key) => key.to_string().into_bytes().into(),
         });
-        cluster.node_for(key.as_deref()).map(|node| (Server::Node(node), false))
+        cluster.node_for(key.as_deref()).map(|node| (Server::Owned(node), false))
     }
 
     /// Returns the server that serves `key` now.
     pub(crate) fn server_for(&self, key: &[u8]) -> Result<Server<'_>, Error> {
         match self {
-            Self::One(link) => Ok(Server::Only(link)),
-            Self::Cluster(cluster) => cluster.node_for(Some(key)).map(Server::Node),
+            Self::One(link) => Ok(Server::Borrowed(link)),
+            Self::Cluster(cluster) => cluster.node_for(Some(key)).map(Server::Owned),
         }
     }
 
     /// Returns the server of `connection`, if it is still used.
     pub(crate) fn server_of(&self, connection: ConnectionId) -> Option<Server<'_>> {
         match self {
-            Self::One(link) => (link.node == connection.node).then_some(Server::Only(link)),
+            Self::One(link) => (link.node == connection.node).then_some(Server::Borrowed(link)),
             Self::Cluster(cluster) => {
                 let mut nodes = cluster.nodes().into_iter();
-                nodes.find(|node| node.node == connection.node).map(Server::Node)
+                nodes.find(|node| node.node == connection.node).map(Server::Owned)
             }
         }
     }
@@ -104,8 +103,8 @@ impl Route {
     /// Returns the server of `connection`. If that server is not used any more, returns a substitute for messages.
     pub(crate) fn server_that_was(&self, connection: ConnectionId) -> Server<'_> {
         self.server_of(connection).unwrap_or_else(|| match self {
-            Self::One(link) => Server::Only(link),
-            Self::Cluster(cluster) => Server::Node(cluster.unassigned()),
+            Self::One(link) => Server::Borrowed(link),
+            Self::Cluster(cluster) => Server::Owned(cluster.unassigned()),
         })
     }
 

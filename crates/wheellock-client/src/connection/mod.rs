@@ -18,10 +18,10 @@ pub(crate) mod listening;
 pub(crate) mod locator;
 pub(crate) mod open;
 pub(crate) mod options;
-pub(crate) mod server;
 pub(crate) mod started;
 pub(crate) mod stream;
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::{Poll, Waker};
@@ -55,6 +55,9 @@ pub(crate) struct Shared {
     handles: AtomicUsize,
     state: Mutex<State>,
 }
+
+/// The server of a call. It is borrowed if every call has the same server.
+pub(crate) type Server<'a> = Cow<'a, Arc<Shared>>;
 
 /// The server's address, or its address when it was last connected.
 struct Place {

@@ -3,7 +3,6 @@
 //! This module owns the tasks that wait for the address. It does not interpret replies (`discovery` does) and does
 //! not query Sentinels (`sentinels` does). No call waits for it.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -36,14 +35,12 @@ struct State {
     /// The query interval. It restarts at the hurried interval when the connection to the primary goes up or down.
     pace: Pace,
     closed: bool,
-    /// By Sentinel, whether its first query has ended, with a reply or an error.
-    asked: Vec<bool>,
+    /// By Sentinel, the end of its last query. `None` before the first query has ended.
+    queries: Vec<Option<Result<(), Error>>>,
     /// The address whose server reported that it is not a primary, and the instant of the first report.
     turned_away: Option<(Address, Instant)>,
     /// The former primary, in use again because its successor was not promoted.
     fallback: Option<Address>,
-    /// By Sentinel, the error of the last query, if it failed.
-    failures: Vec<Option<Error>>,
     waiting: Vec<Waker>,
 }
 
@@ -56,10 +53,9 @@ impl Finder {
             connected: false,
             pace: Pace::new(INTERVAL, HURRIED_INTERVAL, TROUBLED_INTERVAL),
             closed: false,
-            asked: vec![false; sentinels.addresses.len()],
+            queries: vec![None; sentinels.addresses.len()],
             turned_away: None,
             fallback: None,
-            failures: vec![None; sentinels.addresses.len()],
             waiting: Vec::new(),
         };
         Self { sentinels: sentinels.clone(), state: Mutex::new(state) }
@@ -77,7 +73,7 @@ impl Finder {
     pub(crate) async fn address(&self, timer: &Timer) -> Result<(Address, u64), ErrorKind> {
         let all = std::future::poll_fn(|cx| {
             let mut state = self.lock();
-            if state.asked.iter().all(|asked| *asked) { Poll::Ready(()) } else { state.wait(cx) }
+            if state.queries.iter().all(Option::is_some) { Poll::Ready(()) } else { state.wait(cx) }
         });
         // A Sentinel that is still silent then may be down, so the replies so far decide.
         let _late = timer.timeout_at(timer.now() + ALL_WITHIN, all).await;
@@ -144,15 +140,12 @@ impl Finder {
 
     /// Returns the text that says why there is no address.
     pub(crate) fn no_primary_known(&self) -> String {
-        let failures = self.lock().failures.clone();
-        let said: Vec<_> = failures
-            .iter()
-            .zip(&self.sentinels.addresses)
-            .map(|(failure, address)| {
-                let why = failure.as_ref().map_or("no answer yet", Error::detail);
-                format!("{address}: {why}")
-            })
-            .collect();
+        let state = self.lock();
+        let said = state.queries.iter().zip(&self.sentinels.addresses).map(|(query, address)| match query {
+            Some(Err(error)) => format!("{address}: {}", error.detail()),
+            _ => format!("{address}: no answer yet"),
+        });
+        let said: Vec<_> = said.collect();
         format!("no Sentinel names a primary for \"{}\": {}", self.service().escape_debug(), said.join("; "))
     }
 
@@ -218,20 +211,11 @@ impl Finder {
     pub(crate) fn received(&self, number: usize, answer: Result<Answer, Error>) {
         let mut state = self.lock();
         let before = state.discovery.address().cloned();
-        let failure = match answer {
-            Ok(answer) => {
-                state.discovery.received(number, answer);
-                None
-            }
-            Err(error) => {
-                state.discovery.silent(number);
-                Some(error)
-            }
-        };
-        if let Some(place) = state.failures.get_mut(number) {
-            *place = failure;
+        let query = answer.map(|answer| state.discovery.received(number, answer));
+        if query.is_err() {
+            state.discovery.silent(number);
         }
-        let first = state.asked.get_mut(number).is_some_and(|asked| !std::mem::replace(asked, true));
+        let first = state.queries.get_mut(number).is_some_and(|last| last.replace(query).is_none());
         let renamed = state.discovery.address() != before.as_ref();
         state.version += u64::from(renamed);
         // Other replies change nothing for the waiting tasks, and each Sentinel replies about once a second.
@@ -249,8 +233,9 @@ impl State {
     /// Returns the kind of the last Sentinel's refusal if every Sentinel refuses. Without any Sentinel, returns
     /// `Unsupported`, because waiting cannot help.
     fn refusal(&self) -> Option<ErrorKind> {
-        self.failures.iter().try_fold(ErrorKind::Unsupported, |_, failure| {
-            failure.as_ref().filter(|error| error.is_refusal()).map(Error::kind)
+        self.queries.iter().try_fold(ErrorKind::Unsupported, |_, query| match query {
+            Some(Err(error)) if error.is_refusal() => Some(error.kind()),
+            _ => None,
         })
     }
 
@@ -260,12 +245,6 @@ impl State {
             self.waiting.push(cx.waker().clone());
         }
         Poll::Pending
-    }
-}
-
-impl fmt::Debug for Finder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Finder").field("service", &self.service()).finish_non_exhaustive()
     }
 }
 

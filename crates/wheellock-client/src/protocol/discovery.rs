@@ -103,8 +103,8 @@ pub(crate) struct Discovery {
 
 #[derive(Debug, Default)]
 struct LastReply {
+    /// `None` while the Sentinel cannot be reached.
     answer: Option<Answer>,
-    is_silent: bool,
     /// True if this reply arrived after the last reply with the epoch of the choice or a higher one.
     is_fresh: bool,
 }
@@ -120,15 +120,14 @@ struct Choice {
 impl Discovery {
     /// Records a Sentinel's reply. The reply counts until the Sentinel's next reply, or until it is silent.
     pub(crate) fn received(&mut self, sentinel: usize, answer: Answer) {
-        self.sentinels.insert(sentinel, LastReply { answer: Some(answer), is_silent: false, is_fresh: true });
+        self.sentinels.insert(sentinel, LastReply { answer: Some(answer), is_fresh: true });
         self.choose();
     }
 
     /// Records that a Sentinel cannot be reached. Its last reply no longer counts. If all Sentinels are silent, the
     /// choice stays.
     pub(crate) fn silent(&mut self, sentinel: usize) {
-        let last = self.sentinels.entry(sentinel).or_default();
-        (last.is_silent, last.is_fresh) = (true, false);
+        self.sentinels.insert(sentinel, LastReply::default());
         self.choose();
     }
 
@@ -194,7 +193,7 @@ impl Discovery {
 
     /// Returns the replies that count.
     fn answers(&self) -> impl Iterator<Item = &Answer> {
-        self.sentinels.values().filter(|last| !last.is_silent).filter_map(|last| last.answer.as_ref())
+        self.sentinels.values().filter_map(|last| last.answer.as_ref())
     }
 
     /// Returns the epoch of the choice.

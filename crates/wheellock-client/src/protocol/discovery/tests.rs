@@ -342,7 +342,7 @@ proptest! {
                 }
                 Step::Silent(sentinel) => {
                     it.silent(sentinel);
-                    if it.sentinels.values().all(|heard| heard.is_silent) {
+                    if it.sentinels.values().all(|heard| heard.answer.is_none()) {
                         prop_assert!(before.is_none() || it.address().is_some());
                     }
                 }

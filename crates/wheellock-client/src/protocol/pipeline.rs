@@ -147,9 +147,8 @@ enum What {
     Call(u32),
     /// A call without a waiting caller. Its result is delivered with this token.
     Detached(u64),
-    /// ASKING for the call behind this entry.
-    Asking,
-    /// A call whose caller left. The reply is still due.
+    /// A command whose reply no caller awaits. The reply is still due. It is a call whose caller left, ASKING for the call
+    /// behind this entry, or the loading of a script.
     Orphan,
     /// A PING with a nonce. A shifted reply stream becomes visible within one heartbeat.
     Ping(u64),
@@ -268,7 +267,7 @@ impl Pipeline {
     /// would redirect the call.
     fn ask_if(&mut self, asking: bool, now: Instant) {
         if asking {
-            self.push_command(What::Asking, &Command::new("ASKING"), now);
+            self.push_command(What::Orphan, &Command::new("ASKING"), now);
         }
     }
 

@@ -104,7 +104,7 @@ impl Pipeline {
             What::Wait(group) => self.end_wait(group, &Ok(value), wakers),
             // If the server refuses ASKING, it also refuses the call behind it, so the reply to ASKING needs no
             // handling.
-            What::Orphan | What::Asking | What::ReplyOff => {}
+            What::Orphan | What::ReplyOff => {}
             What::Ping(nonce) => {
                 // An error counts as a reply, because a busy server refuses PING.
                 if !is_number(&value, nonce) && !value.is_error() {

@@ -39,29 +39,22 @@ impl Link {
     /// down.
     pub(crate) async fn ready(&self) -> Result<(), Error> {
         let patient = !matches!(self.config.servers, Servers::One(_));
+        let verdict = |is_last: bool| {
+            let counts = move |error: &&Error| is_last || !patient && error.kind() != ErrorKind::NotReady;
+            self.wait_for_phase(move |state| match &state.phase {
+                Phase::Ready(_) => Some(Ok(())),
+                Phase::Refused(error) | Phase::Closed { cause: error, .. } => Some(Err(error.clone())),
+                Phase::Connecting(last) => last.as_ref().filter(counts).map(|error| Err(error.clone())),
+            })
+        };
         let mut patience = Patience::new(&self.config.timer, self.config.connect_timeout);
-        let verdict = self.wait_for_phase(|state| match &state.phase {
-            Phase::Ready(_) => Some(Ok(())),
-            Phase::Refused(error) | Phase::Closed { cause: error, .. } => Some(Err(error.clone())),
-            Phase::Connecting(last) => {
-                let failed = |error: &&Error| !patient && error.kind() != ErrorKind::NotReady;
-                last.as_ref().filter(failed).map(|error| Err(error.clone()))
-            }
-        });
-        if let Some(verdict) = patience.wait_for(verdict).await {
+        if let Some(verdict) = patience.wait_for(verdict(false)).await {
             return verdict;
         }
         // The first attempt has the same timeout and began a moment later. Its error names the stage that took too
         // long.
-        let last = self.wait_for_phase(|state| match &state.phase {
-            Phase::Ready(_) => Some(Ok(())),
-            Phase::Refused(error) | Phase::Closed { cause: error, .. } => Some(Err(error.clone())),
-            Phase::Connecting(last) => last.clone().map(Err),
-        });
-        Patience::new(&self.config.timer, VERDICT_GRACE)
-            .wait_for(last)
-            .await
-            .unwrap_or_else(|| Err(self.not_connected(ErrorKind::Connect, "no answer in time")))
+        let last = Patience::new(&self.config.timer, VERDICT_GRACE).wait_for(verdict(true)).await;
+        last.unwrap_or_else(|| Err(self.not_connected(ErrorKind::Connect, "no answer in time")))
     }
 
     /// Makes one attempt at a call, with access to the reserved room.

@@ -2,20 +2,12 @@
 //!
 //! This module does not know any reply as a whole.
 
-use std::fmt;
-
 use crate::base::address::Address;
 use crate::base::slots::SLOTS;
 
 /// A reply about other servers that is malformed, with the fault. It never contains the server's own text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
-
-impl fmt::Display for Malformed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
 
 /// Parses a host name or IP address. IPv6 addresses may have brackets. The text is empty if the server did not name a
 /// host.

@@ -176,7 +176,7 @@ impl Unread {
                 TlsConfig::new().trust_pem(&pem)
             }
         };
-        let config = builder.client_config()?;
+        let config = client_config(builder.roots()?, None)?;
         *built = Some(Arc::clone(&config));
         Ok(config)
     }
@@ -229,14 +229,9 @@ impl TlsBuilder {
                 Settings::Rotating(Arc::new(Rotating::new(self.roots()?, chain, key)?))
             }
             Some(Identity::Pem(pair)) => Settings::Built(client_config(self.roots()?, Some(&pair))?),
-            None => Settings::Built(self.client_config()?),
+            None => Settings::Built(client_config(self.roots()?, None)?),
         };
         Ok(TlsConfig { settings, server_name })
-    }
-
-    /// Returns settings without a client certificate.
-    fn client_config(&self) -> Result<Arc<ClientConfig>, Error> {
-        client_config(self.roots()?, None)
     }
 
     fn roots(&self) -> Result<Arc<RootCertStore>, Error> {

@@ -162,7 +162,7 @@ enum What {
     ReplyOff,
 }
 
-struct Slot {
+pub(crate) struct Slot {
     state: SlotState,
     sequence: u64,
     deadline: Instant,
@@ -333,13 +333,14 @@ impl Pipeline {
         }
     }
 
-    /// Frees the slot of a caller that left. The reply of its call will be discarded.
-    pub(crate) fn leave(&mut self, slot: u32) -> Option<Slotted> {
+    /// Frees the slot of a caller that left. The reply of its call will be discarded. The caller drops the remains outside
+    /// the lock, because wakers and values may run foreign code.
+    pub(crate) fn leave(&mut self, slot: u32) -> Option<Slot> {
         let (index, slot) = (slot, self.slots.try_remove(slot as usize)?);
         if slot.is_waiting() {
             self.orphan(index, slot.sequence);
         }
-        Some(Slotted(slot))
+        Some(slot)
     }
 
     fn orphan(&mut self, slot: u32, sequence: u64) {
@@ -729,9 +730,6 @@ const NO_COUNTER: u64 = 0x9e37_79b9_7f4a_7c15;
 fn is_kept(what: What) -> bool {
     matches!(what, What::Call(_) | What::Detached(_))
 }
-
-/// The remains of a slot. They are dropped outside the lock, because wakers and values may run foreign code.
-pub(crate) struct Slotted(#[expect(dead_code, reason = "held only to be dropped later")] Slot);
 
 /// The largest buffer that is kept between flushes. It has room for the simultaneous requests of 500 callers. Each
 /// connection keeps two such buffers.

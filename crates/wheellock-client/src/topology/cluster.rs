@@ -164,7 +164,7 @@ impl Cluster {
 
     /// Returns the node that the cluster names `address`, if the client is connected to it.
     pub(crate) fn node_at(&self, address: &Address) -> Option<Arc<Shared>> {
-        let address = self.translated(address.clone())?;
+        let address = self.config.translated(address.clone()).ok()?;
         let map = self.map();
         map.slots.known_as(&address).and_then(|address| map.nodes.get(address)).cloned()
     }
@@ -377,7 +377,7 @@ impl Cluster {
     /// Follows a redirection. `host` is the host at which the redirecting node was reached, for redirections that
     /// name no host.
     fn redirected(&self, text: &[u8], host: Option<String>) {
-        let target = redirect::target(text, || host).and_then(|address| self.translated(address));
+        let target = redirect::target(text, || host).and_then(|address| self.config.translated(address).ok());
         if let (Some(address), Some(Ok(to))) = (target, redirect::parse(text)) {
             let mut map = self.map_mut();
             if self.is_closed() {
@@ -406,11 +406,6 @@ impl Cluster {
         self.request_refresh();
     }
 
-    /// Translates an address that the cluster named. Returns `None` if the translator forbids it.
-    fn translated(&self, address: Address) -> Option<Address> {
-        self.config.translated(address).ok()
-    }
-
     /// Translates the addresses of a view's nodes. Drops nodes whose addresses are forbidden.
     ///
     /// A translator may know a node by its name or by its IP address. An address that the translator changes
@@ -421,8 +416,8 @@ impl Cluster {
             return view;
         }
         let reach = |mut node: Node| {
-            let address = self.translated(node.address.clone());
-            let alias = node.alias.clone().and_then(|alias| self.translated(alias));
+            let address = self.config.translated(node.address.clone()).ok();
+            let alias = node.alias.clone().and_then(|alias| self.config.translated(alias).ok());
             let is_unchanged = address.as_ref().is_none_or(|address| *address == node.address);
             let is_alias_mapped = alias.is_some() && alias != node.alias;
             let (address, alias) =

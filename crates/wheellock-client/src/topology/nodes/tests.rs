@@ -15,7 +15,7 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master - 0 179527
 ";
 
 fn only(line: &str) -> Node {
-    let mut nodes = parse(line.as_bytes(), false).unwrap_or_else(|why| panic!("{line}: {why}"));
+    let mut nodes = parse(line.as_bytes(), false).unwrap_or_else(|why| panic!("{line}: {why:?}"));
     assert_eq!(nodes.len(), 1, "{line}");
     nodes.remove(0)
 }

@@ -1,6 +1,9 @@
 //! Tests of `handshake`.
 
+use std::sync::Arc;
+
 use super::*;
+use crate::base::script::Script;
 use wheellock_resp::{Decoder, Frame, Limits};
 
 fn replies(wire: &[u8]) -> Vec<Value> {

@@ -57,7 +57,7 @@ impl Resolver {
 
     /// Returns a resolver that uses `look_up`, which may block.
     pub(crate) fn new(look_up: impl Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Inner { look_up: Box::new(look_up), state: Mutex::new(State::new()) }))
+        Self(Arc::new(Inner { look_up: Box::new(look_up), state: Mutex::default() }))
     }
 
     /// Returns the addresses of `host`, each with `port`. Joins a running lookup of the same name.
@@ -93,8 +93,9 @@ impl Resolver {
     fn join(&self, host: &Arc<str>) -> (Arc<OnceLock<Answer>>, u64) {
         let mut state = self.0.lock();
         // In a child process the parent's threads do not exist, so its lookups would never end.
-        if state.process != std::process::id() {
-            *state = State::new();
+        let process = std::process::id();
+        if state.process != process {
+            *state = State { process, ..State::default() };
         }
         state.next_caller += 1;
         let caller = state.next_caller;
@@ -176,10 +177,6 @@ impl Inner {
 }
 
 impl State {
-    fn new() -> Self {
-        Self { process: std::process::id(), ..Self::default() }
-    }
-
     /// Removes a caller. With the last caller, also removes a lookup that no thread has taken. The queue is therefore
     /// never longer than the number of names with callers.
     fn leave(&mut self, host: &Arc<str>, answer: &Arc<OnceLock<Answer>>, caller: u64) -> Option<Waker> {

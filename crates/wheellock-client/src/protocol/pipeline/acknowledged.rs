@@ -8,7 +8,7 @@ use std::time::Instant;
 use wheellock_resp::Value;
 
 use super::waits::{Group, Member};
-use super::{Failure, Lane, NoWait, Pipeline, Slot, SlotState, What};
+use super::{Entry, Failure, Lane, NoWait, Pipeline, Slot, SlotState, What};
 use crate::base::connection_id::ConnectionId;
 use crate::base::error::Outcome;
 use crate::protocol::acks::Acks;
@@ -83,13 +83,11 @@ impl Pipeline {
 
     /// Fails unwritten waits, because the next connection cannot wait for writes of the previous one.
     pub(super) fn fail_unwritten_waits(&mut self, lost: &Failure, wakers: &mut Vec<Waker>) {
-        let waits: Vec<u32> = self
-            .entries
-            .iter()
-            .filter_map(|entry| if let What::Wait(group) = entry.what { Some(group) } else { None })
-            .collect();
-        for group in waits {
-            self.end_wait(group, &Err(Failure { outcome: Outcome::NotSent, ..lost.clone() }), wakers);
+        let failure = Err(Failure { outcome: Outcome::NotSent, ..lost.clone() });
+        for place in 0..self.entries.len() {
+            if let Some(&Entry { what: What::Wait(group), .. }) = self.entries.get(place) {
+                self.end_wait(group, &failure, wakers);
+            }
         }
     }
 }

@@ -32,8 +32,8 @@ pub(crate) fn hand_over(context: &Context, name: &Arc<Name>, hold: HoldIndex, sh
     let may_take_over = name.kind().may_be_handed_over() && !context.hand_over.is_zero();
     // These changes have no effects. `transact` with effects could wake waiters, and would lock this queue again.
     let handed = if may_take_over && waiters.head_takes_over() {
-        let time = waiters.time(context.hand_over, at);
-        context.transact(|holds, now, _| holds.hand_over(hold, share, time, now))
+        let limit = waiters.turn_limit(context.hand_over, at);
+        context.transact(|holds, now, _| holds.hand_over(hold, share, limit, now))
     } else {
         // No waiter accepts the hold as it is.
         Err(GiveBack::Unfit)

@@ -172,7 +172,7 @@ impl Holds {
         let hold = self.get_mut(index)?;
         hold.leave(share);
         if hold.guards == 0 && hold.state == State::Held {
-            let held = now.saturating_duration_since(hold.since);
+            let held = now.saturating_duration_since(hold.guard_since);
             // A lease that still runs does not end by itself.
             let is_over = now >= hold.valid_until;
             hold.releasing.give_back(if is_over { LostReason::Expired } else { LostReason::NotOwner });
@@ -220,7 +220,7 @@ impl Holds {
         hold.leave(share);
         hold.rare.get_or_insert_default().forgotten += share.count;
         if hold.guards == 0 && hold.state == State::Held {
-            let (held, family) = (now.saturating_duration_since(hold.since), hold.name.family());
+            let (held, family) = (now.saturating_duration_since(hold.guard_since), hold.name.family());
             self.tallies.of(family).released(held);
         }
         self.update_cohort(index, now);
@@ -512,7 +512,7 @@ impl Holds {
         hold.state = State::Lost(reason);
         // Without guards, `release` or `forget` has already counted the end of this hold.
         if hold.guards > 0 {
-            self.tallies.of(hold.name.family()).lost(reason, now.saturating_duration_since(hold.since));
+            self.tallies.of(hold.name.family()).lost(reason, now.saturating_duration_since(hold.guard_since));
             effects.lost(&hold.name, reason);
         }
         if !hold.is_worth_releasing() {

@@ -22,7 +22,7 @@ use crate::wait::latch_state::LatchState;
 use crate::wait::poll_schedule::{Known, POLL_UNTOLD, PollSchedule, REPOLL, Turn};
 use crate::wait::queue::{Entry, Queue};
 use crate::wait::turns::{Contenders, Message, Then, Turns};
-pub(crate) use handed::{Handed, Time};
+pub(crate) use handed::{Handed, TurnLimit};
 pub(crate) use waiter::Manner;
 use waiter::Waiter;
 
@@ -253,10 +253,10 @@ impl WaitQueue {
     }
 
     /// Returns for how long this process may hand the lock over: see [`Turns::share_of`].
-    pub(crate) fn time(&mut self, budget: Duration, now: Instant) -> Time {
-        let share = if self.has_heard(now) { Duration::ZERO } else { self.turns.share_of(budget) };
-        let is_tight = self.turns.is_limit(share);
-        Time { last: self.handed, share, is_tight, opening: self.turns.opening(now) }
+    pub(crate) fn turn_limit(&mut self, budget: Duration, now: Instant) -> TurnLimit {
+        let budget = if self.has_heard(now) { Duration::ZERO } else { self.turns.share_of(budget) };
+        let is_tight = self.turns.is_limit(budget);
+        TurnLimit { last: self.handed, budget, is_tight, opening: self.turns.opening(now) }
     }
 
     /// Marks the request of the waiter with this ticket as answered.

@@ -104,7 +104,7 @@ impl Holds {
             expired_by: now,
             known_by: if presented { KnownBy::Others } else { KnownBy::Nobody },
             guards: 0,
-            since: now,
+            guard_since: now,
             releasing: Releasing::default(),
             renewing: Renewing::default(),
             refusals: 0,
@@ -255,7 +255,7 @@ impl Holds {
         effects: &mut Effects,
     ) {
         let is_one = |hold: &Hold| names.iter().any(|name| Arc::ptr_eq(name, &hold.name));
-        for index in self.indices_of(|hold| hold.is_believed() && hold.since < sent && is_one(hold)) {
+        for index in self.indices_of(|hold| hold.is_believed() && hold.guard_since < sent && is_one(hold)) {
             self.lose(index, LostReason::NotOwner, now, effects);
         }
         self.verify_all(names, now);

@@ -11,7 +11,7 @@ use super::{Hold, HoldIndex, Holds, Share, State};
 use crate::base::clock::BootInstant;
 use crate::wait::name::Name;
 use crate::wait::turns::{Contenders, Opening};
-use crate::wait::wait_queue::{Handed, Time};
+use crate::wait::wait_queue::{Handed, TurnLimit};
 
 /// The reason why a hold must be released and not handed over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,32 +31,33 @@ impl Holds {
         &mut self,
         index: HoldIndex,
         share: Share,
-        time: Time,
+        limit: TurnLimit,
         now: BootInstant,
     ) -> Result<Handed, GiveBack> {
         let hold = self.get_mut(index).ok_or(GiveBack::Unfit)?;
         if !hold.is_known_as_one_guards(share, now) {
             return Err(GiveBack::Unfit);
         }
-        let since = match time.last {
-            Some(last) if last.serial == hold.serial => Some(last.since),
+        // The budget counts from the server's grant. `guard_since` is later after a hand-over.
+        let granted_at = match limit.last {
+            Some(last) if last.serial == hold.serial => Some(last.granted_at),
             // The last hand-over of this hold was so long ago that its start is no longer recorded.
             _ if matches!(hold.known_by, KnownBy::HandedOver(_)) => None,
-            _ => Some(hold.since),
+            _ => Some(hold.guard_since),
         };
-        let held = now.saturating_duration_since(hold.since);
+        let held = now.saturating_duration_since(hold.guard_since);
         // The next hold lasts about as long as this one. A process of one task has one hold in each turn, and must not be given two.
-        let reserve = if time.is_tight { held / 2 } else { Duration::ZERO };
-        let Some(since) = since.filter(|since| now + reserve < *since + time.share) else {
-            hold.known_by = KnownBy::HandedOver(time.opening);
+        let reserve = if limit.is_tight { held / 2 } else { Duration::ZERO };
+        let Some(granted_at) = granted_at.filter(|at| now + reserve < *at + limit.budget) else {
+            hold.known_by = KnownBy::HandedOver(limit.opening);
             return Err(GiveBack::OutOfTime);
         };
         hold.known_by = KnownBy::HandedOver(Opening::Not);
         // The next guard's hold begins now. `Handed` keeps the instant of the server's grant.
-        hold.since = now;
+        hold.guard_since = now;
         let (serial, family) = (hold.serial, hold.name.family());
         self.tallies.of(family).handed_over(held);
-        Ok(Handed::new(serial, since))
+        Ok(Handed::new(serial, granted_at))
     }
 
     /// Marks that the release of a hold lets other processes have the lock. Returns false and changes nothing if the release does not free

@@ -28,8 +28,8 @@ pub(crate) struct Hold {
     /// State of the hold.
     pub(crate) state: State,
     pub(super) guards: u32,
-    /// Instant at which the first guard was granted.
-    pub(super) since: BootInstant,
+    /// When the present guard's hold began: the grant, or the last hand-over.
+    pub(super) guard_since: BootInstant,
     /// Local expiry. The hold is valid before this instant.
     pub(crate) valid_until: BootInstant,
     pub(crate) lease: Lease,
@@ -222,7 +222,7 @@ impl Hold {
     /// Records a granted lease, which ends at `valid_until`.
     pub(super) fn lasts_until(&mut self, valid_until: BootInstant, lease: Lease, now: BootInstant) {
         if self.guards == 0 {
-            (self.lease, self.valid_until, self.since) = (lease, valid_until, now);
+            (self.lease, self.valid_until, self.guard_since) = (lease, valid_until, now);
         } else {
             // The script never shortens the lease of an outer guard.
             self.lease = self.lease.max(lease);

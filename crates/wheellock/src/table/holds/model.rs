@@ -19,14 +19,14 @@ use super::*;
 use crate::base::server_clock::{Jump, Sample};
 use crate::kind;
 use crate::wait::turns::Opening;
-use crate::wait::wait_queue::{Handed, Time};
+use crate::wait::wait_queue::{Handed, TurnLimit};
 
 /// A guard's share, with the watchdog and without it.
 const GUARD: Share = Share { count: 1, renew: true };
 const FIXED: Share = Share { renew: false, ..GUARD };
 const LEASE: Duration = Duration::from_millis(600);
 /// Time after a grant during which a hold may be handed over.
-const BUDGET: Duration = Duration::from_millis(500);
+const BUDGET: Duration = Duration::from_millis(150);
 /// Time for which a caller waits for its release.
 const WAIT: Duration = Duration::from_millis(300);
 
@@ -61,6 +61,8 @@ struct World {
     /// The last hand-over.
     handed: Option<Handed>,
     hand_overs: usize,
+    /// Instant of the server's grant of each hold, by the hold's serial.
+    granted_at: HashMap<u64, BootInstant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -145,6 +147,7 @@ impl World {
             presented: true,
             handed: None,
             hand_overs: 0,
+            granted_at: HashMap::new(),
         }
     }
 
@@ -270,6 +273,7 @@ impl World {
                 match self.holds.granted(hold, terms, reply, self.now, &mut effects) {
                     Some(Granted::Held(hold, settle)) => {
                         assert_eq!(event, Event::Acquire);
+                        self.granted_at.entry(self.holds.get(hold).unwrap().serial).or_insert(self.now);
                         self.guards.push(hold);
                         self.settles.extend(settle);
                     }
@@ -403,8 +407,8 @@ impl World {
     fn hand_over(&mut self) -> ControlFlow<()> {
         let Some(index) = self.pop_guard() else { return ControlFlow::Break(()) };
         self.guards.push(index);
-        let time = Time { last: self.handed, share: BUDGET, is_tight: false, opening: Opening::Not };
-        let Ok(handed) = self.holds.hand_over(index, GUARD, time, self.now) else {
+        let limit = TurnLimit { last: self.handed, budget: BUDGET, is_tight: false, opening: Opening::Not };
+        let Ok(handed) = self.holds.hand_over(index, GUARD, limit, self.now) else {
             return ControlFlow::Break(());
         };
         self.handed = Some(handed);
@@ -414,10 +418,7 @@ impl World {
             hold.state == State::Held && self.now + LEASE / 2 <= hold.valid_until,
             "it may not be held any more"
         );
-        assert!(
-            self.now < hold.valid_until.saturating_sub(LEASE - LEASE / 50) + BUDGET + LEASE / 10,
-            "its time was over"
-        );
+        assert!(self.now < self.granted_at[&hold.serial] + BUDGET, "its time was over");
         assert!(!self.presented, "somebody else may release it");
         let under_way = self.settles.iter().map(|settle| settle.hold);
         let asked_for =
@@ -589,8 +590,8 @@ fn half_spent_lease_prevents_hand_over() {
         let mut world = World::of_strangers();
         assert!(world.step(Event::Acquire).is_continue());
         world.now = world.now + late;
-        let time = Time { last: None, share: 10 * LEASE, is_tight: false, opening: Opening::Not };
-        let handed = world.holds.hand_over(world.guards[0], GUARD, time, world.now);
+        let limit = TurnLimit { last: None, budget: 10 * LEASE, is_tight: false, opening: Opening::Not };
+        let handed = world.holds.hand_over(world.guards[0], GUARD, limit, world.now);
         assert_eq!(handed.is_ok(), passes, "{late:?}");
     }
 }

@@ -181,7 +181,7 @@ fn head_yields_turn_to_other_receivers() {
         assert_eq!(ask(&mut waiters, first, now), others == 0);
         assert!(others == 0 || ask(&mut waiters, first, now + STAND_BACK_AT_LEAST), "nobody came");
         let budget = Duration::from_millis(6);
-        let share = waiters.time(budget, now).share;
+        let share = waiters.turn_limit(budget, now).budget;
         let expected = if others == 0 { 2 * budget } else { budget / (others + 1) };
         assert_eq!(share, expected, "all of them share it");
     }
@@ -716,7 +716,7 @@ fn free_lock_is_hot_no_longer() {
     let (mut waiters, _) = two_asleep(now);
     waiters.give_back(true, now);
     waiters.released(found(Some(0)), now);
-    assert_eq!(waiters.time(REPOLL, now + OPEN_EVERY).opening, Opening::Published);
+    assert_eq!(waiters.turn_limit(REPOLL, now + OPEN_EVERY).opening, Opening::Published);
     waiters.was_free(now);
-    assert_eq!(waiters.time(REPOLL, now + OPEN_EVERY).opening, Opening::Not);
+    assert_eq!(waiters.turn_limit(REPOLL, now + OPEN_EVERY).opening, Opening::Not);
 }

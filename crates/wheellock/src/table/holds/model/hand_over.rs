@@ -13,8 +13,8 @@ fn one_hold() -> (World, HoldIndex) {
 }
 
 fn hand_over(world: &mut World, hold: HoldIndex, last: Option<Handed>) -> Result<Handed, GiveBack> {
-    let time = Time { last, share: SHARE, is_tight: false, opening: Opening::Published };
-    world.holds.hand_over(hold, GUARD, time, world.now)
+    let limit = TurnLimit { last, budget: SHARE, is_tight: false, opening: Opening::Published };
+    world.holds.hand_over(hold, GUARD, limit, world.now)
 }
 
 #[test]
@@ -24,9 +24,9 @@ fn process_hands_over_for_its_share() {
     world.now = start + SHARE / 2;
     let other = Handed::new(u64::MAX, start.saturating_sub(LEASE));
     let handed = hand_over(&mut world, hold, Some(other)).unwrap();
-    assert_eq!(handed.since, start, "the time of another hold does not count");
+    assert_eq!(handed.granted_at, start, "the time of another hold does not count");
     world.now = start + (SHARE - Duration::from_millis(1));
-    assert_eq!(hand_over(&mut world, hold, Some(handed)).unwrap().since, start);
+    assert_eq!(hand_over(&mut world, hold, Some(handed)).unwrap().granted_at, start);
     world.now = start + SHARE;
     assert_eq!(hand_over(&mut world, hold, Some(handed)).err(), Some(GiveBack::OutOfTime));
     assert!(world.holds.handed_over_before(hold).is_none(), "it has a guard");
@@ -41,11 +41,14 @@ fn tight_share_fits_half_a_hold() {
     let (mut world, hold) = one_hold();
     let start = world.now;
     world.now = start + SHARE * 5 / 8;
-    let time = Time { last: None, share: SHARE, is_tight: true, opening: Opening::Not };
-    assert!(world.holds.hand_over(hold, GUARD, time, world.now).is_ok(), "half of another such hold fits in");
+    let limit = TurnLimit { last: None, budget: SHARE, is_tight: true, opening: Opening::Not };
+    assert!(
+        world.holds.hand_over(hold, GUARD, limit, world.now).is_ok(),
+        "half of another such hold fits in"
+    );
     let (mut world, hold) = one_hold();
     world.now = world.now + SHARE * 3 / 4;
-    assert_eq!(world.holds.hand_over(hold, GUARD, time, world.now).err(), Some(GiveBack::OutOfTime));
+    assert_eq!(world.holds.hand_over(hold, GUARD, limit, world.now).err(), Some(GiveBack::OutOfTime));
 }
 
 #[test]
@@ -83,8 +86,8 @@ fn half_lease_suffices_for_hand_over() {
     for (later, passes) in [(Duration::ZERO, true), (Duration::from_nanos(1), false)] {
         let (mut world, hold) = one_hold();
         world.now = world.valid_until(hold).saturating_sub(LEASE / 2) + later;
-        let time = Time { last: None, share: 10 * LEASE, is_tight: false, opening: Opening::Not };
-        assert_eq!(world.holds.hand_over(hold, GUARD, time, world.now).is_ok(), passes);
+        let limit = TurnLimit { last: None, budget: 10 * LEASE, is_tight: false, opening: Opening::Not };
+        assert_eq!(world.holds.hand_over(hold, GUARD, limit, world.now).is_ok(), passes);
     }
 }
 
@@ -123,8 +126,8 @@ fn unfit_hold_passes_to_no_guard() {
     assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit));
     // A share that the watchdog does not keep.
     let (mut world, hold) = one_hold();
-    let time = Time { last: None, share: SHARE, is_tight: false, opening: Opening::Not };
-    assert_eq!(world.holds.hand_over(hold, FIXED, time, world.now).err(), Some(GiveBack::Unfit));
+    let limit = TurnLimit { last: None, budget: SHARE, is_tight: false, opening: Opening::Not };
+    assert_eq!(world.holds.hand_over(hold, FIXED, limit, world.now).err(), Some(GiveBack::Unfit));
 }
 
 #[test]

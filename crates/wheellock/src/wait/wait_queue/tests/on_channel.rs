@@ -94,10 +94,10 @@ async fn missed_message_prompts_only_subscribed_head() {
 async fn foreign_message_ends_handing_over() {
     let now = Instant::now();
     let (server, mut waiters, [first, _]) = two_subscribed(now).await;
-    assert_eq!(waiters.time(REPOLL, now).share, REPOLL);
+    assert_eq!(waiters.turn_limit(REPOLL, now).budget, REPOLL);
     server.publish(&waiters).await;
     for _ in 0..2 {
-        assert_eq!(waiters.time(REPOLL, now).share, Duration::ZERO);
+        assert_eq!(waiters.turn_limit(REPOLL, now).budget, Duration::ZERO);
     }
     assert!(ask(&mut waiters, first, now), "the message is left to the head");
 }
@@ -110,7 +110,7 @@ async fn own_message_keeps_handing_over() {
     waiters.turns.found(found(Some(1)), true, Some(false), now);
     server.publish(&waiters).await;
     for _ in 0..2 {
-        assert!(waiters.time(REPOLL, now).share >= REPOLL);
+        assert!(waiters.turn_limit(REPOLL, now).budget >= REPOLL);
     }
 }
 

@@ -49,6 +49,7 @@ pub(crate) struct Kind {
     pub(crate) holder_suffix: &'static str,
     pub(crate) holders: Holders,
     pub(crate) companions: Companions,
+    pub(crate) grant: GrantForm,
     pub(crate) sharing: Sharing,
     /// Mode of one side of a read-write lock, for the scripts that serve both sides.
     pub(crate) mode: Option<&'static str>,
@@ -98,6 +99,17 @@ pub(crate) enum Companions {
     Ended,
 }
 
+/// The reply of `acquire` to a grant. A refusal has the same form for all kinds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GrantForm {
+    /// Nil if the lock was free, AGAIN if the holder had it already.
+    Plain,
+    /// A list of two: 1 or 2 for the same, and the fencing token.
+    Token,
+    /// A list of two: 1 or 2 for the same, and the number of further permits that are free.
+    Permits,
+}
+
 /// The channel that a waiter subscribes to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wake {
@@ -136,6 +148,7 @@ pub(crate) static FENCED: LazyLock<Kind> = LazyLock::new(|| {
         )),
         acquire_all: None,
         companions: Companions::Token,
+        grant: GrantForm::Token,
         ..Kind::counted("", PLAIN_CHANNEL)
     };
     row.bundled().polled()
@@ -403,6 +416,7 @@ impl Kind {
             holder_suffix: "",
             holders: Holders::Counted,
             companions: Companions::None,
+            grant: GrantForm::Plain,
             sharing: Sharing::One,
             mode: None,
             wake: Wake::Channel,
@@ -439,6 +453,7 @@ impl Kind {
             acquire_all: None,
             force_release: None,
             show_holders: None,
+            grant: GrantForm::Permits,
             sharing: Sharing::Many,
             ..Self::counted("", "redisson_sc:")
         }

@@ -13,7 +13,7 @@ use wheellock_client::{Arg, Command, Value};
 
 use crate::base::lease::Lease;
 use crate::base::owner::{Owner, OwnerText};
-use crate::kind::{Companions, Holders};
+use crate::kind::{Companions, GrantForm, Holders};
 use crate::table::holds::{GrantReply, Renewal, RenewalReply, Renewed};
 use crate::wait::name::Name;
 use crate::wait::turns::{Contenders, Opening};
@@ -152,9 +152,9 @@ pub(crate) fn read_acquire(name: &Name, reply: &Value) -> Option<Result<Grant, R
     // Any number of readers may hold the lock together.
     let room = if kind.is_shared() { u32::MAX } else { 0 };
     let grant = |reply| Some(Ok(Grant { reply, token: None, room }));
-    match (reply, kind.companions) {
+    match (reply, kind.grant) {
         (Value::Integer(pttl), _) => Some(Err(Refusal::of(*pttl))),
-        (Value::Array(_), companions) => match (reply.as_array()?, companions) {
+        (Value::Array(_), form) => match (reply.as_array()?, form) {
             // A number alone in a list belongs to a holder whose release sends no message.
             ([pttl], _) => Some(Err(Refusal { is_silent: true, ..Refusal::of(pttl.as_i64()?) })),
             // A fencing token is text, so two numbers are a refusal with a count of listeners.
@@ -162,11 +162,11 @@ pub(crate) fn read_acquire(name: &Name, reply: &Value) -> Option<Result<Grant, R
                 let listeners = Some(u32::try_from(*listeners).unwrap_or_default());
                 Some(Err(Refusal { listeners, ..Refusal::of(*pttl) }))
             }
-            ([how, token], Companions::Token) => {
+            ([how, token], GrantForm::Token) => {
                 let (reply, token) = (read_how(how)?, token.as_str()?.parse().ok()?);
                 Some(Ok(Grant { reply, token: Some(token), room }))
             }
-            ([how, free], Companions::Permits | Companions::PermitLeases) => {
+            ([how, free], GrantForm::Permits) => {
                 // A caller may have taken away more permits than were free.
                 let room = u32::try_from(free.as_i64()?.max(0)).unwrap_or(u32::MAX);
                 Some(Ok(Grant { reply: read_how(how)?, token: None, room }))
@@ -174,7 +174,7 @@ pub(crate) fn read_acquire(name: &Name, reply: &Value) -> Option<Result<Grant, R
             _ => None,
         },
         // A grant of these kinds is a list, so any other reply may belong to another call.
-        (_, Companions::Token | Companions::Permits | Companions::PermitLeases) => None,
+        (_, GrantForm::Token | GrantForm::Permits) => None,
         (Value::Null, _) => grant(GrantReply::Fresh),
         (reply, _) if reply.as_bytes() == Some(b"AGAIN") => grant(GrantReply::Again),
         _ => None,

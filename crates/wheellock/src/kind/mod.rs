@@ -543,8 +543,8 @@ impl Kind {
     /// Returns the other kinds that are the same lock on the server and have the same channel. A message that reaches one connection counts
     /// once for all of them.
     pub(crate) fn others_of_its_channel(&self) -> impl Iterator<Item = &'static Self> {
-        let others = if self.is_one_side() { [&*READ, &*WRITE] } else { [&*REENTRANT, &*FENCED] };
-        others.into_iter().filter(|other| other.address() != self.address())
+        let is_same = |other: &&Self| self.channel_prefix == other.channel_prefix && self.wake == other.wake;
+        rows().filter(is_same).filter(|other| other.address() != self.address())
     }
 
     /// Returns true if this kind is the read side of a read-write lock.
@@ -560,8 +560,9 @@ impl Kind {
     /// Returns the other kinds that are the same on the server: a hash of holders under the name. Each kind treats the holders of the
     /// others as its own.
     pub(crate) fn others_of_its_hash(&self) -> impl Iterator<Item = &'static Self> {
-        let others = [&*REENTRANT, &*FENCED, &*FAIR];
-        others.into_iter().filter(|other| self.is_a_hash_of_holders() && self.address() != other.address())
+        let are_hashes = |other: &&Self| self.is_a_hash_of_holders() && other.is_a_hash_of_holders();
+        let is_same = |other: &&Self| other.holder_suffix == self.holder_suffix;
+        rows().filter(are_hashes).filter(is_same).filter(|other| other.address() != self.address())
     }
 
     /// Returns true if a lock of this kind is a hash of holders under the name. The server cannot distinguish such kinds.

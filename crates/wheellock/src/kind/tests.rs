@@ -29,6 +29,20 @@ fn latch_channel_matches_redisson_or_slot() {
 }
 
 #[test]
+fn others_share_channel_or_hash() {
+    let of_channel = |kind: &Kind| kind.others_of_its_channel().map(|other| other.label).collect::<Vec<_>>();
+    let of_hash = |kind: &Kind| kind.others_of_its_hash().map(|other| other.label).collect::<Vec<_>>();
+    assert_eq!(
+        (of_channel(&REENTRANT), of_hash(&REENTRANT)),
+        (vec!["fenced_lock"], vec!["fair_lock", "fenced_lock"])
+    );
+    assert_eq!((of_channel(&WRITE), of_hash(&WRITE)), (vec!["read"], vec![]));
+    assert_eq!((of_channel(&SIMPLE), of_hash(&SIMPLE)), (vec![], vec![]));
+    let unknown = Kind::counted("trial:", "trial_channel:");
+    assert_eq!((of_channel(&unknown), of_hash(&unknown)), (vec![], vec![]));
+}
+
+#[test]
 fn scripts_never_build_keys() {
     for kind in rows() {
         for text in kind.scripts().map(|script| script.text()) {

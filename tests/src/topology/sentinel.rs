@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -101,14 +102,23 @@ impl SentinelSet {
     }
 
     /// Waits until a Sentinel names a server other than `than`, and that server reports that it is a primary. Returns its index. The other
-    /// Sentinels may not know the new primary yet.
+    /// Sentinels may not know the new primary yet. Orders a failover if the Sentinels have given theirs up.
     ///
     /// # Panics
     ///
     /// If that takes longer than a minute.
     #[must_use]
     pub fn wait_for_new_primary(&self, than: SocketAddr) -> usize {
-        must("no new primary", settle(|| self.new_primary(than)))
+        let began = Instant::now();
+        let named = || {
+            let named = self.new_primary(than);
+            if named.is_err() && began.elapsed() > GIVEN_UP {
+                let (_, sentinel) = up(&self.sentinels).next().context("no Sentinel is up")?;
+                return self.fail_over(sentinel, than);
+            }
+            named
+        };
+        must("no new primary", settle(named))
     }
 
     fn new_primary(&self, than: SocketAddr) -> Result<usize> {
@@ -256,6 +266,8 @@ const PERIODS: &[&str] = &[
     "tilt-period",
     "1000",
 ];
+/// Time after which Sentinels have given a failover up. They do so on a machine that is busy for seconds.
+const GIVEN_UP: Duration = Duration::from_secs(20);
 const REPLICAS: usize = 2;
 const SENTINELS: usize = 3;
 const QUORUM: usize = 2;

@@ -2,14 +2,23 @@
 //!
 //! They try every order of events, and check that no order breaks an invariant.
 
+mod attempts;
+mod backlog;
 mod doubts;
+mod effects;
 mod hand_over;
 mod leases;
+mod losses;
+mod orders;
 mod releases;
 mod renewals;
+mod shutdown;
+mod waits;
+mod watchdog;
 
 use std::ops::ControlFlow;
-use std::task::Poll;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Poll, Wake};
 
 use wheellock_client::Change;
 
@@ -34,6 +43,27 @@ impl Holds {
     /// Returns the counters of the locks without a family.
     fn counted(&self) -> crate::Metrics {
         self.tallies.snapshots(0, &crate::table::metrics::Waiting::new(false)).swap_remove(0)
+    }
+}
+
+/// A task that counts its wake-ups.
+#[derive(Default)]
+struct Task(AtomicUsize);
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Task {
+    /// Returns the number of wake-ups since the last call.
+    fn woken(&self) -> usize {
+        self.0.swap(0, Ordering::Relaxed)
+    }
+
+    fn waker(self: &Arc<Self>) -> Waker {
+        Waker::from(Arc::clone(self))
     }
 }
 
@@ -63,6 +93,12 @@ struct World {
     hand_overs: usize,
     /// Instant of the server's grant of each hold, by the hold's serial.
     granted_at: HashMap<u64, BootInstant>,
+}
+
+/// Wakes the tasks, and returns the losses to log.
+fn logged(effects: Effects) -> Vec<LostReason> {
+    let (rest, _) = effects.finish();
+    rest.map(|rest| rest.lost).into_iter().flatten().map(|(_, reason)| reason).collect()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -156,6 +192,14 @@ impl World {
         Self { presented: false, ..Self::new() }
     }
 
+    /// Creates a world in which one owner has a lock with several guards.
+    fn with_guards(guards: usize) -> (Self, HoldIndex) {
+        let mut world = Self::new();
+        (0..guards).for_each(|_| assert!(world.step(Event::Acquire).is_continue()));
+        let hold = world.guards[0];
+        (world, hold)
+    }
+
     fn terms(&self) -> Terms {
         Terms { lease: Lease::new(LEASE).unwrap(), share: GUARD, sent: self.now }
     }
@@ -200,6 +244,13 @@ impl World {
     fn grant(&mut self, hold: HoldIndex, terms: Terms) {
         let granted = self.holds.granted(hold, terms, GrantReply::Fresh, self.now, &mut Effects::default());
         assert!(matches!(granted, Some(Granted::Held(_, None))));
+    }
+
+    /// Shows that another owner has the lock of a hold. Returns the losses to log.
+    fn lose(&mut self, hold: HoldIndex) -> Vec<LostReason> {
+        let mut effects = Effects::default();
+        self.holds.refused_by_other(hold, self.now, &mut effects);
+        logged(effects)
     }
 
     /// Returns the renewals that the watchdog would send now.

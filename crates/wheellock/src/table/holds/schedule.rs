@@ -196,4 +196,4 @@ const BEATS: u64 = 256;
 
 /// Time for which a subscription outlives its last waiter. Contention comes in bursts, and a new subscription for each handoff
 /// would cost more than a few idle messages.
-const LINGER: Duration = Duration::from_secs(2);
+pub(super) const LINGER: Duration = Duration::from_secs(2);

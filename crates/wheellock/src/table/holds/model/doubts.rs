@@ -246,3 +246,30 @@ fn doubted_hold_is_checked_at_once() {
     world.holds.verify(&name, world.now);
     assert!(world.due().is_empty(), "it was given back");
 }
+
+/// The jump happened after the request of the younger hold, or concerns no guard.
+#[test]
+fn jump_spares_unconcerned_holds() {
+    let mut world = World::new();
+    let [kept, lost, released] = [1, 2, 3].map(|owner| world.take(owner, true));
+    let fixed = world.take(4, false);
+    assert_eq!(world.hear(0, Duration::ZERO), None);
+    world.lose(lost);
+    assert!(world.holds.release(released, GUARD, world.now).is_some());
+    let sent = world.now;
+    world.now = world.now + TICK;
+    let young = world.take(5, true);
+    let holds = [kept, fixed, lost, released, young];
+    let before = holds.map(|hold| world.valid_until(hold));
+    world.now = world.now + TICK;
+    let sample = Sample { server: LEASE, sent, received: world.now };
+    let jump = world.holds.heard_server_time(0, sample, None, |_| 0);
+    assert!(matches!(jump, Some(Jump::Forward(_))), "{jump:?}");
+    let is_shorter = [0, 1, 2, 3, 4].map(|place| world.valid_until(holds[place]) < before[place]);
+    assert_eq!(is_shorter, [true, true, false, false, false]);
+    // A renewal needs some time, while the lease of an unrenewed hold has ended.
+    assert_eq!(world.valid_until(kept), world.now + LEASE / 5);
+    assert!(world.valid_until(fixed) < world.now);
+    let planned = holds.map(|hold| world.holds.get(hold).unwrap().renewing.planned());
+    assert_eq!(planned, [Some(world.now), None, None, None, None]);
+}

@@ -1,6 +1,7 @@
 //! Model tests of hand-over between guards.
 
 use super::*;
+use crate::wait::turns::Contenders;
 
 /// Time for which the process may hand a hold over.
 const SHARE: Duration = Duration::from_millis(150);
@@ -49,6 +50,18 @@ fn tight_share_fits_half_a_hold() {
     let (mut world, hold) = one_hold();
     world.now = world.now + SHARE * 3 / 4;
     assert_eq!(world.holds.hand_over(hold, GUARD, limit, world.now).err(), Some(GiveBack::OutOfTime));
+}
+
+#[test]
+fn hand_over_starts_next_hold() {
+    let (mut world, hold) = one_hold();
+    let start = world.now;
+    world.now = start + SHARE / 2;
+    let handed = hand_over(&mut world, hold, None).unwrap();
+    world.now = start + SHARE * 3 / 4;
+    let limit = TurnLimit { last: Some(handed), budget: SHARE, is_tight: true, opening: Opening::Not };
+    let handed = world.holds.hand_over(hold, GUARD, limit, world.now);
+    assert!(handed.is_ok(), "the second hold lasted for a quarter of the share");
 }
 
 #[test]
@@ -130,6 +143,19 @@ fn unfit_hold_passes_to_no_guard() {
     assert_eq!(world.holds.hand_over(hold, FIXED, limit, world.now).err(), Some(GiveBack::Unfit));
 }
 
+/// In the shell the next renewal is scheduled at once.
+#[test]
+fn unanswered_wish_prevents_hand_over() {
+    let (mut world, hold) = one_hold();
+    let until = world.now + WAIT;
+    let (_, renewal) = world.holds.wish(hold, Want::Renew, until, Waker::noop()).unwrap();
+    let script = world.holds.begin_renewal(vec![renewal.unwrap()], Some(0), world.now);
+    let (_, next) = world.holds.wish(hold, Want::Renew, until, Waker::noop()).unwrap();
+    assert!(next.is_none(), "the first renewal is under way");
+    world.answer(script, &[1]);
+    assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit));
+}
+
 #[test]
 fn lost_hold_passes_to_no_guard() {
     for shuts_down in [false, true] {
@@ -141,5 +167,66 @@ fn lost_hold_passes_to_no_guard() {
             world.holds.refused_by_other(hold, world.now, &mut effects);
         }
         assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit));
+    }
+}
+
+/// Marks the release of a share for other processes. Returns true if the release frees the lock.
+fn let_others(world: &mut World, hold: HoldIndex) -> bool {
+    let frees = world.holds.let_others(hold, GUARD, world.now);
+    let is_marked = world.holds.get(hold).unwrap().known_by == KnownBy::HandedOver(Opening::Not);
+    assert_eq!(is_marked, frees);
+    frees
+}
+
+#[test]
+fn only_freeing_release_lets_others() {
+    let (mut world, hold) = one_hold();
+    world.now = world.valid_until(hold).saturating_sub(Duration::from_nanos(1));
+    assert!(let_others(&mut world, hold));
+    // The lease has ended.
+    let (mut world, hold) = one_hold();
+    world.now = world.valid_until(hold);
+    assert!(!let_others(&mut world, hold));
+    // Another owner has the lock.
+    let (mut world, hold) = one_hold();
+    world.holds.refused_by_other(hold, world.now, &mut Effects::default());
+    assert!(!let_others(&mut world, hold));
+    // Another guard keeps the lock.
+    let (mut world, hold) = one_hold();
+    world.holds.get_mut(hold).unwrap().guards = 2;
+    assert!(!let_others(&mut world, hold));
+    // Code outside the library may present the owner.
+    let mut world = World::new();
+    assert!(world.step(Event::Acquire).is_continue());
+    let hold = world.guards[0];
+    assert!(!let_others(&mut world, hold));
+    // A guard waits for an extension.
+    let (mut world, hold) = one_hold();
+    world.holds.wish(hold, Want::Renew, world.now + WAIT, Waker::noop()).unwrap();
+    assert!(!let_others(&mut world, hold));
+}
+
+#[test]
+fn released_lock_is_left_to_contenders() {
+    for (kind, receivers, is_planned, is_left) in [
+        (&*kind::REENTRANT, None, false, false),
+        (&*kind::REENTRANT, Some(0), false, false),
+        (&*kind::REENTRANT, Some(1), false, true),
+        (&*kind::REENTRANT, None, true, true),
+        (&*kind::READ, Some(1), false, false),
+    ] {
+        let mut world = World::of_strangers();
+        let name = Arc::new(Name::new("n", kind, false));
+        let hold = world.ask_for(&name, 1);
+        world.grant(hold, world.terms());
+        if is_planned {
+            assert!(world.holds.let_others(hold, GUARD, world.now));
+        }
+        let contenders = Contenders { receivers, poll: false };
+        assert!(world.holds.stands_back_after(hold, contenders).is_none(), "a guard has it");
+        let _request = world.holds.release(hold, GUARD, world.now);
+        let left = world.holds.stands_back_after(hold, contenders);
+        assert!(left.is_none_or(|(left, _)| Arc::ptr_eq(left, &name)));
+        assert_eq!(left.map(|(_, planned)| planned), is_left.then_some(is_planned), "{receivers:?}");
     }
 }

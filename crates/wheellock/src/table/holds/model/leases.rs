@@ -3,8 +3,10 @@
 //! A release of one share must leave the right lease. Each share of a reader has a lease of its own on the server. All shares of
 //! a plain lock have a common lease.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Wake;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::RngSeed;
 
 use super::*;
 use crate::kind::Kind;
@@ -48,18 +50,9 @@ struct Owner {
     /// Holds of guards that were told of a loss.
     lost: Vec<HoldIndex>,
     waits: bool,
-    woken: Arc<Woken>,
+    task: Arc<Task>,
     /// End of the lease of each share that the server counts.
     server: Vec<BootInstant>,
-}
-
-#[derive(Default)]
-struct Woken(AtomicBool);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 impl Owner {
@@ -74,7 +67,7 @@ impl Owner {
             forgotten: Vec::new(),
             lost: Vec::new(),
             waits: false,
-            woken: Arc::default(),
+            task: Arc::default(),
             server: Vec::new(),
         }
     }
@@ -111,10 +104,17 @@ impl Owner {
         }
     }
 
+    fn follow(&mut self, path: &[Step]) {
+        // The first two steps give the owner a guard, because the other steps need one.
+        for step in [STEPS[0], Step::Granted].iter().chain(path) {
+            self.step(*step);
+            self.check(path);
+        }
+    }
+
     fn ask(&mut self, lease: Lease, renew: bool) {
         let World { holds, name, now, .. } = &mut self.world;
-        let waker = Waker::from(Arc::clone(&self.woken));
-        let began = holds.begin_attempt((name, 1), true, (lease, 1), *now, &waker);
+        let began = holds.begin_attempt((name, 1), true, (lease, 1), *now, &self.task.waker());
         if self.asked.is_some() {
             assert!(began.is_pending(), "one would overtake the other");
             self.waits = true;
@@ -197,7 +197,7 @@ impl Owner {
             }
         }
         if self.asked.is_none() && std::mem::take(&mut self.waits) {
-            assert!(self.woken.0.swap(false, Ordering::Relaxed), "{path:?}");
+            assert!(self.task.woken() > 0, "{path:?}");
         }
         let revived = self.guards.iter().filter(|(hold, _)| self.lost.contains(hold) && is_held(*hold));
         assert_eq!(revived.count(), 0, "{path:?}");
@@ -213,11 +213,16 @@ fn owner_never_trusts_expired_lease() {
     {
         let path: Vec<_> =
             (0..LENGTH).map(|place| STEPS[number / STEPS.len().pow(place) % STEPS.len()]).collect();
-        let mut owner = Owner::new(kind);
-        // The first two steps give the owner a guard, because the other steps need one.
-        for step in [STEPS[0], Step::Granted].into_iter().chain(path.iter().copied()) {
-            owner.step(step);
-            owner.check(&path);
-        }
+        Owner::new(kind).follow(&path);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default() })]
+
+    /// Longer paths than all paths can be. The paths are the same each time.
+    #[test]
+    fn long_paths_trust_no_expired_lease(path in vec(select(&STEPS[..]), 1..40), has_many: bool) {
+        Owner::new(if has_many { &kind::READ } else { &kind::REENTRANT }).follow(&path);
     }
 }

@@ -247,3 +247,234 @@ fn loss_during_release_counts_once() {
         assert!(world.holds.holds.is_empty());
     }
 }
+
+#[test]
+fn hold_ends_with_last_guard() {
+    let (mut world, hold) = World::with_guards(2);
+    let counts = |world: &World| {
+        let counted = world.holds.counted();
+        (counted.held, counted.hold.count())
+    };
+    let request = world.holds.release(hold, GUARD, world.now).unwrap();
+    assert_eq!((request.count, counts(&world)), (1, (1, 0)));
+    assert_eq!(world.holds.get(hold).unwrap().renewing.planned(), None, "the lease is the same");
+    world.reconciled(&request, true, 0);
+    let request = world.holds.release(hold, GUARD, world.now).unwrap();
+    assert_eq!((request.count, counts(&world)), (0, (0, 1)));
+    world.reconciled(&request, true, 0);
+    assert!(world.holds.holds.is_empty());
+}
+
+/// A redirection is followed at once twice. A reply ends the series.
+#[test]
+fn reply_ends_series_of_refusals() {
+    let (mut world, hold) = World::with_guards(2);
+    let refused = |world: &mut World, pause| {
+        let pause = Duration::from_millis(pause);
+        world
+            .holds
+            .reconcile_again(hold, Unreconciled::Refused(pause), world.now, &mut Effects::default())
+            .is_some()
+    };
+    let request = world.holds.release(hold, GUARD, world.now).unwrap();
+    assert!(refused(&mut world, 0) && refused(&mut world, 0));
+    world.reconciled(&request, true, 0);
+    assert!(world.holds.release(hold, GUARD, world.now).is_some());
+    assert!(refused(&mut world, 0));
+    assert!(!refused(&mut world, 10));
+    let at = world.now + Duration::from_millis(10);
+    assert_eq!(world.holds.get(hold).unwrap().releasing.planned(), Some(at));
+    assert_eq!(world.holds.next_due(), Some(at));
+}
+
+/// A loss during the first of two releases makes the second one useless.
+#[test]
+fn lost_lock_is_not_released_again() {
+    let (mut world, hold) = World::with_guards(2);
+    let request = world.holds.release(hold, GUARD, world.now).unwrap();
+    assert!(world.holds.release(hold, GUARD, world.now).is_none(), "it follows");
+    world.lose(hold);
+    world.reconciled(&request, true, 0);
+    assert!(world.holds.holds.is_empty());
+}
+
+/// No guard of a forgotten permit is left to release it.
+#[test]
+fn forgotten_share_stays_on_server() {
+    let (mut world, hold) = World::with_guards(2);
+    let counts = |world: &World| {
+        let counted = world.holds.counted();
+        (counted.held, counted.hold.count())
+    };
+    world.holds.forget(hold, GUARD, world.now);
+    assert_eq!((world.guards_of(hold), counts(&world)), (1, (1, 0)));
+    let request = world.holds.release(hold, GUARD, world.now).unwrap();
+    assert_eq!((request.count, counts(&world)), (1, (0, 1)));
+    // The last guard is forgotten.
+    for renew in [true, false] {
+        let mut world = World::new();
+        let hold = world.take(1, renew);
+        assert!(world.holds.next_due().is_some());
+        world.holds.forget(hold, Share { renew, ..GUARD }, world.now);
+        assert_eq!(counts(&world), (0, 1));
+        assert!(world.holds.holds.is_empty() && world.holds.next_due().is_none());
+    }
+    // A lost guard is forgotten.
+    let (mut world, hold) = World::with_guards(1);
+    world.lose(hold);
+    world.holds.forget(hold, GUARD, world.now);
+    assert_eq!(counts(&world), (0, 1));
+    assert!(world.holds.holds.is_empty());
+}
+
+/// The end of the lease does not concern a hold without guards.
+#[test]
+fn forgotten_hold_needs_no_alarm() {
+    let mut world = World::new();
+    let hold = world.ask_for(&Arc::clone(&world.name), 1);
+    world.grant(hold, Terms { share: FIXED, ..world.terms() });
+    world.holds.get_mut(hold).unwrap().guards = 2;
+    assert!(world.holds.release(hold, FIXED, world.now).is_some());
+    assert!(world.holds.next_due().is_some());
+    world.holds.forget(hold, FIXED, world.now);
+    assert!(world.holds.get(hold).is_some(), "the release is under way");
+    assert_eq!(world.holds.next_due(), None);
+}
+
+/// A reader's first share has the shorter lease.
+#[test]
+fn released_share_shortens_lease() {
+    for renew in [true, false] {
+        let mut world = World { name: Arc::new(Name::new("n", &kind::READ, false)), ..World::new() };
+        let share = Share { renew, ..GUARD };
+        let long = Lease::new(2 * LEASE).unwrap();
+        let (hold, terms) = (world.begin().unwrap(), world.terms());
+        world.grant(hold, Terms { share, ..terms });
+        let (owner, lease) = ((&world.name, 1), (long, 1));
+        assert!(world.holds.begin_attempt(owner, true, lease, world.now, Waker::noop()).is_ready());
+        let (terms, mut effects) = (Terms { lease: long, share, ..terms }, Effects::default());
+        let granted = world.holds.granted(hold, terms, GrantReply::Again, world.now, &mut effects);
+        assert!(matches!(granted, Some(Granted::Held(..))));
+        assert_eq!(world.valid_until(hold), long.valid_until(world.now));
+        world.holds.get_mut(hold).unwrap().renewing.unplan();
+        assert!(world.holds.release(hold, share, world.now).is_some());
+        let valid_until = Lease::new(LEASE).unwrap().valid_until(world.now);
+        assert_eq!(world.valid_until(hold), valid_until);
+        let kept = world.holds.get(hold).unwrap();
+        let renewal = renew.then(|| long.renewal_before(valid_until));
+        assert_eq!(kept.renewing.planned(), renewal);
+        let at = if renew { renewal.unwrap().max(world.now) } else { kept.lost_at() };
+        assert!(world.holds.next_due().is_some_and(|due| due < at + TICK));
+    }
+}
+
+/// The watchdog skips the release of an owner that holds the lock again, and repeats others instead.
+#[test]
+fn skipped_release_leaves_room() {
+    const MOST: u64 = 256;
+    let mut world = World::new();
+    for owner in 1..=MOST + 1 {
+        let hold = world.take(owner, true);
+        let name = Arc::clone(&world.holds.get(hold).unwrap().name);
+        let request = world.holds.release(hold, GUARD, world.now).unwrap();
+        world.reconciled(&request, true, 0);
+        if owner <= MOST {
+            let (owner, lease) = ((&name, owner), (Lease::new(LEASE).unwrap(), 1));
+            assert!(world.holds.begin_attempt(owner, true, lease, world.now, Waker::noop()).is_ready());
+        }
+    }
+    world.holds.changed(&Change::everywhere(), world.now);
+    assert_eq!(world.repeated().iter().map(|request| request.owner).collect::<Vec<_>>(), [MOST + 1]);
+}
+
+/// A reply may come from a server that has been replaced, unless there is only one server.
+#[test]
+fn failover_repeats_only_releases_under_way() {
+    for has_one_server in [false, true] {
+        let (mut world, hold) = World::with_guards(1);
+        if has_one_server {
+            world.holds.released = None;
+        }
+        world.holds.changed(&Change::everywhere(), world.now);
+        let renewals = world.due();
+        let script = world.holds.begin_renewal(renewals, None, world.now);
+        world.answer(script, &[1]);
+        let attempt = world.begin().unwrap();
+        assert!(world.holds.refused(attempt, 1, &mut Effects::default()).is_none());
+        assert!(world.holds.release(hold, GUARD, world.now).is_some());
+        world.holds.changed(&Change::everywhere(), world.now);
+        assert!(world.due().is_empty());
+        let again = world.holds.reconciled(hold, true, 0, world.now, &mut Effects::default());
+        assert_eq!(again.is_none(), has_one_server);
+    }
+}
+
+/// The server keeps the lock until the end of its lease, which is later than this process believes.
+#[test]
+fn release_repeats_after_believed_lease() {
+    let (mut world, hold) = World::with_guards(1);
+    assert!(world.holds.release(hold, GUARD, world.now).is_some());
+    world.now = world.holds.get(hold).unwrap().lost_at();
+    let pause = Duration::from_millis(10);
+    for _ in 0..3 {
+        let refused = world.holds.reconcile_again(
+            hold,
+            Unreconciled::Refused(pause),
+            world.now,
+            &mut Effects::default(),
+        );
+        assert!(refused.is_none());
+        world.now = world.now + pause;
+        assert_eq!(world.repeated().len(), 1);
+    }
+    // The last retry would come after the end of the lease.
+    let (task, names) = (Arc::<Task>::default(), [Arc::clone(&world.name)]);
+    world.holds.reconcile_again(hold, Unreconciled::Failed, world.now, &mut Effects::default());
+    assert!(world.holds.is_held_otherwise(1, &names, &task.waker()).is_pending());
+    world.now = world.holds.get(hold).unwrap().expired_by + LEASE / 20;
+    let mut effects = Effects::default();
+    world.holds.due(world.now, &mut Due::new(&mut effects, &Vec::new));
+    assert!(effects.next_request().is_none());
+    effects.finish();
+    assert_eq!(task.woken(), 1);
+    assert!(world.holds.holds.is_empty());
+}
+
+/// Another alarm of the hold concerns neither its renewal nor the end of its lease.
+#[test]
+fn retried_release_leaves_other_events() {
+    for share in [GUARD, FIXED] {
+        let mut world = World::new();
+        for _ in 0..2 {
+            let (hold, terms) = (world.begin().unwrap(), Terms { share, ..world.terms() });
+            let reply = if world.guards_of(hold) == 0 { GrantReply::Fresh } else { GrantReply::Again };
+            let granted = world.holds.granted(hold, terms, reply, world.now, &mut Effects::default());
+            assert!(matches!(granted, Some(Granted::Held(_, None))));
+        }
+        let hold = 0;
+        assert!(world.holds.release(hold, share, world.now).is_some());
+        world.holds.reconcile_again(hold, Unreconciled::Failed, world.now, &mut Effects::default());
+        world.now = world.now + LEASE / 20;
+        let (renewals, requests) = world.due_and_requests();
+        assert_eq!((renewals.len(), requests.len()), (0, 1));
+        let next =
+            if share.renew { world.start + LEASE / 3 } else { world.holds.get(hold).unwrap().lost_at() };
+        assert_eq!(world.holds.next_due(), Some(next));
+    }
+}
+
+/// The key of an expired hold may live a moment longer, so its releases go on.
+#[test]
+fn expired_hold_keeps_planned_release() {
+    let mut world = World::of_strangers();
+    let hold = world.take(1, false);
+    world.holds.get_mut(hold).unwrap().guards = 2;
+    assert!(world.holds.release(hold, FIXED, world.now).is_some());
+    world.now = world.holds.get(hold).unwrap().lost_at();
+    world.holds.reconcile_again(hold, Unreconciled::Failed, world.now, &mut Effects::default());
+    assert!(world.repeated().is_empty());
+    assert_eq!(world.holds.lost(hold), Some(LostReason::Expired), "at this very instant");
+    world.now = world.now + LEASE / 20;
+    assert_eq!(world.repeated().len(), 1);
+    assert_eq!(world.holds.counted().lost_expired, 1);
+}

@@ -291,3 +291,325 @@ fn timeout_reports_whether_request_was_sent() {
         }
     }
 }
+
+/// Begins the renewal that a guard wishes for. Returns the guard's caller and the script.
+fn wish(world: &mut World, hold: HoldIndex, want: Want) -> (CallerIndex, u32) {
+    let (caller, renewal) = world.holds.wish(hold, want, world.now + WAIT, Waker::noop()).unwrap();
+    (caller, world.holds.begin_renewal(vec![renewal.unwrap()], Some(0), world.now))
+}
+
+fn planned(world: &World, hold: HoldIndex) -> Option<BootInstant> {
+    world.holds.get(hold).unwrap().renewing.planned()
+}
+
+fn has_ended(world: &mut World, caller: CallerIndex) -> bool {
+    world.holds.result(caller, Waker::noop()).is_some()
+}
+
+/// No guard wants the extension any more.
+#[test]
+fn abandoned_wish_is_not_repeated() {
+    for way in 0..3 {
+        let mut world = World::new();
+        let hold = world.take(1, false);
+        let (caller, script) = wish(&mut world, hold, Want::Renew);
+        assert_eq!(world.holds.wishing(script), [hold]);
+        let pause = Duration::from_millis(10);
+        if way == 0 {
+            // The caller leaves before the reply.
+            assert!(world.holds.leave(caller).is_some());
+            assert!(world.holds.wishing(script).is_empty());
+            assert!(world.holds.renewal_refused(script, Refused::Elsewhere, pause, world.now).is_empty());
+            assert_eq!(planned(&world, hold), None);
+        } else if way == 1 {
+            let _none = world.holds.end_renewal(script, None, world.now, |_| 0, &mut Effects::default());
+            assert!(world.holds.leave(caller).is_some());
+        } else {
+            world.answer(script, &[1]);
+            assert!(has_ended(&mut world, caller));
+            world.holds.renew_for_wishes(hold, world.now);
+            assert_eq!(planned(&world, hold), None);
+        }
+        world.now = world.now + LEASE / 10;
+        assert!(world.due().is_empty());
+        assert_eq!(planned(&world, hold), None, "{way}");
+    }
+}
+
+/// The hold of a script may be gone, and a new hold may have its index.
+#[test]
+fn reply_concerns_no_later_hold() {
+    let mut world = World::new();
+    let first = world.take(1, true);
+    let (caller, script) = wish(&mut world, first, Want::Renew);
+    world.holds.leave(caller);
+    let request = world.holds.release(first, GUARD, world.now).unwrap();
+    world.reconciled(&request, true, 0);
+    let second = world.take(2, true);
+    assert_eq!(second, first);
+    let (caller, _) = wish(&mut world, second, Want::Renew);
+    assert!(world.holds.wishing(script).is_empty());
+    world.answer(script, &[0]);
+    assert!(!has_ended(&mut world, caller) && world.holds.lost(second).is_none());
+    assert!(world.holds.get(second).unwrap().renewing.is_under_way());
+}
+
+/// Each follows the redirection in the same way as before.
+#[test]
+fn redirected_request_keeps_its_purpose() {
+    for extend in [false, true] {
+        let mut world = World::new();
+        let hold = world.take(1, false);
+        let script = if extend {
+            wish(&mut world, hold, Want::Renew).1
+        } else {
+            world.holds.verify_hold(hold, world.now);
+            let renewals = world.due();
+            world.holds.begin_renewal(renewals, Some(0), world.now)
+        };
+        let again = world.holds.renewal_refused(script, Refused::Arrived, Duration::ZERO, world.now);
+        assert_eq!(again.iter().map(|renewal| renewal.extend).collect::<Vec<_>>(), [extend]);
+    }
+}
+
+/// A check does not answer a guard that waits for an extension.
+#[test]
+fn check_leaves_other_wish_open() {
+    for is_answered in [false, true] {
+        let mut world = World::new();
+        let hold = world.take(1, false);
+        let (renew, script) = wish(&mut world, hold, Want::Renew);
+        let _none = world.holds.end_renewal(script, None, world.now, |_| 0, &mut Effects::default());
+        let (check, script) = wish(&mut world, hold, Want::Check);
+        assert!(!world.holds.batch(script)[0].extend);
+        if is_answered {
+            world.answer(script, &[500]);
+            assert!(has_ended(&mut world, check) && !has_ended(&mut world, renew));
+        }
+        world.now = world.now + WAIT;
+        let _renewals = world.due();
+        let end = world.holds.result(renew, Waker::noop());
+        assert!(matches!(end, Some(Err(Failed::TimedOut { ambiguous: false, .. }))), "{end:?}");
+    }
+}
+
+/// An extension counts only when other servers have acknowledged it. A check needs no acknowledgement.
+#[test]
+fn unacknowledged_extension_is_repeated() {
+    let mut world = World::new();
+    let hold = world.take(1, true);
+    world.now = world.now + LEASE / 10;
+    let (check, script) = wish(&mut world, hold, Want::Check);
+    let (renew, _) = world.holds.wish(hold, Want::Renew, world.now + WAIT, Waker::noop()).unwrap();
+    let believed = world.valid_until(hold);
+    let reply = RenewalReply { server: world.server_time(), locks: vec![Renewed::Extended] };
+    let mut effects = Effects::default();
+    assert!(world.holds.await_acks(script, &reply, world.now, |_| 0, &mut effects).0);
+    assert!(has_ended(&mut world, check) && !has_ended(&mut world, renew));
+    world.holds.end_wait(script, false, world.now, &mut effects);
+    assert!(!has_ended(&mut world, renew) && world.holds.renewals.is_empty());
+    assert_eq!(world.valid_until(hold), believed);
+    assert_eq!(planned(&world, hold), Some(world.now + LEASE / 20));
+    assert_eq!(
+        (
+            world.holds.counted().failed_renewals,
+            world.holds.failures.failing(),
+            world.holds.failures.unreported()
+        ),
+        (1, 1, 1)
+    );
+    // The reply shows a loss, so no acknowledgement is to come.
+    let (_, script) = {
+        let (caller, renewal) = world.holds.wish(hold, Want::Check, world.now + WAIT, Waker::noop()).unwrap();
+        (caller, world.holds.begin_renewal(vec![renewal.unwrap()], Some(0), world.now))
+    };
+    let reply = RenewalReply { server: world.server_time(), locks: vec![Renewed::NotOwner] };
+    assert!(!world.holds.await_acks(script, &reply, world.now, |_| 0, &mut effects).0);
+    assert_eq!(world.holds.lost(hold), Some(LostReason::NotOwner));
+    assert!(world.holds.renewals.is_empty());
+    assert_eq!(
+        (world.holds.failures.failing(), world.holds.counted().failing),
+        (0, 0),
+        "the lost hold is not renewed"
+    );
+}
+
+/// A log line reports the failure, and another line its end.
+#[test]
+fn recovered_renewal_is_reported() {
+    for answer in [1, 0] {
+        let mut world = World::new();
+        let (hold, start) = (world.take(1, true), world.now);
+        for number in 1..=2 {
+            world.now = start + number * LEASE / 20;
+            let (_, script) = wish(&mut world, hold, Want::Renew);
+            let _none = world.holds.end_renewal(script, None, world.now, |_| 0, &mut Effects::default());
+            assert_eq!(
+                (world.holds.failures.failing(), world.holds.failures.unreported()),
+                (1, u64::from(number))
+            );
+            assert_eq!(world.holds.counted().failing, 1);
+        }
+        let told = world.holds.failures.tell(world.now).unwrap();
+        assert_eq!((told.locks, told.failures, told.failing), (1, 2, LEASE / 20));
+        let (_, script) = wish(&mut world, hold, Want::Renew);
+        let how = if answer == 1 { Renewed::Extended } else { Renewed::NotOwner };
+        let reply = RenewalReply { server: world.server_time(), locks: vec![how] };
+        let mut effects = Effects::default();
+        let _none = world.holds.end_renewal(script, Some(&reply), world.now, |_| 0, &mut effects);
+        assert_eq!((world.holds.failures.failing(), world.holds.counted().failing), (0, 0));
+        let (rest, _) = effects.finish();
+        let recovered = rest.and_then(|rest| rest.renewed_again);
+        assert_eq!(recovered, (answer == 1).then_some(LEASE / 20), "a loss is no recovery");
+    }
+}
+
+/// The delay counts from the instant at which a third of the lease has passed.
+#[test]
+fn only_late_renewal_has_lateness() {
+    let nanosecond = Duration::from_nanos(1);
+    for (after, is_late) in [(LEASE / 3 - nanosecond, false), (LEASE / 3, true), (LEASE / 2, true)] {
+        let mut world = World::new();
+        let hold = world.take(1, true);
+        let (_, script) = wish(&mut world, hold, Want::Renew);
+        world.now = world.now + after;
+        world.answer(script, &[1]);
+        let counted = world.holds.counted();
+        assert_eq!((counted.renewals, counted.renewal_lateness.count()), (1, u64::from(is_late)));
+    }
+}
+
+/// The server may have extended the lease, although no reply came.
+#[test]
+fn unanswered_renewal_lengthens_release() {
+    for (answer, is_longer) in [(None, true), (Some(0), false)] {
+        let mut world = World::new();
+        let hold = world.take(1, true);
+        let (caller, script) = wish(&mut world, hold, Want::Renew);
+        world.holds.leave(caller);
+        assert!(world.holds.release(hold, GUARD, world.now).is_some());
+        let before = world.holds.get(hold).unwrap().expired_by;
+        world.now = world.now + LEASE / 10;
+        match answer {
+            Some(answer) => world.answer(script, &[answer]),
+            None => {
+                let mut effects = Effects::default();
+                let _none = world.holds.end_renewal(script, None, world.now, |_| 0, &mut effects);
+            }
+        }
+        let after = world.holds.get(hold).unwrap().expired_by;
+        assert_eq!(after, if is_longer { before + LEASE / 10 } else { before });
+    }
+}
+
+/// The reply to the release reports the loss, if a guard waits for it.
+#[test]
+fn renewal_reply_ends_unreleased_hold() {
+    // The release of one of two guards is under way.
+    let (mut world, hold) = World::with_guards(2);
+    let (_, script) = wish(&mut world, hold, Want::Renew);
+    assert!(world.holds.release(hold, GUARD, world.now).is_some());
+    world.answer(script, &[0]);
+    assert_eq!(world.holds.lost(hold), Some(LostReason::NotOwner));
+    // The release waits for its retry.
+    let (mut world, hold) = World::with_guards(1);
+    let (caller, script) = wish(&mut world, hold, Want::Renew);
+    world.holds.leave(caller);
+    assert!(world.holds.release(hold, GUARD, world.now).is_some());
+    world.holds.reconcile_again(hold, Unreconciled::Failed, world.now, &mut Effects::default());
+    world.answer(script, &[0]);
+    assert!(world.holds.holds.is_empty());
+}
+
+/// The watchdog begins to keep the hold while a check is under way.
+#[test]
+fn short_checked_lease_is_renewed_early() {
+    for (left, is_early) in [(150, true), (500, false)] {
+        let mut world = World::new();
+        let (hold, terms) = (world.begin().unwrap(), world.terms());
+        world.grant(hold, Terms { share: FIXED, ..terms });
+        world.now = world.now + TICK;
+        let (_, script) = wish(&mut world, hold, Want::Check);
+        let again = world.begin().unwrap();
+        let mut effects = Effects::default();
+        let granted = world.holds.granted(again, terms, GrantReply::Again, world.now, &mut effects);
+        assert!(matches!(granted, Some(Granted::Held(..))));
+        world.answer(script, &[left]);
+        assert_eq!(planned(&world, hold), is_early.then_some(world.now), "{left}");
+    }
+}
+
+/// The lease ends while a request is under way.
+#[test]
+fn expiry_counts_only_extension_as_failed() {
+    for want in [Want::Check, Want::Renew] {
+        let mut world = World::new();
+        let hold = world.take(1, false);
+        let end = world.holds.get(hold).unwrap().lost_at();
+        world.now = end.saturating_sub(WAIT / 2);
+        let (caller, _script) = wish(&mut world, hold, want);
+        world.now = end;
+        assert!(world.due().is_empty());
+        assert_eq!(world.holds.lost(hold), Some(LostReason::Expired));
+        assert!(has_ended(&mut world, caller));
+        assert_eq!(world.holds.counted().failed_renewals, u64::from(want == Want::Renew));
+    }
+}
+
+/// A request may wait for a connection for longer than the time that the server reports.
+#[test]
+fn delayed_check_is_repeated() {
+    for (left, delay, is_doubtful) in
+        [(400, 400, true), (295, 295, true), (400, 394, true), (400, 393, false), (100, 100, false)]
+    {
+        let mut world = World::new();
+        let hold = world.take(1, false);
+        let believed = world.valid_until(hold);
+        world.now = world.now + TICK;
+        let (sent, (_, script)) = (world.now, wish(&mut world, hold, Want::Check));
+        world.now = sent + Duration::from_millis(delay);
+        world.answer(script, &[left]);
+        assert_eq!(planned(&world, hold), is_doubtful.then_some(world.now), "{left} {delay}");
+        let until = sent + Duration::from_micros(left.unsigned_abs() * 990 - 2000);
+        assert_eq!(world.valid_until(hold), if is_doubtful { believed } else { until });
+    }
+}
+
+/// The server executed the check no earlier than the extension.
+#[test]
+fn check_spares_later_extension() {
+    for is_same_instant in [true, false] {
+        let mut world = World::new();
+        let (hold, terms) = (world.begin().unwrap(), world.terms());
+        world.grant(hold, Terms { share: FIXED, ..terms });
+        if !is_same_instant {
+            world.now = world.now + TICK;
+        }
+        let (_, script) = wish(&mut world, hold, Want::Check);
+        if !is_same_instant {
+            world.now = world.now + TICK;
+            let again = (world.begin().unwrap(), Terms { share: FIXED, ..world.terms() });
+            let mut effects = Effects::default();
+            let granted = world.holds.granted(again.0, again.1, GrantReply::Again, world.now, &mut effects);
+            assert!(matches!(granted, Some(Granted::Held(..))));
+        }
+        let believed = world.valid_until(hold);
+        world.answer(script, &[150]);
+        assert_eq!(world.valid_until(hold), believed);
+    }
+}
+
+/// -1 stands for a lease without an end.
+#[test]
+fn check_bounds_lease_on_server() {
+    for (left, end) in [(500, Some(Duration::from_millis(507))), (-1, None)] {
+        let mut world = World::new();
+        let hold = world.take(1, false);
+        let before = world.holds.get(hold).unwrap().expired_by;
+        let (_, script) = wish(&mut world, hold, Want::Check);
+        world.now = world.now + LEASE / 2;
+        world.answer(script, &[left]);
+        let after = world.holds.get(hold).unwrap().expired_by;
+        assert_eq!(after, end.map_or(before, |end| world.now + end));
+    }
+}

@@ -111,6 +111,18 @@ fn turn_lasts_no_longer_than_others() {
     assert!(turns.share_of(10 * MS) > 4 * MS, "it has not come again");
 }
 
+/// Another hold of this process must not make a turn longer than the others' turns were.
+#[test]
+fn only_longest_turn_limits_share() {
+    let (mut turns, start) = (Turns::default(), Instant::now());
+    turns.give_back(true, start);
+    turns.found(heard(Some(2)), true, Some(true), start + MS / 10);
+    assert!(!turns.is_limit(turns.share_of(10 * MS)), "no turn of another process is known");
+    assert!(matches!(turns.hear(start + MS), Message::Free));
+    assert!(turns.is_limit(turns.share_of(10 * MS)));
+    assert!(!turns.is_limit(turns.share_of(MS)), "the budget is shorter than that turn");
+}
+
 #[test]
 fn standing_back_is_bounded() {
     let (mut turns, start) = (Turns::default(), Instant::now());
@@ -253,6 +265,17 @@ fn lock_found_free_skips_opening() {
     assert_eq!(turns.opening(now + OPEN_EVERY), Opening::Not);
     given_back(&mut turns, 0, now);
     assert_eq!(turns.opening(now + OPEN_EVERY), Opening::Published);
+}
+
+#[test]
+fn lock_found_free_ends_standing_back() {
+    let (mut turns, now) = (Turns::default(), Instant::now());
+    given_back(&mut turns, 1, now);
+    turns.was_free(now);
+    assert!(!turns.may_stand_back(now), "no other process took the lock");
+    turns.release(now);
+    turns.was_free(now);
+    assert!(!turns.is_unanswered(), "no head waits for the reply");
 }
 
 #[test]

@@ -631,3 +631,6 @@ pub(crate) fn position<'a>(key: &'a str, holder: &'a OwnerText) -> Command<'a> {
 pub(crate) fn read_position(reply: &Value) -> Option<Option<u64>> {
     if reply.is_null() { Some(None) } else { read_queue_length(reply).map(Some) }
 }
+
+#[cfg(test)]
+mod tests;

@@ -294,7 +294,7 @@ async fn l09_waiter_polls_when_local_lease_expires() {
     let server = RedisServer::start();
     let (holder, locks) = (manager(&server.url()).await, manager(&server.url()).await);
     let guard = holder.lock("line").acquire().await.unwrap();
-    let lock = locks.lock("line").with_lease(Duration::from_millis(300));
+    let lock = locks.lock("line").with_lease(Duration::from_secs(1));
     let waiters = [lock.clone(), lock].map(|lock| {
         tokio::spawn(async move { lock.try_acquire_for(WOKEN).await.unwrap().expect("asked in time") })
     });

@@ -195,10 +195,11 @@ fn old_releases_are_forgotten_in_turn() {
     }
     for at in [0, 1, 10] {
         world.now = start + at * second + KEPT;
-        assert_eq!(world.holds.next_due(), Some(world.now));
+        // The wheel names a slot's start for an event that is far away.
+        assert!(world.holds.next_due().is_some_and(|next| next <= world.now));
         assert!(world.due().is_empty());
     }
     assert_eq!(world.holds.next_due(), None);
     world.release([4], 0);
-    assert_eq!(world.holds.next_due(), Some(world.now + KEPT));
+    assert!(world.holds.next_due().is_some_and(|next| next <= world.now + KEPT));
 }

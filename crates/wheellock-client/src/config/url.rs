@@ -353,6 +353,8 @@ fn parse_host_port(text: &str, default_port: u16) -> Result<Address, String> {
 fn with_zone(host: &str) -> Result<String, String> {
     match host.split_once("%25") {
         Some((ip, zone)) if !zone.is_empty() => Ok(format!("{ip}%{}", percent_decode(zone)?)),
+        // A printed URL with an empty zone would name the zone 25.
+        _ if host.ends_with('%') => Err("the zone of its IPv6 address is empty".to_owned()),
         _ => Ok(host.to_owned()),
     }
 }

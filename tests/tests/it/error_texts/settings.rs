@@ -20,6 +20,7 @@ pub(super) fn urls() -> Vec<Row> {
         ("A database of a cluster", "redis+cluster://localhost/2"),
         ("An unknown parameter", "redis://localhost?timeout=5"),
         ("An IPv6 address without brackets", "redis://::1:6379"),
+        ("An IPv6 address with an empty zone", "redis://[fe80::1%]:6379"),
         ("A broken percent-encoding", "redis://app:100%@localhost"),
         ("A raw question mark in a password", "redis://app:what?@localhost"),
         ("A request not to verify certificates", "rediss://localhost#insecure"),

@@ -80,6 +80,17 @@ fn lettuce_fragment_is_service() {
     }
 }
 
+/// A printed URL named another zone than its settings. The fuzz target `url` found it.
+#[test]
+fn empty_ipv6_zone_is_refused() {
+    let error = "redis://[fe80::1%]:6379".parse::<Config>().unwrap_err().to_string();
+    assert!(error.contains("the zone of its IPv6 address is empty"), "{error}");
+    let config: Config = "redis://[fe80::1%25]:6379".parse().unwrap();
+    assert!(matches!(&config.servers, Servers::One(address) if *address == tcp("fe80::1%25", 6379)));
+    let again: Config = config.to_string().parse().unwrap();
+    assert!(matches!(&again.servers, Servers::One(address) if *address == tcp("fe80::1%25", 6379)));
+}
+
 #[test]
 fn ipv6_zone_is_decoded() {
     for (url, host) in [

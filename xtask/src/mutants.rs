@@ -12,6 +12,7 @@ use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -27,9 +28,12 @@ pub(crate) struct Options {
     /// Only the part `k/n` of the mutants, counted from `0/n`
     #[arg(long, value_parser = Shard::parse)]
     shard: Option<Shard>,
-    /// Only unit tests of at most three seconds, few fleets, and the model of the server; a survivor may die in a whole run
+    /// Only unit tests, fleets, and the model of the server; a survivor may die in a whole run
     #[arg(long)]
     quick: bool,
+    /// Judges of Rust mutants that take longer do not judge
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    longest: u64,
     /// Lists the mutants without judging them
     #[arg(long)]
     list: bool,
@@ -199,7 +203,11 @@ fn rust(options: &Options, outcome: &mut Outcome) -> Result<()> {
     if !sources.iter().any(is_wanted) {
         return Ok(());
     }
-    let judges = if options.list { None } else { Some(judge::Judges::build(&mut sources, options.quick)?) };
+    let judges = if options.list {
+        None
+    } else {
+        Some(judge::Judges::build(&mut sources, options.quick, Duration::from_secs(options.longest))?)
+    };
     let mutants = sources.iter().filter(|source| is_wanted(source)).flat_map(|source| {
         source.mutants.iter().map(|(number, mutant)| (format!("{}: {}", source.path, mutant.name), *number))
     });

@@ -158,6 +158,29 @@ impl Program {
         command
     }
 
+    /// Returns the program like [`Self::command`], after a command of the shell that sets limits.
+    pub(crate) fn command_in_shell(&self, limits: &str) -> Command {
+        let plain = self.command();
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", &format!("{limits}; exec \"$0\" \"$@\"")])
+            .arg(plain.get_program())
+            .stdin(Stdio::null());
+        plain.get_current_dir().into_iter().for_each(|directory| {
+            shell.current_dir(directory);
+        });
+        shell.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        shell
+    }
+
+    /// Returns a binary of the package as a program.
+    pub(crate) fn binary(&self, name: &str) -> Option<Self> {
+        let (_, executable) = self.binaries.iter().find(|(binary, _)| binary == name)?;
+        let (package, target) = (self.package.clone(), format!("--bin {name}"));
+        let (executable, manifest) = (executable.clone(), self.manifest.clone());
+        Some(Self { package, target, executable, manifest, binaries: self.binaries.clone() })
+    }
+
     /// Returns the program's tests, by path.
     pub(crate) fn tests(&self) -> Result<Vec<String>> {
         let output = self.command().arg("--list").output();

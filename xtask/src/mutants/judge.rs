@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::rust::{self, Mutant, Mutated};
 use crate::planted;
-use crate::programs;
+use crate::programs::{self, Program};
 use crate::run;
 
 /// A file of the library with its mutants and their numbers.
@@ -57,14 +57,14 @@ pub(crate) fn sources(parts: &[&str]) -> Result<Vec<Source>> {
     Ok(sources)
 }
 
-/// A test of the library, or a run of simulated fleets.
+/// A test of the library, a run of simulated fleets, or a module of tests with real servers.
 #[derive(Debug)]
 struct Judge {
     name: String,
-    program: PathBuf,
+    program: Arc<Program>,
     options: [&'static str; 2],
-    /// The name of the test, or the number of seeds.
-    chosen: String,
+    /// The names of the tests, or the number of seeds.
+    chosen: Vec<String>,
     took: Duration,
     /// The mutants whose code the judge runs.
     reached: BTreeSet<usize>,
@@ -76,34 +76,46 @@ pub(crate) struct Judges(Vec<Judge>);
 
 impl Judges {
     /// Builds the judges with all mutants that compile, and runs each judge without a mutant. Mutants that do not compile are removed from
-    /// `sources`. `is_quick` leaves out the slow tests and the most fleets.
-    pub(crate) fn build(sources: &mut [Source], is_quick: bool) -> Result<Self> {
+    /// `sources`. A judge that takes more than `longest` does not judge. `is_quick` leaves out virtual time and real servers.
+    pub(crate) fn build(sources: &mut [Source], is_quick: bool, longest: Duration) -> Result<Self> {
         lay_out_compiling(sources)?;
-        let tests = ["test", "-p", "wheellock", "--features", "testing", "--lib", "--test", "it"];
-        let tests = programs::build(&mut cargo(tests))?.tests;
-        // Use the profile of the tests, so that no crate is built twice.
-        let fleets = ["build", "--profile", "test", "-p", "wheellock-tests", "--features", "simulation"];
-        run::run(cargo(fleets).args(["--bin", "simulate"]))?;
-        let simulate = target().join("debug/simulate");
+        // One command, so that no crate is built twice.
+        let command = ["test", "-p", "wheellock", "-p", "wheellock-tests", "--lib", "--test", "it"];
+        let mut command = cargo(command);
+        let built =
+            programs::build(command.args(["--features", "wheellock/testing,wheellock-tests/simulation"]))?;
+        let programs: Vec<Arc<Program>> = built.tests.into_iter().map(Arc::new).collect();
+        let program = |package: &str, target: &str| {
+            let program =
+                programs.iter().find(|program| (&*program.package, &*program.target) == (package, target));
+            program.cloned().with_context(|| format!("cargo built no {package} {target}"))
+        };
+        let servers = program("wheellock-tests", "it")?;
+        let simulate = Arc::new(servers.binary("simulate").context("cargo built no simulate")?);
         let fleets = |seeds: &&str| {
             let options = ["--until-found", "--seeds"];
-            Judge::new(format!("{seeds} fleets"), simulate.clone(), options, (*seeds).to_owned())
+            Judge::new(format!("{seeds} fleets"), &simulate, options, vec![(*seeds).to_owned()])
         };
         let [few, more @ ..] = FLEETS;
         // A few fleets find most mutants within a second.
-        let mut all = learnt(vec![fleets(&few)], LONGEST)?;
-        // Then unit tests, then tests in virtual time, then more fleets.
+        let mut all = learnt(vec![fleets(&few)], longest)?;
+        // Then unit tests, tests in virtual time, more fleets, and real servers.
         for target in if is_quick { &["--lib"][..] } else { &["--lib", "it"] } {
-            let program = tests.iter().find(|program| program.target == *target);
-            let program = program.with_context(|| format!("cargo built no {target}"))?;
-            let path = PathBuf::from(program.command().get_program());
+            let program = program("wheellock", target)?;
             let options = ["--test-threads=1", "--exact"];
-            let judge = |test: String| Judge::new(format!("{target} {test}"), path.clone(), options, test);
-            let limit = if is_quick { QUICK } else { SLOW };
-            all.append(&mut learnt(program.tests()?.into_iter().map(judge).collect(), limit)?);
+            let judge = |test: String| Judge::new(format!("{target} {test}"), &program, options, vec![test]);
+            all.append(&mut learnt(program.tests()?.into_iter().map(judge).collect(), longest)?);
         }
-        let more = if is_quick { more.split_last().map_or(&[][..], |(_, quick)| quick) } else { &more };
-        all.append(&mut learnt(more.iter().map(fleets).collect(), LONGEST)?);
+        all.append(&mut learnt(more.iter().map(fleets).collect(), longest)?);
+        if !is_quick {
+            let modules = programs::grouped(&servers, servers.tests()?);
+            let modules =
+                modules.iter().filter(|module| !FOREIGN.iter().any(|name| module.name().starts_with(name)));
+            let judge = |module: &programs::Group<'_>| {
+                Judge::new(module.shown(), &servers, ["--test-threads=8", "--exact"], module.tests.clone())
+            };
+            all.append(&mut learnt(modules.map(judge).collect(), longest)?);
+        }
         Ok(Self(all))
     }
 
@@ -135,7 +147,7 @@ fn portions<'a>(judges: &'a [&'a Judge]) -> Vec<&'a [&'a Judge]> {
         let mut took = Duration::ZERO;
         let fits = |judge: &&&Judge| {
             took += judge.took;
-            judge.program == first.program && took <= PORTION
+            Arc::ptr_eq(&judge.program, &first.program) && took <= PORTION
         };
         let (portion, other) = rest.split_at(rest.iter().take_while(fits).count().max(1));
         portions.push(portion);
@@ -163,8 +175,15 @@ fn learnt(judges: Vec<Judge>, limit: Duration) -> Result<Vec<Judge>> {
 }
 
 impl Judge {
-    fn new(name: String, program: PathBuf, options: [&'static str; 2], chosen: String) -> Self {
-        Self { name, program, options, chosen, took: Duration::ZERO, reached: BTreeSet::new() }
+    fn new(name: String, program: &Arc<Program>, options: [&'static str; 2], chosen: Vec<String>) -> Self {
+        Self {
+            name,
+            program: Arc::clone(program),
+            options,
+            chosen,
+            took: Duration::ZERO,
+            reached: BTreeSet::new(),
+        }
     }
 
     /// Runs the judge without a mutant, and records the mutants that it reaches. A test that exceeds `limit` does not judge.
@@ -177,7 +196,7 @@ impl Judge {
                 self.reached =
                     fs::read_to_string(&file)?.lines().map(str::parse).collect::<Result<_, _>>()?;
             }
-            Some(false) => bail!("{} fails without a mutant", self.name),
+            Some(false) => println!("{} fails without a mutant and does not judge", self.name),
             None => println!("{} takes more than {limit:?} and does not judge", self.name),
         }
         self.took = start.elapsed();
@@ -190,10 +209,9 @@ impl Judge {
 fn passes(judges: &[&Judge], variable: &str, value: &str, limit: Duration) -> Result<Option<bool>> {
     let first = judges.first().context("a portion has a judge")?;
     // Limit the memory, because a mutant may allocate without end.
-    let mut limited = Command::new("sh");
-    limited.args(["-c", "ulimit -v 8000000; exec \"$0\" \"$@\""]).arg(&first.program).args(first.options);
-    limited.args(judges.iter().map(|judge| &judge.chosen));
-    limited.current_dir(copy().join("crates/wheellock")).env(variable, value).env("RUST_BACKTRACE", "0");
+    let mut limited = first.program.command_in_shell("ulimit -v 16000000");
+    limited.args(first.options).args(judges.iter().flat_map(|judge| &judge.chosen));
+    limited.env(variable, value).env("RUST_BACKTRACE", "0").env("CARGO_TARGET_DIR", target());
     // Only the failure itself counts, so proptest must neither shrink nor store it.
     limited.env("PROPTEST_MAX_SHRINK_ITERS", "0").env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
     let mut child = limited.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
@@ -233,7 +251,8 @@ fn lay_out_compiling(sources: &mut [Source]) -> Result<()> {
         }
         // Check in a folder of its own. The build folder then changes only if the set of compiling mutants changes.
         planted::write_where_different(&checked, &files)?;
-        let mut check = cargo(["check", "-p", "wheellock", "--features", "testing", "--message-format=json"]);
+        let features = "testing,tls,tracing,metrics";
+        let mut check = cargo(["check", "-p", "wheellock", "--features", features, "--message-format=json"]);
         let output = check.current_dir(&checked).stderr(Stdio::null()).output()?;
         if output.status.success() {
             return planted::write_where_different(&copy(), &files);
@@ -289,17 +308,11 @@ const FLEETS: [&str; 3] = ["50", "500", "5000"];
 /// Extra time, added to ten times the duration without a mutant.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The time limit of a test. The fleets judge the mutants of slower tests.
-const SLOW: Duration = Duration::from_secs(30);
+/// Modules of tests with real servers that judge no mutant: they need foreign programs, or test the support library.
+const FOREIGN: [&str; 4] = ["interop", "peers", "server_support", "codec_real_server"];
 
 /// The total duration of the judges in one process, without a mutant.
 const PORTION: Duration = Duration::from_secs(1);
-
-/// The time limit of a test in a quick run.
-const QUICK: Duration = Duration::from_secs(3);
-
-/// The time limit of a run of fleets, far above any real duration.
-const LONGEST: Duration = Duration::from_secs(600);
 
 const LIBRARY: &str = "crates/wheellock/src/lib.rs";
 

@@ -51,6 +51,11 @@ impl<T> Tickets<T> {
         self.entries.front().map(|(ticket, _)| *ticket)
     }
 
+    /// Returns the ticket of the next entry behind all others.
+    pub(crate) fn next_ticket(&self) -> u64 {
+        self.next
+    }
+
     pub(crate) fn is_first(&self, ticket: u64) -> bool {
         self.entries.front().is_some_and(|(first, _)| *first == ticket)
     }

@@ -75,6 +75,11 @@ impl<W> Queue<W> {
         self.waiting.first_ticket()
     }
 
+    /// Returns the ticket of the next waiter that joins at the end of the queue.
+    pub(crate) fn next_ticket(&self) -> u64 {
+        self.waiting.next_ticket()
+    }
+
     /// Returns true if the waiter with this ticket is the head.
     pub(crate) fn is_head(&self, ticket: u64) -> bool {
         self.waiting.is_first(ticket)

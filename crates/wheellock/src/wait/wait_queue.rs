@@ -24,21 +24,20 @@ use crate::wait::queue::{Entry, Queue};
 use crate::wait::turns::{Contenders, Message, Then, Turns};
 pub(crate) use handed::{Handed, TurnLimit};
 pub(crate) use waiter::Manner;
-use waiter::Waiter;
+use waiter::{State, Waiter};
 
 /// The waiters of this process for one lock, with their poll schedule.
 #[derive(Default)]
 pub(crate) struct WaitQueue {
     queue: Queue<Waiter>,
-    /// Number of waiters that have joined so far.
-    joined: u64,
     /// Poll schedule of the head, passed on from head to head. Its subscription is kept while there are waiters, and a little longer.
     questions: PollSchedule,
     /// Next poll after our own release. A reply to a request from before the release must not postpone it.
     look_at: Option<Instant>,
     /// The watchdog drops the subscription if no waiter joins soon.
     lingering: bool,
-    /// `joined` when shared access was last possible or last polled for. Waiters that joined later have not been refused yet.
+    /// First ticket that was not given out when shared access was last possible or last polled for. Waiters from this ticket on have not
+    /// been refused yet.
     open_since: Option<u64>,
     /// Number of broadcasts. A waiter that missed one may poll once. A counter keeps the cost low if each of many readers lets in all
     /// others.
@@ -68,25 +67,12 @@ impl WaitQueue {
 
     /// Adds a waiter at the end of the queue. Returns its ticket.
     pub(crate) fn join(&mut self, wants: u32) -> u64 {
-        let waiter = self.next_waiter(wants);
-        self.queue.join(waiter)
+        self.queue.join(Waiter::new(wants, self.let_in))
     }
 
     /// Adds a waiter before all others. None of them has polled yet. Returns its ticket.
     pub(crate) fn join_first(&mut self, wants: u32) -> u64 {
-        let waiter = self.next_waiter(wants);
-        self.queue.join_first(waiter)
-    }
-
-    fn next_waiter(&mut self, wants: u32) -> Waiter {
-        let joined = self.joined;
-        self.joined += 1;
-        Waiter { wants, joined, let_in: self.let_in, ..Waiter::default() }
-    }
-
-    /// Returns the number of waiters that have joined so far, including those that have left.
-    pub(crate) fn joined(&self) -> u64 {
-        self.joined
+        self.queue.join_first(Waiter::new(wants, self.let_in))
     }
 
     /// Discards old messages before a caller outside the queue sends a request. They are older than the reply, so they carry no news.
@@ -143,20 +129,20 @@ impl WaitQueue {
     /// Returns the next step of the waiter with this ticket. Keeps the waker of a waiter that has to wait. The head also waits while a
     /// caller polls from outside the queue (`asked_for`).
     pub(crate) fn turn(&mut self, ticket: u64, asked_for: bool, now: Instant, cx: &mut Context<'_>) -> Turn {
-        let is_head = self.is_head(ticket);
+        let (is_head, polling) = (self.is_head(ticket), State::Polling(self.queue.next_ticket()));
         let Some(Entry { waker, failed, waiter }) = self.queue.entry(ticket) else {
             return Turn::Ask { heard: false, since: now };
         };
-        if let Some(hold) = waiter.handed.take() {
+        if let Some(hold) = waiter.take_hold() {
             return Turn::Take(hold);
         }
         // The waiter's last request has ended, with or without a reply.
-        waiter.asks = false;
+        waiter.state = State::Waiting;
         if let Some(error) = failed {
             return Turn::Failed(Error::clone(error));
         }
-        if waiter.take_may_ask(self.let_in) {
-            waiter.asks = true;
+        if waiter.take_may_poll(self.let_in) {
+            waiter.state = polling;
             return Turn::Ask { heard: false, since: now };
         }
         *waker = Some(cx.waker().clone());
@@ -175,7 +161,7 @@ impl WaitQueue {
         let heard = self.hears(now, cx);
         let mut turn = self.questions.ask_or_wait(heard, now);
         if let (Turn::Ask { heard, .. }, Some(waiter)) = (&mut turn, self.queue.get_mut(ticket)) {
-            waiter.asks = true;
+            waiter.state = polling;
             *heard |= self.herd.take_notified();
         }
         turn
@@ -223,17 +209,10 @@ impl WaitQueue {
         }
     }
 
-    /// Marks that the waiter with this ticket accepts a hold of this process as it is.
-    pub(crate) fn takes_over(&mut self, ticket: u64) {
-        if let Some(waiter) = self.queue.get_mut(ticket) {
-            waiter.takes_over = true;
-        }
-    }
-
     /// Returns true if the head accepts a hold of this process as it is.
     pub(crate) fn head_takes_over(&mut self) -> bool {
         let takes = |Entry { failed, waiter, .. }: &mut Entry<Waiter>| {
-            waiter.takes_over && !waiter.asks && waiter.handed.is_none() && failed.is_none()
+            failed.is_none() && waiter.manner.takes_over && waiter.state == State::Waiting
         };
         self.queue.head().is_some_and(takes)
     }
@@ -261,15 +240,16 @@ impl WaitQueue {
 
     /// Marks the request of the waiter with this ticket as answered.
     pub(crate) fn was_answered(&mut self, ticket: u64) {
-        if let Some(waiter) = self.queue.get_mut(ticket) {
-            waiter.asks = false;
+        // A hold may have been handed over to a waiter that has polled before it joined.
+        if let Some(waiter) = self.queue.get_mut(ticket).filter(|waiter| waiter.is_polling()) {
+            waiter.state = State::Waiting;
         }
     }
 
     /// Makes the waiter with this ticket poll at its next turn, head or not.
     pub(crate) fn allow_poll(&mut self, ticket: u64) {
         if let Some(waiter) = self.queue.get_mut(ticket) {
-            waiter.may_poll = true;
+            waiter.allow_poll(self.let_in);
         }
     }
 
@@ -278,7 +258,7 @@ impl WaitQueue {
         let to = self.queue.head_ticket()?;
         self.handed = Some(Handed { to: Some((to, now)), ..handed });
         let head = self.queue.head()?;
-        head.waiter.handed = Some(hold);
+        head.waiter.state = State::HandedOver(hold);
         head.waker.take()
     }
 
@@ -293,12 +273,12 @@ impl WaitQueue {
 
     /// Returns true if a hold was handed over to the waiter with this ticket.
     pub(crate) fn is_handed(&mut self, ticket: u64) -> bool {
-        self.queue.get_mut(ticket).is_some_and(|waiter| waiter.handed.is_some())
+        self.queue.get_mut(ticket).is_some_and(|waiter| matches!(waiter.state, State::HandedOver(_)))
     }
 
     /// Takes back the hold that was handed over to a waiter, if that waiter leaves without accepting the hold.
     pub(crate) fn unclaimed(&mut self, ticket: u64) -> Option<u32> {
-        self.queue.get_mut(ticket)?.handed.take()
+        self.queue.get_mut(ticket)?.take_hold()
     }
 
     /// Returns true if the watchdog must start to check for unclaimed hand-overs. From now on the check counts as running.
@@ -315,8 +295,8 @@ impl WaitQueue {
         let is_old = last.is_none_or(|(_, at)| now.saturating_duration_since(at) >= UNCLAIMED);
         let waiter = last.filter(|_| is_old).and_then(|(ticket, _)| self.queue.get_mut(ticket));
         let unclaimed = waiter.and_then(|waiter| {
-            waiter.takes_over = false;
-            waiter.handed.take()
+            waiter.manner.takes_over = false;
+            waiter.take_hold()
         });
         self.looked_after = !is_old;
         // No waiter polls while the lock is handed over, so there may be no subscription. Without one only a poll finds the lock free.
@@ -373,7 +353,7 @@ impl WaitQueue {
     /// As [`released`](Self::released), for a release that did not let others have the lock. The first such release finds them.
     pub(crate) fn released_unaware(&mut self, contenders: Contenders, now: Instant) -> Option<Waker> {
         let finds_others = self.turns.finds(contenders, self.listens());
-        let asks = self.queue.head().is_some_and(|head| head.waiter.asks);
+        let asks = self.queue.head().is_some_and(|head| head.waiter.is_polling());
         if !finds_others || asks || !self.turns.may_stand_back(now) {
             return None;
         }
@@ -389,7 +369,7 @@ impl WaitQueue {
     fn stand_back(&mut self, until: Instant) {
         (self.questions.poll_at, self.questions.poll_now) = (Some(until), false);
         self.look_at = Some(until);
-        self.open_since.get_or_insert(self.joined);
+        self.open_since.get_or_insert(self.queue.next_ticket());
     }
 
     /// Returns true if the next caller must leave the lock to other processes for a while.
@@ -421,7 +401,7 @@ impl WaitQueue {
             }
         };
         // A pending request of the head already serves as the poll after the release.
-        self.questions.poll_now = asks && self.queue.head().is_some_and(|head| !head.waiter.asks);
+        self.questions.poll_now = asks && self.queue.head().is_some_and(|head| !head.waiter.is_polling());
         self.head_to_wake()
     }
 
@@ -439,7 +419,9 @@ impl WaitQueue {
         let was_head = self.is_head(ticket);
         let manner = self.queue.get_mut(ticket).map(|waiter| waiter.manner).unwrap_or_default();
         let left = self.queue.leave(ticket);
-        let owes = |mut waiter: Waiter| waiter.take_may_ask(self.let_in) || (waiter.asks && lease.is_none());
+        let owes = |mut waiter: Waiter| {
+            waiter.take_may_poll(self.let_in) || (waiter.is_polling() && lease.is_none())
+        };
         let owes_a_question = left.is_some_and(owes);
         self.questions.poll_now |= owes_a_question;
         if self.queue.is_empty() || lease.is_some() {
@@ -502,13 +484,16 @@ impl WaitQueue {
     /// waiters that now poll, each for itself.
     ///
     /// Waiters are let in while their permits fit into `room`, up to the first waiter that does not fit. No later waiter overtakes that
-    /// waiter. `joined` is the number of waiters that had joined when the request was sent.
-    pub(crate) fn leave_open(&mut self, ticket: u64, mut room: u32, joined: u64) -> Vec<Waker> {
-        self.queue.leave(ticket);
+    /// waiter.
+    pub(crate) fn leave_open(&mut self, ticket: u64, mut room: u32) -> Vec<Waker> {
+        let left = self.queue.leave(ticket);
         self.questions.answered();
         let mut let_in = Vec::new();
         if room == u32::MAX {
-            self.open_since.get_or_insert(joined);
+            self.open_since.get_or_insert(match left.map(|left| left.state) {
+                Some(State::Polling(before)) => before,
+                _ => self.queue.next_ticket(),
+            });
             let_in.extend(self.asleep().filter_map(|entry| entry.waker.take()));
             self.asleep_from = u64::MAX;
             self.let_in = self.let_in.wrapping_add(1);
@@ -516,7 +501,7 @@ impl WaitQueue {
             for Entry { waker, waiter, .. } in self.queue.entries() {
                 let Some(left) = room.checked_sub(waiter.wants) else { break };
                 room = left;
-                waiter.may_poll = true;
+                waiter.allow_poll(self.let_in);
                 let_in.extend(waker.take());
             }
         }
@@ -536,7 +521,7 @@ impl WaitQueue {
 
     /// Marks that the head polls whether shared access is possible. Waiters that join from now on have not been refused yet.
     pub(crate) fn head_polls(&mut self) {
-        self.open_since.get_or_insert(self.joined);
+        self.open_since.get_or_insert(self.queue.next_ticket());
     }
 
     /// Makes the head poll, because the lock may be free without a message. Returns the head's waker.
@@ -569,8 +554,7 @@ impl WaitQueue {
     /// Returns the last known state of the lock for a waiter whose wait has ended. A waiter that `waits_for_its_first_answer` does not get
     /// a state from before it joined if that state has ended since.
     pub(crate) fn known(&mut self, ticket: u64, waits_for_its_first_answer: bool) -> Known {
-        let joined = self.queue.get_mut(ticket).map(|waiter| waiter.joined);
-        let came_later = joined.zip(self.open_since).is_some_and(|(joined, open)| joined >= open);
+        let came_later = self.open_since.is_some_and(|open| ticket >= open);
         match self.questions.known() {
             Known::Held { .. } if came_later && waits_for_its_first_answer => Known::Nothing,
             known => known,

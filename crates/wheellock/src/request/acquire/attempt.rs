@@ -78,12 +78,13 @@ impl<'a> Request<'a> {
             pauses: self.backoff.is_some(),
             yields_to_writers: self.sides.is_some_and(heeds),
             owner: self.presented.then_some(self.owner),
+            takes_over: self.takes_over(),
         }
     }
 
     /// Returns true if this request can accept a hold of another owner of this process as it is. That hold is renewed,
     /// and its owner was not presented.
-    pub(super) fn takes_over(&self) -> bool {
+    fn takes_over(&self) -> bool {
         let Self { name, presented, share, context, .. } = self;
         let accepts = !presented && share.renew && share.count == 1 && self.backoff.is_none();
         accepts && name.kind().may_be_handed_over() && !context.hand_over.is_zero()

@@ -34,8 +34,6 @@ pub(crate) struct Waiter<'a> {
     since: BootInstant,
     /// The last request was sent because a release was announced.
     heard: bool,
-    /// The server has replied to this waiter that the lock is held.
-    seen_held: bool,
     /// A request without a reply may still be executed.
     may_arrive_late: bool,
     /// The waiter has polled because its wait ended while the process was paused.
@@ -44,8 +42,6 @@ pub(crate) struct Waiter<'a> {
     granted: Option<u32>,
     /// The wait ended with a hold that another guard of this process handed over.
     took_over: bool,
-    /// Number of waiters that had joined when this waiter last polled.
-    asked: u64,
     /// Number of refusals.
     refusals: u32,
 }
@@ -53,13 +49,10 @@ pub(crate) struct Waiter<'a> {
 impl<'a> Waiter<'a> {
     pub(crate) fn join(request: &'a Request<'a>, join: fn(&mut WaitQueue, u32) -> u64) -> Self {
         let Request { context, name, .. } = *request;
-        let (takes_over, manner) = (request.takes_over(), request.manner());
+        let manner = request.manner();
         let ticket = name.waiters(|waiters| {
             let ticket = join(waiters, request.count());
             waiters.set_manner(ticket, manner);
-            if takes_over {
-                waiters.takes_over(ticket);
-            }
             ticket
         });
         let own = (name.kind().wake == Wake::OwnChannel).then(Box::default);
@@ -70,12 +63,10 @@ impl<'a> Waiter<'a> {
             own,
             since: context.clock.now(),
             heard: false,
-            seen_held: false,
             may_arrive_late: false,
             asked_after_pause: false,
             granted: None,
             took_over: false,
-            asked: 0,
             refusals: 0,
         };
         if let Some(own) = &mut waiter.own
@@ -114,10 +105,6 @@ impl<'a> Waiter<'a> {
         Some(guard)
     }
 
-    fn is_handed(&self) -> bool {
-        self.request.name.waiters(|waiters| waiters.is_handed(self.ticket))
-    }
-
     fn has_waited(&self) {
         let Request { context, name, .. } = self.request;
         let waited = self.waited();
@@ -136,14 +123,14 @@ impl<'a> Waiter<'a> {
             loop {
                 let (now, deadline) = (timer.now(), wait.deadline());
                 let limit = wait.limit().filter(|_| deadline.is_some_and(|deadline| now >= deadline));
-                if let Some(limit) = limit.filter(|_| !self.is_handed()) {
+                if let Some(limit) = limit.filter(|_| !self.waiters(WaitQueue::is_handed)) {
                     if let Some(by) = self.ask_after_pause(now, deadline) {
                         return Poll::Ready(Ok(Next::Ask(by)));
                     }
                     let by = self.wait_is_over(now, deadline);
                     return Poll::Ready(by.map(|by| by.map_or(Next::Over(limit), Next::Ask)));
                 }
-                let (mut turn, joined, is_freed) = self.turn_in_queue(now, cx);
+                let (mut turn, is_freed) = self.turn_in_queue(now, cx);
                 if is_freed {
                     // The head pauses before it polls. A hold of this process that was released by force is lost now.
                     self.request.context.verify(self.request.name);
@@ -153,7 +140,7 @@ impl<'a> Waiter<'a> {
                 }
                 let until = match turn {
                     Turn::Ask { heard, since } => {
-                        (self.heard, self.asked) = (heard, joined);
+                        self.heard = heard;
                         if self.request.name.kind().is_shared() {
                             self.waiters(|waiters, _| waiters.head_polls());
                         }
@@ -188,13 +175,13 @@ impl<'a> Waiter<'a> {
         .await
     }
 
-    /// Returns the next step by the queue, the number of waiters that have joined, and true if the lock was freed.
-    fn turn_in_queue(&self, now: Instant, cx: &mut std::task::Context<'_>) -> (Turn, u64, bool) {
+    /// Returns the next step by the queue, and true if the lock was freed.
+    fn turn_in_queue(&self, now: Instant, cx: &mut std::task::Context<'_>) -> (Turn, bool) {
         let name = self.request.name;
         let mut waiting = name.waiting();
         let is_polled = self.own.is_some() || name.is_polled(&waiting);
         let waiters = waiting.queue();
-        (waiters.turn(self.ticket, is_polled, now, cx), waiters.joined(), waiters.take_news())
+        (waiters.turn(self.ticket, is_polled, now, cx), waiters.take_news())
     }
 
     /// Polls once more if the process was paused when the wait ended. No task has read the server's replies in that
@@ -247,11 +234,12 @@ impl<'a> Waiter<'a> {
     }
 
     fn knows_held(&self) -> bool {
-        self.seen_held || !matches!(self.known(), Known::Nothing)
+        self.seen_held() || !matches!(self.known(), Known::Nothing)
     }
 
+    /// Returns true if the server has replied to this waiter that the lock is held.
     pub(super) fn seen_held(&self) -> bool {
-        self.seen_held
+        self.refusals > 0
     }
 
     pub(super) fn is_head(&self) -> bool {
@@ -266,7 +254,7 @@ impl<'a> Waiter<'a> {
         let unanswered_since = match self.known() {
             Known::Trouble(error) => return Err(error),
             Known::Held { unanswered_since } => unanswered_since,
-            Known::Nothing if self.seen_held => None,
+            Known::Nothing if self.seen_held() => None,
             Known::Nothing => {
                 let by = self.first_answer_by(deadline);
                 return if by.is_over(self.request.context) { Err(self.timed_out()) } else { Ok(Some(by)) };
@@ -321,7 +309,6 @@ impl<'a> Waiter<'a> {
     }
 
     pub(crate) fn on_held(&mut self, refusal: Refusal) {
-        self.seen_held = true;
         self.may_arrive_late |= refusal.may_arrive_late;
         let now = self.request.context.client.config().timer.now();
         let unheard = refusal.is_silent.then(Backoff::default);
@@ -441,7 +428,7 @@ impl Drop for Waiter<'_> {
         let Request { context, name, owner, presented, lease, .. } = *self.request;
         let now = context.client.config().timer.now();
         let in_vain = self.granted.is_none();
-        let asked_in_vain = self.seen_held && name.kind().queues_on_server;
+        let asked_in_vain = self.seen_held() && name.kind().queues_on_server;
         let asked_for_all = self.own.take().is_none();
         // This waiter may have been the next of its owner's waiters.
         let passes_on = in_vain && presented && self.request.is_reentrant();
@@ -456,7 +443,7 @@ impl Drop for Waiter<'_> {
                 Some(0) if name.kind().is_shared() => {
                     next = waiters.leave_full(self.ticket, lease.duration(), now);
                 }
-                Some(room) if room > 0 => more = waiters.leave_open(self.ticket, room, self.asked),
+                Some(room) if room > 0 => more = waiters.leave_open(self.ticket, room),
                 granted => next = waiters.leave(self.ticket, granted.map(|_| lease.duration()), now),
             }
             // Readers queued behind this writer's mark. They queue behind the next writer only after that writer has

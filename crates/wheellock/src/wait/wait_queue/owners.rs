@@ -10,8 +10,8 @@ impl WaitQueue {
     /// Makes the first waiter of this owner poll at once, because the owner has the lock now. Returns its waker.
     pub(crate) fn allow_owner_poll(&mut self, owner: u64) -> Option<Waker> {
         let mut entries = self.queue.entries();
-        let entry = entries.find(|entry| entry.waiter.manner.is_for(owner) && !entry.waiter.asks)?;
-        entry.waiter.may_poll = true;
+        let entry = entries.find(|entry| entry.waiter.manner.is_for(owner) && !entry.waiter.is_polling())?;
+        entry.waiter.allow_poll(self.let_in);
         entry.waker.take()
     }
 

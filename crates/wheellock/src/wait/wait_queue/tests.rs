@@ -21,7 +21,7 @@ fn shared_grant_lets_all_others_poll() {
     let (a, b, c) = (waiters.join(1), waiters.join(1), waiters.join(1));
     assert!(ask(&mut waiters, a, now) && !ask(&mut waiters, b, now) && !ask(&mut waiters, c, now));
     waiters.on_held(now, Some(REPOLL));
-    assert_eq!(waiters.leave_open(a, u32::MAX, 3).len(), 2, "both are woken");
+    assert_eq!(waiters.leave_open(a, u32::MAX).len(), 2, "both are woken");
     assert!(ask(&mut waiters, c, now) && ask(&mut waiters, b, now));
     assert!(!ask(&mut waiters, c, now) && !ask(&mut waiters, b, now), "once");
     assert!(ask(&mut waiters, b, now + REPOLL), "the head asks on when the lease has ended");
@@ -37,7 +37,7 @@ fn many_admitted_readers_are_visited_once() {
     let (mut looks, mut woken) = (0, 0);
     let mut leave = |waiters: &mut WaitQueue, ticket| {
         looks += waiters.asleep().count();
-        woken += waiters.leave_open(ticket, u32::MAX, READERS).len();
+        woken += waiters.leave_open(ticket, u32::MAX).len();
     };
     leave(&mut waiters, tickets[0]);
     assert!(tickets[1..].iter().all(|ticket| ask(&mut waiters, *ticket, now)));
@@ -94,7 +94,7 @@ fn two_asleep(now: Instant) -> (WaitQueue, [u64; 2]) {
     let mut waiters = WaitQueue::default();
     let tickets = [waiters.join(1), waiters.join(1)];
     for ticket in tickets {
-        waiters.takes_over(ticket);
+        waiters.set_manner(ticket, Manner { takes_over: true, ..Manner::default() });
     }
     assert!(ask(&mut waiters, tickets[0], now) && !ask(&mut waiters, tickets[1], now));
     assert!(!waiters.head_takes_over(), "it has a question under way");
@@ -211,7 +211,7 @@ fn admitted_waiter_leaving_lets_next_poll() {
     assert!(ask(&mut waiters, first, now));
     waiters.on_held(now, None);
     assert!(!ask(&mut waiters, let_in, now) && !ask(&mut waiters, next, now));
-    assert_eq!(waiters.leave_open(first, 1, 3).len(), 1);
+    assert_eq!(waiters.leave_open(first, 1).len(), 1);
     assert!(waiters.leave(let_in, None, now).is_some(), "the next head is woken");
     assert!(ask(&mut waiters, next, now), "something is free, and nobody else asks for it");
     assert!(!ask(&mut waiters, next, now), "once");
@@ -225,9 +225,8 @@ fn later_reader_ignores_earlier_refusal() {
     let [first, early] = [waiters.join(1), waiters.join(1)];
     assert!(ask(&mut waiters, first, now));
     waiters.on_held(now, None);
-    let asked = waiters.joined();
     let late = waiters.join(1);
-    waiters.leave_open(first, u32::MAX, asked);
+    waiters.leave_open(first, u32::MAX);
     assert!(matches!(waiters.known(early, true), Known::Held { .. }), "it was when that one came");
     assert!(matches!(waiters.known(late, true), Known::Nothing));
     assert!(matches!(waiters.known(late, false), Known::Held { .. }), "it has waited for long enough");
@@ -244,9 +243,9 @@ fn small_request_never_overtakes_large() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
     let (a, b, c) = (waiters.join(1), waiters.join(3), waiters.join(1));
     assert!(ask(&mut waiters, a, now) && !ask(&mut waiters, b, now) && !ask(&mut waiters, c, now));
-    assert_eq!(waiters.leave_open(a, 2, 3).len(), 1, "the head is woken, who wants three");
+    assert_eq!(waiters.leave_open(a, 2).len(), 1, "the head is woken, who wants three");
     assert!(!ask(&mut waiters, c, now), "one would be free");
-    assert!(waiters.leave_open(b, 1, 3).len() == 1 && ask(&mut waiters, c, now));
+    assert!(waiters.leave_open(b, 1).len() == 1 && ask(&mut waiters, c, now));
 }
 
 #[test]
@@ -347,7 +346,7 @@ fn fitting_request_polls_after_larger_leaves() {
         assert!(ask(&mut waiters, first, now));
         waiters.on_held(now, None);
         assert!(!ask(&mut waiters, many, now) && !ask(&mut waiters, few, now));
-        waiters.leave_open(first, room, 3);
+        waiters.leave_open(first, room);
         waiters.questions.poll_now = false;
         assert!(!ask(&mut waiters, many, now), "it is not enough");
         assert!(waiters.leave(many, None, now).is_some());
@@ -688,7 +687,7 @@ fn shared_grant_answers_and_wakes() {
         assert!(tickets[1..].iter().all(|ticket| !ask(&mut waiters, *ticket, now)));
         waiters.questions.on_held(now, None);
         assert!(ask(&mut waiters, tickets[0], now + REPOLL), "this question is not answered yet");
-        assert_eq!(waiters.leave_open(tickets[0], room, 3).len(), 2, "room for {room}");
+        assert_eq!(waiters.leave_open(tickets[0], room).len(), 2, "room for {room}");
         let known = waiters.known(tickets[1], false);
         assert!(matches!(known, Known::Held { unanswered_since: None }));
     }
@@ -700,12 +699,11 @@ fn ended_latch_wakes_sleeping_waiters() {
     let now = Instant::now();
     let (mut waiters, [first, second]) = two_asleep(now);
     assert!(ask(&mut waiters, first, now + REPOLL) && !ask(&mut waiters, second, now));
-    let asked = waiters.joined();
     waiters.latch.on_end(2, true, 9);
-    assert_eq!(waiters.leave_open(first, u32::MAX, asked).len(), 1, "the other one is woken");
+    assert_eq!(waiters.leave_open(first, u32::MAX).len(), 1, "the other one is woken");
     assert!(ask(&mut waiters, second, now) && waiters.latch.is_open_for(1, 0), "it finds the reply");
     let [third, fourth] = [waiters.join(1), waiters.join(1)];
-    assert!(waiters.leave_open(second, 1, asked).is_empty(), "no waiter sleeps");
+    assert!(waiters.leave_open(second, 1).is_empty(), "no waiter sleeps");
     assert!(matches!(waiters.known(third, false), Known::Held { unanswered_since: None }));
     assert!(ask(&mut waiters, third, now) && !ask(&mut waiters, fourth, now), "only the next one polls");
 }

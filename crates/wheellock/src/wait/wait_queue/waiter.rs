@@ -1,30 +1,50 @@
 //! A queued waiter: its request, owner and state. Pure.
 
-#[derive(Default)]
 pub(super) struct Waiter {
-    /// Polls at once, head or not. Another waiter was let in that does not exclude it, or the waiter may have the lock without knowing.
-    pub(super) may_poll: bool,
-    /// Number of broadcasts that this waiter has seen.
-    pub(super) let_in: u32,
-    /// Accepts a hold of this process as it is.
-    pub(super) takes_over: bool,
-    /// Has a request pending: the waiter was allowed to poll and has not taken its next turn yet.
-    pub(super) asks: bool,
-    /// Index of the hold that was handed over to this waiter.
-    pub(super) handed: Option<u32>,
     /// Number of permits, or of holds, that this waiter wants.
     pub(super) wants: u32,
     pub(super) manner: Manner,
-    /// Number of waiters that had joined before.
-    pub(super) joined: u64,
+    pub(super) state: State,
+    /// Number of the last broadcast that this waiter has used. After a later broadcast the waiter polls once, head or not. Another waiter
+    /// was let in that does not exclude this one, or this one may have the lock without knowing.
+    let_in: u32,
+}
+
+/// The state of a queued waiter.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Waiting,
+    /// Has a request pending, and has not taken its next turn yet. Waiters from this ticket on joined after that request.
+    Polling(u64),
+    /// Has not accepted the hold with this index yet, which was handed over to it.
+    HandedOver(u32),
 }
 
 impl Waiter {
-    /// Returns true, once, if this waiter may poll. Either it was allowed to alone, or a broadcast let all waiters in. `let_in` is the
-    /// number of broadcasts.
-    pub(super) fn take_may_ask(&mut self, let_in: u32) -> bool {
-        let with_all = std::mem::replace(&mut self.let_in, let_in) != let_in;
-        std::mem::take(&mut self.may_poll) || with_all
+    /// Creates a waiter that joins after `let_in` broadcasts.
+    pub(super) fn new(wants: u32, let_in: u32) -> Self {
+        Self { wants, manner: Manner::default(), state: State::Waiting, let_in }
+    }
+
+    pub(super) fn is_polling(&self) -> bool {
+        matches!(self.state, State::Polling(_))
+    }
+
+    /// Takes the hold that was handed over to this waiter.
+    pub(super) fn take_hold(&mut self) -> Option<u32> {
+        let State::HandedOver(hold) = self.state else { return None };
+        self.state = State::Waiting;
+        Some(hold)
+    }
+
+    /// Makes the waiter poll at its next turn, as if it alone had missed the last of `let_in` broadcasts.
+    pub(super) fn allow_poll(&mut self, let_in: u32) {
+        self.let_in = let_in.wrapping_sub(1);
+    }
+
+    /// Returns true, once, if this waiter may poll after `let_in` broadcasts.
+    pub(super) fn take_may_poll(&mut self, let_in: u32) -> bool {
+        std::mem::replace(&mut self.let_in, let_in) != let_in
     }
 }
 
@@ -37,6 +57,8 @@ pub(crate) struct Manner {
     pub(crate) yields_to_writers: bool,
     /// For an owner that other callers can present, too.
     pub(crate) owner: Option<u64>,
+    /// Also accepts a hold of this process as it is.
+    pub(crate) takes_over: bool,
 }
 
 impl Manner {

@@ -262,15 +262,6 @@ impl WaitQueue {
         head.waker.take()
     }
 
-    /// Removes a waiter that accepted a hand-over. The next waiter is not woken. Soon the hold is handed over to it or released, or the
-    /// watchdog [checks](Self::look_after) the hand-over.
-    pub(crate) fn leave_with_handed(&mut self, ticket: u64, now: Instant) {
-        self.queue.leave(ticket);
-        self.questions.answered();
-        self.questions.poll_at = Some(now + REPOLL);
-        self.head_is_unnotified = true;
-    }
-
     /// Returns true if a hold was handed over to the waiter with this ticket.
     pub(crate) fn is_handed(&mut self, ticket: u64) -> bool {
         self.queue.get_mut(ticket).is_some_and(|waiter| matches!(waiter.state, State::HandedOver(_)))
@@ -405,24 +396,34 @@ impl WaitQueue {
         self.head_to_wake()
     }
 
-    /// Removes a waiter from the queue. Returns the next head's waker if the head left.
+    /// Removes a waiter from the queue. Returns the head's waker if its next step may have changed, and the wakers of the waiters that now
+    /// poll, each for itself.
     ///
-    /// The next head polls at once in each of these cases:
+    /// After a wait in vain, the head polls at once in each of these cases:
     /// - The waiter left with a pending request or an unused permission to poll, so it may have consumed a wake-up. This also holds for a
     ///   waiter that is not the head any more. Waiters may have joined in front of it, but their replies are older.
     /// - The next head may succeed where the leaving head was refused.
     /// - The next head is subscribed, and the leaving head was not.
     ///
-    /// A head that was granted the lock for `lease` passes nothing on, because its release notifies the next head. The lease's end does
-    /// not, so the next head polls then.
-    pub(crate) fn leave(&mut self, ticket: u64, lease: Option<Duration>, now: Instant) -> Option<Waker> {
+    /// A head that was granted the lock passes nothing on, because its release notifies the next head. The lease's end does not, so the
+    /// next head polls then.
+    pub(crate) fn leave(&mut self, ticket: u64, ending: Ending, now: Instant) -> (Option<Waker>, Vec<Waker>) {
         let was_head = self.is_head(ticket);
-        let manner = self.queue.get_mut(ticket).map(|waiter| waiter.manner).unwrap_or_default();
-        let left = self.queue.leave(ticket);
-        let owes = |mut waiter: Waiter| {
-            waiter.take_may_poll(self.let_in) || (waiter.is_polling() && lease.is_none())
+        let Some(mut left) = self.queue.leave(ticket) else { return (None, Vec::new()) };
+        let (lease, is_full) = match ending {
+            Ending::InVain => (None, false),
+            Ending::HandedOver => {
+                // The next waiter is not woken. Soon the hold is handed over to it or released, or the watchdog checks the hand-over.
+                self.questions.answered();
+                self.questions.poll_at = Some(now + REPOLL);
+                self.head_is_unnotified = true;
+                return (None, Vec::new());
+            }
+            Ending::Granted { room: Some(room @ 1..), .. } => return self.let_in(&left, room),
+            Ending::Granted { lease, room } => (Some(lease), room.is_some()),
         };
-        let owes_a_question = left.is_some_and(owes);
+        let (poll_at, poll_now) = (self.questions.poll_at, self.questions.poll_now);
+        let owes_a_question = left.take_may_poll(self.let_in) || (left.is_polling() && lease.is_none());
         self.questions.poll_now |= owes_a_question;
         if self.queue.is_empty() || lease.is_some() {
             // The wait after our release ends: the head was granted the lock, or no waiter is left.
@@ -439,10 +440,8 @@ impl WaitQueue {
             // A request without a reply may have consumed a wake-up, so the next waiter polls at once.
             self.questions.poll_now |= self.questions.unanswered_since.take().is_some();
         }
-        if !was_head {
-            return if owes_a_question { self.head_to_wake() } else { None };
-        }
         match lease {
+            _ if !was_head => return (owes_a_question.then(|| self.head_to_wake()).flatten(), Vec::new()),
             Some(_) => {
                 self.herd.granted();
                 self.is_held(now, lease);
@@ -452,10 +451,15 @@ impl WaitQueue {
             }
             None => {
                 self.questions.poll_now |=
-                    self.next_may_fare_better_than(manner) || self.questions.unanswered_since.is_some();
+                    self.next_may_fare_better_than(left.manner) || self.questions.unanswered_since.is_some();
             }
         }
-        self.head_to_wake()
+        if is_full {
+            // The other holders' leases stay as known, and so does a reason to poll that arose since the request was sent.
+            poll_at.into_iter().for_each(|at| self.questions.poll_by(at));
+            self.questions.poll_now |= poll_now || poll_at.is_none();
+        }
+        (self.head_to_wake(), Vec::new())
     }
 
     /// Returns true if the next head may succeed where a waiter of this manner was refused. Also returns true if the next head is
@@ -467,31 +471,16 @@ impl WaitQueue {
         self.queue.head().is_some_and(|head| fares_better(&head.waiter))
     }
 
-    /// Removes a waiter that was granted the lock, where many may hold the lock and there is no room for more. Returns the next head's
-    /// waker if the head left.
-    ///
-    /// This waiter is not the only holder, so the known end of the other holders' leases stays valid. A reason to poll that arose since the
-    /// request was sent stays valid, too.
-    pub(crate) fn leave_full(&mut self, ticket: u64, lease: Duration, now: Instant) -> Option<Waker> {
-        let (poll_at, poll_now) = (self.questions.poll_at, self.questions.poll_now);
-        let next = self.leave(ticket, Some(lease), now);
-        poll_at.into_iter().for_each(|at| self.questions.poll_by(at));
-        self.questions.poll_now |= poll_now || poll_at.is_none();
-        next
-    }
-
-    /// Removes a waiter that was granted the lock, where many may hold the lock and there is `room` for more. Returns the wakers of the
-    /// waiters that now poll, each for itself.
+    /// Lets waiters poll after a grant with `room` for more holders. Returns their wakers, or the head's waker if no waiter was let in.
     ///
     /// Waiters are let in while their permits fit into `room`, up to the first waiter that does not fit. No later waiter overtakes that
     /// waiter.
-    pub(crate) fn leave_open(&mut self, ticket: u64, mut room: u32) -> Vec<Waker> {
-        let left = self.queue.leave(ticket);
+    fn let_in(&mut self, left: &Waiter, mut room: u32) -> (Option<Waker>, Vec<Waker>) {
         self.questions.answered();
         let mut let_in = Vec::new();
         if room == u32::MAX {
-            self.open_since.get_or_insert(match left.map(|left| left.state) {
-                Some(State::Polling(before)) => before,
+            self.open_since.get_or_insert(match left.state {
+                State::Polling(before) => before,
                 _ => self.queue.next_ticket(),
             });
             let_in.extend(self.asleep().filter_map(|entry| entry.waker.take()));
@@ -506,12 +495,12 @@ impl WaitQueue {
             }
         }
         self.refused = if room < u32::MAX { room + 1 } else { 0 };
-        if let_in.is_empty() {
-            // Without a subscription the head is not notified of the next release.
-            self.questions.poll_now |= self.questions.subscription.is_none();
-            let_in.extend(self.head_to_wake());
+        if !let_in.is_empty() {
+            return (None, let_in);
         }
-        let_in
+        // Without a subscription the head is not notified of the next release.
+        self.questions.poll_now |= self.questions.subscription.is_none();
+        (self.head_to_wake(), let_in)
     }
 
     /// Returns the waiters that may be asleep, in order.
@@ -600,6 +589,20 @@ impl WaitQueue {
     pub(crate) fn is_head(&self, ticket: u64) -> bool {
         self.queue.is_head(ticket)
     }
+}
+
+/// How a waiter's wait ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ending {
+    InVain,
+    /// With a hold of this process, which was handed over to the waiter.
+    HandedOver,
+    /// With a grant by the server. `room` is the number of further permits or holders for which there is room. It is `None` where a lock
+    /// has one holder.
+    Granted {
+        lease: Duration,
+        room: Option<u32>,
+    },
 }
 
 /// Time within which a waiter has to accept a hand-over. It is much longer than any delay of a task that its runtime polls.

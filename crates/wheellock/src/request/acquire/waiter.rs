@@ -21,7 +21,7 @@ use crate::request::guard::Guard;
 use crate::request::hand_over::{self, HANDED};
 use crate::wait::name::Name;
 use crate::wait::poll_schedule::{Known, POLL_UNTOLD, PollSchedule, REPOLL, Turn};
-use crate::wait::wait_queue::WaitQueue;
+use crate::wait::wait_queue::{Ending, WaitQueue};
 use crate::wire::{self, Refusal};
 
 /// A ticket in the wait queue. Dropping the waiter leaves the queue.
@@ -38,10 +38,8 @@ pub(crate) struct Waiter<'a> {
     may_arrive_late: bool,
     /// The waiter has polled because its wait ended while the process was paused.
     asked_after_pause: bool,
-    /// The wait ended with a grant, which leaves this number of permits free.
-    granted: Option<u32>,
-    /// The wait ended with a hold that another guard of this process handed over.
-    took_over: bool,
+    /// How the wait ends if the waiter is dropped now.
+    ending: Ending,
     /// Number of refusals.
     refusals: u32,
 }
@@ -65,8 +63,7 @@ impl<'a> Waiter<'a> {
             heard: false,
             may_arrive_late: false,
             asked_after_pause: false,
-            granted: None,
-            took_over: false,
+            ending: Ending::InVain,
             refusals: 0,
         };
         if let Some(own) = &mut waiter.own
@@ -85,8 +82,11 @@ impl<'a> Waiter<'a> {
         self.request.name.waiters(|waiters| with(waiters, self.ticket))
     }
 
+    /// Ends the wait with a grant that has `room` for more holders.
     pub(crate) fn granted(&mut self, room: u32) {
-        self.granted = Some(room);
+        let Request { lease, name, .. } = self.request;
+        let room = (room > 0 || name.kind().is_shared()).then_some(room);
+        self.ending = Ending::Granted { lease: lease.duration(), room };
         self.has_waited();
     }
 
@@ -100,7 +100,7 @@ impl<'a> Waiter<'a> {
             return None;
         }
         // No message ended this wait.
-        (self.took_over, self.heard) = (true, false);
+        (self.ending, self.heard) = (Ending::HandedOver, false);
         self.has_waited();
         Some(guard)
     }
@@ -425,32 +425,24 @@ pub(crate) const SILENT_PART: u32 = 3;
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        let Request { context, name, owner, presented, lease, .. } = *self.request;
+        let Request { context, name, owner, presented, .. } = *self.request;
         let now = context.client.config().timer.now();
-        let in_vain = self.granted.is_none();
+        let gave_up = self.ending == Ending::InVain;
         let asked_in_vain = self.seen_held() && name.kind().queues_on_server;
         let asked_for_all = self.own.take().is_none();
         // This waiter may have been the next of its owner's waiters.
-        let passes_on = in_vain && presented && self.request.is_reentrant();
+        let passes_on = gave_up && presented && self.request.is_reentrant();
         let mut waiting = name.waiting();
         let (mut next, mut more, mut quiet, mut unclaimed) = (None, Vec::new(), false, None);
         let mut is_unannounced = false;
         let (mut has_left_its_place, mut no_longer_heard) = (true, None);
         if let Some(waiters) = &mut waiting.queue {
             unclaimed = waiters.unclaimed(self.ticket);
-            match self.granted {
-                _ if self.took_over => waiters.leave_with_handed(self.ticket, now),
-                Some(0) if name.kind().is_shared() => {
-                    next = waiters.leave_full(self.ticket, lease.duration(), now);
-                }
-                Some(room) if room > 0 => more = waiters.leave_open(self.ticket, room),
-                granted => next = waiters.leave(self.ticket, granted.map(|_| lease.duration()), now),
-            }
+            (next, more) = waiters.leave(self.ticket, self.ending, now);
             // Readers queued behind this writer's mark. They queue behind the next writer only after that writer has
             // polled, so the next head polls now. The message that readers may pass is sent only if this writer's mark
             // had not expired.
-            let asked_for_those_behind = asked_in_vain && asked_for_all && !waiters.is_empty();
-            if in_vain && !self.took_over && asked_for_those_behind {
+            if gave_up && asked_in_vain && asked_for_all && !waiters.is_empty() {
                 next = waiters.poll_now().or(next);
             }
             if passes_on {
@@ -473,17 +465,17 @@ impl Drop for Waiter<'_> {
         if let Some(hold) = unclaimed {
             hand_over::end(context, name, hold, HANDED);
         }
-        let asked_in_vain = asked_in_vain && has_left_its_place;
-        if in_vain {
-            let may_arrive_late = self.may_arrive_late && name.kind().has_release_record;
-            if !self.took_over || asked_in_vain || may_arrive_late {
-                context.transact(|holds, now, effects| {
-                    holds.tallies.of(name.family()).waits_given_up += u64::from(!self.took_over);
-                    if asked_in_vain || may_arrive_late {
-                        effects.request_all(holds.withdraw(name, owner, presented, now));
-                    }
-                });
-            }
+        let leaves_entry = asked_in_vain && has_left_its_place;
+        let may_arrive_late = self.may_arrive_late && name.kind().has_release_record;
+        let is_granted = matches!(self.ending, Ending::Granted { .. });
+        let withdraws = !is_granted && (leaves_entry || may_arrive_late);
+        if gave_up || withdraws {
+            context.transact(|holds, now, effects| {
+                holds.tallies.of(name.family()).waits_given_up += u64::from(gave_up);
+                if withdraws {
+                    effects.request_all(holds.withdraw(name, owner, presented, now));
+                }
+            });
         }
         if quiet {
             context.transact(|holds, now, _| holds.alarms.quiet(Arc::clone(name), now));

@@ -8,6 +8,7 @@ use std::time::Instant;
 use super::*;
 use crate::kind::{FENCED, REENTRANT};
 use crate::wait::poll_schedule::Turn;
+use crate::wait::wait_queue::Ending;
 
 /// One caller outside the queue and two waiters check whether they may poll, and leave. The waiter that remains at the head may poll or is
 /// woken, in every order of their steps. Each step is one critical section of the queue's lock.
@@ -49,7 +50,7 @@ fn waiter_never_sleeps_behind_fast_poll() {
             }
             (_, _) => {
                 let ticket = world.tickets[waiter].take().unwrap();
-                let next = name.waiters(|waiters| waiters.leave(ticket, None, Instant::now()));
+                let (next, _) = name.waiters(|waiters| waiters.leave(ticket, Ending::InVain, Instant::now()));
                 next.into_iter().for_each(Waker::wake);
             }
         }

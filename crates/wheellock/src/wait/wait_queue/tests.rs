@@ -11,6 +11,21 @@ fn found(receivers: Option<u32>) -> Contenders {
     Contenders { receivers, poll: false }
 }
 
+/// Ends a wait with the lock, which has no other holder.
+fn alone(lease: Duration) -> Ending {
+    Ending::Granted { lease, room: None }
+}
+
+/// Ends a wait with a share of the lock. There is no room for another holder.
+fn full(lease: Duration) -> Ending {
+    Ending::Granted { lease, room: Some(0) }
+}
+
+/// Ends a wait with a share of the lock. There is `room` for more holders.
+fn open(room: u32) -> Ending {
+    Ending::Granted { lease: REPOLL, room: Some(room) }
+}
+
 fn ask(waiters: &mut WaitQueue, ticket: u64, now: Instant) -> bool {
     matches!(waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop())), Turn::Ask { .. })
 }
@@ -21,7 +36,7 @@ fn shared_grant_lets_all_others_poll() {
     let (a, b, c) = (waiters.join(1), waiters.join(1), waiters.join(1));
     assert!(ask(&mut waiters, a, now) && !ask(&mut waiters, b, now) && !ask(&mut waiters, c, now));
     waiters.on_held(now, Some(REPOLL));
-    assert_eq!(waiters.leave_open(a, u32::MAX).len(), 2, "both are woken");
+    assert_eq!(waiters.leave(a, open(u32::MAX), now).1.len(), 2, "both are woken");
     assert!(ask(&mut waiters, c, now) && ask(&mut waiters, b, now));
     assert!(!ask(&mut waiters, c, now) && !ask(&mut waiters, b, now), "once");
     assert!(ask(&mut waiters, b, now + REPOLL), "the head asks on when the lease has ended");
@@ -37,7 +52,7 @@ fn many_admitted_readers_are_visited_once() {
     let (mut looks, mut woken) = (0, 0);
     let mut leave = |waiters: &mut WaitQueue, ticket| {
         looks += waiters.asleep().count();
-        woken += waiters.leave_open(ticket, u32::MAX).len();
+        woken += waiters.leave(ticket, open(u32::MAX), now).1.len();
     };
     leave(&mut waiters, tickets[0]);
     assert!(tickets[1..].iter().all(|ticket| ask(&mut waiters, *ticket, now)));
@@ -60,13 +75,13 @@ fn leaving_while_polling_makes_head_poll() {
     let second = waiters.join_first(1);
     waiters.on_held(now, None);
     assert!(!ask(&mut waiters, second, now), "it was answered");
-    waiters.leave(first, None, now);
+    waiters.leave(first, Ending::InVain, now);
     assert!(ask(&mut waiters, second, now), "what the first asked is not known");
     // With this reply the next head has no reason to poll.
     waiters.on_held(now, None);
     waiters.was_answered(second);
     let third = waiters.join_first(1);
-    waiters.leave(second, None, now);
+    waiters.leave(second, Ending::InVain, now);
     assert!(!ask(&mut waiters, third, now));
 }
 
@@ -79,7 +94,7 @@ fn next_waiter_starts_fresh_after_failure() {
     let error = Error::InvalidName { length: 0 };
     waiters.fail_all(&error);
     let next = waiters.join(1);
-    waiters.leave(failed, None, start + REPOLL);
+    waiters.leave(failed, Ending::InVain, start + REPOLL);
     let now = start + 2 * REPOLL;
     let Turn::Ask { since, .. } = turn(&mut waiters, next, now) else { panic!("nobody else asks") };
     assert_eq!(since, now, "what was not answered was another one's question");
@@ -115,7 +130,7 @@ fn head_accepts_hand_over_next_sleeps() {
     assert!(!waiters.head_takes_over(), "it has not come for the last one");
     assert!(matches!(turn(&mut waiters, first, now), Turn::Take(7)));
     assert_eq!(waiters.unclaimed(first), None);
-    waiters.leave_with_handed(first, now);
+    waiters.leave(first, Ending::HandedOver, now);
     assert!(waiters.head_takes_over(), "it sleeps, though it was never told that it is the head");
     assert!(waiters.give_back(false, now).is_some(), "now it is told, for nobody else looks");
     assert!(ask(&mut waiters, second, now), "and without a subscription it hears of nothing");
@@ -129,7 +144,7 @@ fn unsubscribed_head_polls_after_hand_over() {
         let (mut waiters, [first, second]) = two_asleep(now);
         waiters.hand_over(7, handed(), now);
         assert!(waiters.begin_looking_after() && matches!(turn(&mut waiters, first, now), Turn::Take(7)));
-        waiters.leave_with_handed(first, now);
+        waiters.leave(first, Ending::HandedOver, now);
         assert!(!ask(&mut waiters, second, now), "the lock is handed over, to it perhaps");
         let at = if waits_for_the_end { now + UNCLAIMED } else { now };
         if waits_for_the_end {
@@ -154,7 +169,7 @@ fn unclaimed_hand_over_is_revoked() {
     assert!(matches!(waiters.look_after(now + UNCLAIMED), (Some(7), _, false)));
     assert!(!waiters.head_takes_over(), "it is not offered another one");
     assert!(matches!(turn(&mut waiters, first, now), Turn::Wait(_)), "it comes too late");
-    waiters.leave(first, None, now);
+    waiters.leave(first, Ending::InVain, now);
     assert!(waiters.head_takes_over() && waiters.is_head(second));
 }
 
@@ -165,7 +180,7 @@ fn leaving_waiter_reports_unclaimed_hold() {
     waiters.hand_over(7, handed(), now);
     assert!(waiters.is_handed(first) && !waiters.is_handed(second));
     assert_eq!(waiters.unclaimed(first), Some(7));
-    waiters.leave(first, None, now);
+    waiters.leave(first, Ending::InVain, now);
     assert!(waiters.head_takes_over());
 }
 
@@ -211,8 +226,8 @@ fn admitted_waiter_leaving_lets_next_poll() {
     assert!(ask(&mut waiters, first, now));
     waiters.on_held(now, None);
     assert!(!ask(&mut waiters, let_in, now) && !ask(&mut waiters, next, now));
-    assert_eq!(waiters.leave_open(first, 1).len(), 1);
-    assert!(waiters.leave(let_in, None, now).is_some(), "the next head is woken");
+    assert_eq!(waiters.leave(first, open(1), now).1.len(), 1);
+    assert!(waiters.leave(let_in, Ending::InVain, now).0.is_some(), "the next head is woken");
     assert!(ask(&mut waiters, next, now), "something is free, and nobody else asks for it");
     assert!(!ask(&mut waiters, next, now), "once");
 }
@@ -226,7 +241,7 @@ fn later_reader_ignores_earlier_refusal() {
     assert!(ask(&mut waiters, first, now));
     waiters.on_held(now, None);
     let late = waiters.join(1);
-    waiters.leave_open(first, u32::MAX);
+    waiters.leave(first, open(u32::MAX), now);
     assert!(matches!(waiters.known(early, true), Known::Held { .. }), "it was when that one came");
     assert!(matches!(waiters.known(late, true), Known::Nothing));
     assert!(matches!(waiters.known(late, false), Known::Held { .. }), "it has waited for long enough");
@@ -243,9 +258,9 @@ fn small_request_never_overtakes_large() {
     let (mut waiters, now) = (WaitQueue::default(), Instant::now());
     let (a, b, c) = (waiters.join(1), waiters.join(3), waiters.join(1));
     assert!(ask(&mut waiters, a, now) && !ask(&mut waiters, b, now) && !ask(&mut waiters, c, now));
-    assert_eq!(waiters.leave_open(a, 2).len(), 1, "the head is woken, who wants three");
+    assert!(waiters.leave(a, open(2), now).0.is_some(), "the head is woken, who wants three");
     assert!(!ask(&mut waiters, c, now), "one would be free");
-    assert!(waiters.leave_open(b, 1).len() == 1 && ask(&mut waiters, c, now));
+    assert!(waiters.leave(b, open(1), now).1.len() == 1 && ask(&mut waiters, c, now));
 }
 
 #[test]
@@ -258,15 +273,15 @@ fn only_head_polls_in_arrival_order() {
     assert!(!ask(&mut waiters, a, now));
     assert!(!ask(&mut waiters, a, now + Duration::from_millis(99)));
     assert!(ask(&mut waiters, a, now + Duration::from_millis(100)), "the lease may have ended");
-    assert!(waiters.leave(a, Some(2 * REPOLL), now).is_some(), "the next head is woken");
+    assert!(waiters.leave(a, alone(2 * REPOLL), now).0.is_some(), "the next head is woken");
     assert!(ask(&mut waiters, b, now), "nobody listens here, so nobody would hear of the release");
     assert!(!ask(&mut waiters, b, now), "it waits for the release");
     assert!(ask(&mut waiters, b, now + REPOLL), "but not for ever");
-    assert!(waiters.leave(b, Some(REPOLL / 2), now).is_some());
+    assert!(waiters.leave(b, alone(REPOLL / 2), now).0.is_some());
     assert!(ask(&mut waiters, c, now));
     assert!(!ask(&mut waiters, c, now));
     assert!(ask(&mut waiters, c, now + REPOLL * 3 / 5), "nor beyond the lease of the one before");
-    assert!(waiters.leave(c, None, now).is_none());
+    assert!(waiters.leave(c, Ending::InVain, now).0.is_none());
     assert!(waiters.is_empty());
 }
 
@@ -287,7 +302,7 @@ fn outside_caller_polls_then_joins_front() {
     let known = waiters.known(first, true);
     assert!(waiters.is_head(first) && matches!(known, Known::Held { unanswered_since: None }));
     assert!(!turn(&mut waiters, a, false), "it stands behind");
-    assert!(waiters.leave(first, None, now).is_some());
+    assert!(waiters.leave(first, Ending::InVain, now).0.is_some());
     assert!(!turn(&mut waiters, a, false), "the one that left had its answer");
     assert!(turn(&mut waiters, a, false) || waiters.poll_now().is_some());
     assert!(turn(&mut waiters, a, false));
@@ -304,7 +319,7 @@ fn leaving_head_passes_on_wakeup() {
     waiters.on_held(now, None);
     waiters.questions.poll_now = true;
     assert!(ask(&mut waiters, a, now), "it has heard something");
-    assert!(waiters.leave(a, None, now).is_some());
+    assert!(waiters.leave(a, Ending::InVain, now).0.is_some());
     assert!(ask(&mut waiters, b, now));
     assert!(!ask(&mut waiters, b, now), "once");
 }
@@ -316,7 +331,7 @@ fn leaving_without_poll_triggers_no_poll() {
     let (a, b) = (waiters.join(1), waiters.join(1));
     waiters.on_held(now, None);
     assert!(!ask(&mut waiters, a, now) && !ask(&mut waiters, b, now));
-    assert!(waiters.leave(a, None, now).is_some());
+    assert!(waiters.leave(a, Ending::InVain, now).0.is_some());
     assert!(!ask(&mut waiters, b, now));
 }
 
@@ -328,13 +343,13 @@ fn smaller_request_polls_after_larger_leaves() {
     assert!(ask(&mut waiters, many, now));
     waiters.on_held(now, None);
     assert!(!ask(&mut waiters, many, now) && !ask(&mut waiters, few, now));
-    assert!(waiters.leave(many, None, now).is_some());
+    assert!(waiters.leave(many, Ending::InVain, now).0.is_some());
     assert!(ask(&mut waiters, few, now), "nobody knows whether one is free");
     waiters.on_held(now, None);
     waiters.was_answered(few);
-    waiters.leave(few, None, now);
+    waiters.leave(few, Ending::InVain, now);
     assert!(!ask(&mut waiters, as_few, now), "not one was free");
-    assert!(waiters.leave(as_few, Some(REPOLL), now).is_none());
+    assert!(waiters.leave(as_few, alone(REPOLL), now).0.is_none());
 }
 
 /// The number of free permits is known after a grant, and is too small for the head.
@@ -346,10 +361,10 @@ fn fitting_request_polls_after_larger_leaves() {
         assert!(ask(&mut waiters, first, now));
         waiters.on_held(now, None);
         assert!(!ask(&mut waiters, many, now) && !ask(&mut waiters, few, now));
-        waiters.leave_open(first, room);
+        waiters.leave(first, open(room), now);
         waiters.questions.poll_now = false;
         assert!(!ask(&mut waiters, many, now), "it is not enough");
-        assert!(waiters.leave(many, None, now).is_some());
+        assert!(waiters.leave(many, Ending::InVain, now).0.is_some());
         assert_eq!(ask(&mut waiters, few, now), room == 2);
     }
 }
@@ -367,9 +382,9 @@ fn other_manner_polls_after_head_leaves() {
         assert!(ask(&mut waiters, first, now));
         waiters.on_held(now, None);
         assert!(!ask(&mut waiters, first, now));
-        waiters.leave(first, None, now);
+        waiters.leave(first, Ending::InVain, now);
         assert!(!ask(&mut waiters, second, now), "it would hear the same");
-        waiters.leave(second, None, now);
+        waiters.leave(second, Ending::InVain, now);
         assert_eq!(ask(&mut waiters, third, now), manner.pauses || manner.yields_to_writers);
     }
 }
@@ -383,12 +398,12 @@ fn exhausting_grant_never_postpones_poll() {
     assert!(ask(&mut waiters, first, now));
     waiters.on_held(now, Some(left));
     assert!(!ask(&mut waiters, second, now));
-    assert!(waiters.leave_full(first, 2 * REPOLL, now).is_some(), "the next head is woken");
+    assert!(waiters.leave(first, full(2 * REPOLL), now).0.is_some(), "the next head is woken");
     assert!(ask(&mut waiters, second, now), "nobody listens here");
     assert!(!ask(&mut waiters, second, now));
     assert!(ask(&mut waiters, second, now + left), "the other one's lease may have ended");
     waiters.on_held(now, Some(REPOLL));
-    waiters.leave_full(second, left, now);
+    waiters.leave(second, full(left), now);
     let third = waiters.join(1);
     assert!(ask(&mut waiters, third, now) && !ask(&mut waiters, third, now));
     assert!(ask(&mut waiters, third, now + left), "as may the one that was granted");
@@ -404,12 +419,12 @@ fn later_waiter_receives_no_earlier_error() {
     assert!(matches!(waiters.known(waiting[0], true), Known::Trouble(Error::NoRandomness)));
     waiters.fail_all(&Error::NoRandomness);
     let later = [waiters.join_first(1), waiters.join(1)];
-    waiting.iter().for_each(|ticket| _ = waiters.leave(*ticket, None, now));
+    waiting.iter().for_each(|ticket| _ = waiters.leave(*ticket, Ending::InVain, now));
     for ticket in later {
         let turn = waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop()));
         assert!(!matches!(turn, Turn::Failed(_)));
     }
-    later.iter().for_each(|ticket| _ = waiters.leave(*ticket, None, now));
+    later.iter().for_each(|ticket| _ = waiters.leave(*ticket, Ending::InVain, now));
     assert!(!matches!(waiters.known(later[0], true), Known::Trouble(_)), "nobody is left to whom it matters");
 }
 
@@ -483,7 +498,7 @@ fn crowded_head_pauses_after_release() {
         waiters.refused_among(100, Duration::from_millis(1), u64::MAX);
         assert!(!waiters.take_news());
         if is_granted {
-            waiters.leave(first, Some(REPOLL), now);
+            waiters.leave(first, alone(REPOLL), now);
             assert!(ask(&mut waiters, second, now) && !ask(&mut waiters, second, now));
         }
         assert_eq!(waiters.follows(1, now), is_granted, "a grant ends the pause");
@@ -530,7 +545,7 @@ fn allowed_follower_asks() {
     let (mut waiters, [first, second]) = two_asleep(now);
     waiters.allow_poll(second);
     assert!(ask(&mut waiters, second, now) && !ask(&mut waiters, first, now));
-    waiters.leave(second, Some(REPOLL), now);
+    waiters.leave(second, alone(REPOLL), now);
     assert!(!ask(&mut waiters, first, now), "a grant leaves no question");
 }
 
@@ -542,7 +557,7 @@ fn leaving_follower_passes_question_to_head() {
         if may_poll {
             waiters.allow_poll(second);
         }
-        assert_eq!(waiters.leave(second, None, now).is_some(), may_poll);
+        assert_eq!(waiters.leave(second, Ending::InVain, now).0.is_some(), may_poll);
         assert_eq!(ask(&mut waiters, first, now), may_poll);
     }
 }
@@ -555,7 +570,7 @@ fn taken_hand_over_postpones_poll() {
     assert!(ask(&mut waiters, first, now + REPOLL / 5), "this question is not answered");
     waiters.hand_over(7, handed(), now);
     assert!(matches!(turn(&mut waiters, first, now), Turn::Take(7)));
-    waiters.leave_with_handed(first, now + REPOLL / 5);
+    waiters.leave(first, Ending::HandedOver, now + REPOLL / 5);
     let known = waiters.known(second, false);
     assert!(matches!(known, Known::Held { unanswered_since: None }), "the hold is the answer");
     assert!(!ask(&mut waiters, second, now + REPOLL));
@@ -598,14 +613,14 @@ fn asking_head_does_not_ask_twice() {
 #[test]
 fn grant_ends_standing_back() {
     let now = Instant::now();
-    for lease in [None, Some(REPOLL)] {
+    for ending in [Ending::InVain, alone(REPOLL)] {
         let (mut waiters, [first, second]) = two_asleep(now);
         waiters.give_back(true, now);
         waiters.released(found(Some(2)), now);
-        waiters.leave(first, lease, now);
-        assert_eq!(ask(&mut waiters, second, now), lease.is_some(), "without a subscription");
+        waiters.leave(first, ending, now);
+        assert_eq!(ask(&mut waiters, second, now), ending == alone(REPOLL), "without a subscription");
         waiters.on_held(now, Some(REPOLL));
-        assert_eq!(ask(&mut waiters, second, now + STAND_BACK_AT_LEAST), lease.is_none());
+        assert_eq!(ask(&mut waiters, second, now + STAND_BACK_AT_LEAST), ending == Ending::InVain);
     }
 }
 
@@ -614,7 +629,7 @@ fn grant_ends_wait_for_reply() {
     let now = Instant::now();
     let (mut waiters, [first, second]) = two_asleep(now);
     waiters.give_back(true, now);
-    waiters.leave(first, Some(REPOLL), now);
+    waiters.leave(first, alone(REPOLL), now);
     assert!(ask(&mut waiters, second, now), "the reply to an earlier release does not matter");
     assert!(!ask(&mut waiters, second, now) && waiters.released(found(Some(3)), now).is_none());
 }
@@ -633,7 +648,7 @@ fn unaware_release_holds_callers_back() {
     assert!(!ask(&mut waiters, caller, now));
     assert!(matches!(waiters.known(caller, true), Known::Nothing), "the lock may be free");
     assert!(ask(&mut waiters, caller, until));
-    waiters.leave(caller, Some(REPOLL), until);
+    waiters.leave(caller, alone(REPOLL), until);
     assert!(!waiters.may_let_others(until), "it stood back in vain");
     assert!(waiters.may_let_others(until + LONGEST));
 }
@@ -642,17 +657,21 @@ fn unaware_release_holds_callers_back() {
 #[test]
 fn unwanted_silent_opening_is_told_once() {
     let start = Instant::now();
-    for (leaving, lease, is_told) in [(2, None, true), (1, None, false), (2, Some(REPOLL), false)] {
+    let [in_vain, granted] = [Ending::InVain, alone(REPOLL)];
+    for (leaving, ending, is_told) in [(2, in_vain, true), (1, in_vain, false), (2, granted, false)] {
         let (mut waiters, tickets) = two_asleep(start);
         for now in [start, start + OPEN_EVERY] {
             waiters.give_back(true, now);
             waiters.released(found(Some(2)), now);
         }
-        tickets.iter().take(leaving).for_each(|ticket| _ = waiters.leave(*ticket, lease, start + OPEN_EVERY));
+        tickets
+            .iter()
+            .take(leaving)
+            .for_each(|ticket| _ = waiters.leave(*ticket, ending, start + OPEN_EVERY));
         assert_eq!(
             (waiters.take_unannounced(), waiters.take_unannounced()),
             (is_told, false),
-            "{leaving} {lease:?}"
+            "{leaving} {ending:?}"
         );
     }
 }
@@ -662,7 +681,7 @@ fn error_outlasts_leaving_head() {
     let now = Instant::now();
     let (mut waiters, [first, second]) = two_asleep(now);
     waiters.on_unanswered(&Error::NoRandomness);
-    waiters.leave(first, None, now);
+    waiters.leave(first, Ending::InVain, now);
     assert!(matches!(waiters.known(second, false), Known::Trouble(Error::NoRandomness)));
 }
 
@@ -673,7 +692,7 @@ fn leaving_head_passes_lost_request_on() {
     let (mut waiters, [first, second]) = two_asleep(now);
     waiters.poll_now();
     assert!(ask(&mut waiters, first, now) && !ask(&mut waiters, first, now));
-    waiters.leave(first, None, now);
+    waiters.leave(first, Ending::InVain, now);
     assert!(ask(&mut waiters, second, now));
 }
 
@@ -687,7 +706,7 @@ fn shared_grant_answers_and_wakes() {
         assert!(tickets[1..].iter().all(|ticket| !ask(&mut waiters, *ticket, now)));
         waiters.questions.on_held(now, None);
         assert!(ask(&mut waiters, tickets[0], now + REPOLL), "this question is not answered yet");
-        assert_eq!(waiters.leave_open(tickets[0], room).len(), 2, "room for {room}");
+        assert_eq!(waiters.leave(tickets[0], open(room), now).1.len(), 2, "room for {room}");
         let known = waiters.known(tickets[1], false);
         assert!(matches!(known, Known::Held { unanswered_since: None }));
     }
@@ -700,10 +719,13 @@ fn ended_latch_wakes_sleeping_waiters() {
     let (mut waiters, [first, second]) = two_asleep(now);
     assert!(ask(&mut waiters, first, now + REPOLL) && !ask(&mut waiters, second, now));
     waiters.latch.on_end(2, true, 9);
-    assert_eq!(waiters.leave_open(first, u32::MAX).len(), 1, "the other one is woken");
+    assert_eq!(waiters.leave(first, open(u32::MAX), now).1.len(), 1, "the other one is woken");
     assert!(ask(&mut waiters, second, now) && waiters.latch.is_open_for(1, 0), "it finds the reply");
     let [third, fourth] = [waiters.join(1), waiters.join(1)];
-    assert!(waiters.leave_open(second, 1).is_empty(), "no waiter sleeps");
+    assert!(
+        matches!(waiters.leave(second, open(1), now), (None, more) if more.is_empty()),
+        "no waiter sleeps"
+    );
     assert!(matches!(waiters.known(third, false), Known::Held { unanswered_since: None }));
     assert!(ask(&mut waiters, third, now) && !ask(&mut waiters, fourth, now), "only the next one polls");
 }

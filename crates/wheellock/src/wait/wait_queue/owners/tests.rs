@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::wait::poll_schedule::Turn;
-use crate::wait::wait_queue::Manner;
+use crate::wait::wait_queue::{Ending, Manner};
 
 #[test]
 fn owner_waiters_poll_in_order() {
@@ -25,8 +25,8 @@ fn owner_waiters_poll_in_order() {
     assert!(ask(&mut waiters, first) && !ask(&mut waiters, second));
     assert!(waiters.allow_owner_poll(7).is_some(), "the first one is asking");
     assert!(ask(&mut waiters, second));
-    waiters.leave(first, None, now);
+    waiters.leave(first, Ending::InVain, now);
     assert!(waiters.is_wanted_by(7) && !waiters.is_wanted_by(8));
-    waiters.leave(second, None, now);
+    waiters.leave(second, Ending::InVain, now);
     assert!(!waiters.is_wanted_by(7));
 }

@@ -61,7 +61,7 @@ async fn two_subscribed(now: Instant) -> (Connected, WaitQueue, [u64; 2]) {
 fn take(waiters: &mut WaitQueue, head: u64, now: Instant) {
     waiters.hand_over(7, handed(), now);
     assert!(matches!(turn(waiters, head, now), Turn::Take(7)));
-    waiters.leave_with_handed(head, now);
+    waiters.leave(head, Ending::HandedOver, now);
 }
 
 #[tokio::test(start_paused = true)]
@@ -71,7 +71,7 @@ async fn message_before_request_is_no_news() {
     server.publish(&waiters).await;
     waiters.discard_old_messages();
     assert!(has_message(&waiters), "the head has not received it");
-    tickets.iter().for_each(|ticket| _ = waiters.leave(*ticket, None, now));
+    tickets.iter().for_each(|ticket| _ = waiters.leave(*ticket, Ending::InVain, now));
     waiters.discard_old_messages();
     let next = waiters.join_first(1);
     waiters.on_held(now, Some(REPOLL));
@@ -167,9 +167,9 @@ async fn full_grant_leaves_nothing_to_others() {
     server.subscribe(&mut waiters).await;
     assert!(ask(&mut waiters, first, now));
     waiters.on_held(now, Some(REPOLL));
-    waiters.leave_full(first, REPOLL, now);
+    waiters.leave(first, full(REPOLL), now);
     assert!(!ask(&mut waiters, many, now));
-    waiters.leave(many, None, now);
+    waiters.leave(many, Ending::InVain, now);
     assert!(!ask(&mut waiters, few, now));
 }
 
@@ -188,7 +188,7 @@ async fn full_grant_keeps_reason_to_poll() {
         if may_have_ended {
             waiters.poll_now();
         }
-        waiters.leave_full(first, REPOLL, now);
+        waiters.leave(first, full(REPOLL), now);
         assert_eq!(ask(&mut waiters, second, now), may_have_ended || !knows_lease);
     }
 }
@@ -209,12 +209,12 @@ async fn subscription_outlasts_last_waiter_once() {
     let now = Instant::now();
     let (_server, mut waiters, tickets) = two_subscribed(now).await;
     assert!(!waiters.begin_lingering() && !waiters.is_over() && waiters.stop_listening().is_none());
-    tickets.iter().for_each(|ticket| _ = waiters.leave(*ticket, None, now));
+    tickets.iter().for_each(|ticket| _ = waiters.leave(*ticket, Ending::InVain, now));
     assert!(!waiters.is_over());
     assert!(waiters.begin_lingering() && !waiters.begin_lingering(), "its end is planned once");
     let next = waiters.join(1);
     assert!(waiters.stop_listening().is_none(), "a waiter has joined in time");
-    waiters.leave(next, None, now);
+    waiters.leave(next, Ending::InVain, now);
     assert!(waiters.begin_lingering(), "its end is planned again");
     assert!(waiters.stop_listening().is_some() && waiters.is_over());
     assert!(!waiters.begin_lingering(), "no subscription is left");
@@ -229,7 +229,7 @@ async fn last_waiter_leaves_crowd_at_once() {
         let (_server, mut waiters, tickets) = two_subscribed(now).await;
         waiters.refused_among(listeners, Duration::from_millis(1), u64::MAX);
         assert!(waiters.leave_the_crowd().is_none(), "waiters need it");
-        tickets.iter().for_each(|ticket| _ = waiters.leave(*ticket, None, now));
+        tickets.iter().for_each(|ticket| _ = waiters.leave(*ticket, Ending::InVain, now));
         assert_eq!(waiters.leave_the_crowd().is_some(), is_crowded);
     }
 }

@@ -172,7 +172,7 @@ impl CountDownLatch {
                 return Ok(Err(limit));
             }
             let waiter = caller.waiter.get_or_insert_with(|| Waiter::join(request, WaitQueue::join));
-            waiter.on_held(Refusal::UNBOUNDED);
+            waiter.on_held(Refusal::UNBOUNDED, true);
         };
         if let Some(waiter) = &mut caller.waiter {
             // The waiter leaves as after a shared grant. The waiter with the reply wakes all others, which find its result. Each of them

@@ -129,8 +129,7 @@ impl<'r, 'a> Caller<'r, 'a> {
         let mut caller = Self::new(request);
         if let Some(refusal) = refused {
             let waiter = caller.waiter.insert(Waiter::join(request, WaitQueue::join));
-            waiter.on_held(refusal);
-            waiter.joined_uncounted();
+            waiter.on_held(refusal, false);
         } else if waits && !request.is_reentrant() {
             // A caller joins the queue behind earlier waiters, unless its owner holds the lock.
             caller.fast_path = FastPath::begin(request.name, &request.context.client.config().timer);
@@ -187,10 +186,7 @@ impl<'r, 'a> Caller<'r, 'a> {
         }
         let was_counted = self.waiter.is_some() || self.fast_path.is_some();
         let waiter = self.waiter.get_or_insert_with(|| Waiter::join(request, WaitQueue::join_first));
-        waiter.on_held(refusal);
-        if !was_counted {
-            waiter.joined_uncounted();
-        }
+        waiter.on_held(refusal, was_counted);
         // This waiter is the head now and polls for the whole queue.
         self.fast_path = None;
         None

@@ -296,19 +296,13 @@ impl<'a> Waiter<'a> {
         self.waiters(WaitQueue::allow_poll);
     }
 
-    /// Records a refusal of which later waiters do not know, because they did not see that this waiter polled.
-    pub(super) fn joined_uncounted(&self) {
-        if self.own.is_none() {
-            self.waiters(WaitQueue::may_have_missed_a_message);
-        }
-    }
-
     /// Returns true if a request without a reply may still be executed.
     pub(super) fn may_arrive_late(&self) -> bool {
         self.may_arrive_late
     }
 
-    pub(crate) fn on_held(&mut self, refusal: Refusal) {
+    /// Records the server's refusal. `was_counted` is false if other waiters did not see that this waiter polled.
+    pub(crate) fn on_held(&mut self, refusal: Refusal, was_counted: bool) {
         self.may_arrive_late |= refusal.may_arrive_late;
         let now = self.request.context.client.config().timer.now();
         let unheard = refusal.is_silent.then(Backoff::default);
@@ -335,6 +329,9 @@ impl<'a> Waiter<'a> {
             waiters.on_held(now, lease_left);
             if backoff.is_none() {
                 waiters.listen(|| context.client.subscribe(name.channel().as_bytes()));
+            }
+            if !was_counted {
+                waiters.may_have_missed_a_message(ticket);
             }
             backoff.is_some() || waiters.is_deaf()
         });

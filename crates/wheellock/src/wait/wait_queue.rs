@@ -103,7 +103,7 @@ impl WaitQueue {
 
     fn is_held(&mut self, now: Instant, lease_left: Option<Duration>) {
         self.open_since = None;
-        self.refused = self.queue.head().map_or(0, |head| head.waiter.wants);
+        self.refused = self.queue.first().map_or(0, |head| head.waiter.wants);
         self.questions.on_held(now, lease_left);
         if let Some(look_at) = self.look_at {
             self.questions.poll_by(look_at);
@@ -130,7 +130,7 @@ impl WaitQueue {
     /// caller polls from outside the queue (`asked_for`).
     pub(crate) fn turn(&mut self, ticket: u64, asked_for: bool, now: Instant, cx: &mut Context<'_>) -> Turn {
         let (is_head, polling) = (self.is_head(ticket), State::Polling(self.queue.next_ticket()));
-        let Some(Entry { waker, failed, waiter }) = self.queue.entry(ticket) else {
+        let Some(Entry { waker, failed, waiter }) = self.queue.get_mut(ticket) else {
             return Turn::Ask { heard: false, since: now };
         };
         if let Some(hold) = waiter.take_hold() {
@@ -160,7 +160,7 @@ impl WaitQueue {
         self.look_at = self.look_at.filter(|at| now < *at);
         let heard = self.hears(now, cx);
         let mut turn = self.questions.ask_or_wait(heard, now);
-        if let (Turn::Ask { heard, .. }, Some(waiter)) = (&mut turn, self.queue.get_mut(ticket)) {
+        if let (Turn::Ask { heard, .. }, Some(waiter)) = (&mut turn, self.queue.waiter(ticket)) {
             waiter.state = polling;
             *heard |= self.herd.take_notified();
         }
@@ -204,7 +204,7 @@ impl WaitQueue {
 
     /// Sets how the waiter with this ticket polls.
     pub(crate) fn set_manner(&mut self, ticket: u64, manner: Manner) {
-        if let Some(waiter) = self.queue.get_mut(ticket) {
+        if let Some(waiter) = self.queue.waiter(ticket) {
             waiter.manner = manner;
         }
     }
@@ -214,7 +214,7 @@ impl WaitQueue {
         let takes = |Entry { failed, waiter, .. }: &mut Entry<Waiter>| {
             failed.is_none() && waiter.manner.takes_over && waiter.state == State::Waiting
         };
-        self.queue.head().is_some_and(takes)
+        self.queue.first().is_some_and(takes)
     }
 
     /// Returns true if a message announces another process' release. Such a message casts doubt on a hold of this process. The message of
@@ -241,35 +241,35 @@ impl WaitQueue {
     /// Marks the request of the waiter with this ticket as answered.
     pub(crate) fn was_answered(&mut self, ticket: u64) {
         // A hold may have been handed over to a waiter that has polled before it joined.
-        if let Some(waiter) = self.queue.get_mut(ticket).filter(|waiter| waiter.is_polling()) {
+        if let Some(waiter) = self.queue.waiter(ticket).filter(|waiter| waiter.is_polling()) {
             waiter.state = State::Waiting;
         }
     }
 
     /// Makes the waiter with this ticket poll at its next turn, head or not.
     pub(crate) fn allow_poll(&mut self, ticket: u64) {
-        if let Some(waiter) = self.queue.get_mut(ticket) {
+        if let Some(waiter) = self.queue.waiter(ticket) {
             waiter.allow_poll(self.let_in);
         }
     }
 
     /// Hands this hold over to the head. Returns the head's waker.
     pub(crate) fn hand_over(&mut self, hold: u32, handed: Handed, now: Instant) -> Option<Waker> {
-        let to = self.queue.head_ticket()?;
+        let to = self.queue.first_ticket()?;
         self.handed = Some(Handed { to: Some((to, now)), ..handed });
-        let head = self.queue.head()?;
+        let head = self.queue.first()?;
         head.waiter.state = State::HandedOver(hold);
         head.waker.take()
     }
 
     /// Returns true if a hold was handed over to the waiter with this ticket.
     pub(crate) fn is_handed(&mut self, ticket: u64) -> bool {
-        self.queue.get_mut(ticket).is_some_and(|waiter| matches!(waiter.state, State::HandedOver(_)))
+        self.queue.waiter(ticket).is_some_and(|waiter| matches!(waiter.state, State::HandedOver(_)))
     }
 
     /// Takes back the hold that was handed over to a waiter, if that waiter leaves without accepting the hold.
     pub(crate) fn unclaimed(&mut self, ticket: u64) -> Option<u32> {
-        self.queue.get_mut(ticket)?.take_hold()
+        self.queue.waiter(ticket)?.take_hold()
     }
 
     /// Returns true if the watchdog must start to check for unclaimed hand-overs. From now on the check counts as running.
@@ -284,7 +284,7 @@ impl WaitQueue {
     pub(crate) fn look_after(&mut self, now: Instant) -> (Option<u32>, Option<Waker>, bool) {
         let last = self.handed.and_then(|handed| handed.to);
         let is_old = last.is_none_or(|(_, at)| now.saturating_duration_since(at) >= UNCLAIMED);
-        let waiter = last.filter(|_| is_old).and_then(|(ticket, _)| self.queue.get_mut(ticket));
+        let waiter = last.filter(|_| is_old).and_then(|(ticket, _)| self.queue.waiter(ticket));
         let unclaimed = waiter.and_then(|waiter| {
             waiter.manner.takes_over = false;
             waiter.take_hold()
@@ -344,7 +344,7 @@ impl WaitQueue {
     /// As [`released`](Self::released), for a release that did not let others have the lock. The first such release finds them.
     pub(crate) fn released_unaware(&mut self, contenders: Contenders, now: Instant) -> Option<Waker> {
         let finds_others = self.turns.finds(contenders, self.listens());
-        let asks = self.queue.head().is_some_and(|head| head.waiter.is_polling());
+        let asks = self.queue.first().is_some_and(|head| head.waiter.is_polling());
         if !finds_others || asks || !self.turns.may_stand_back(now) {
             return None;
         }
@@ -392,7 +392,7 @@ impl WaitQueue {
             }
         };
         // A pending request of the head already serves as the poll after the release.
-        self.questions.poll_now = asks && self.queue.head().is_some_and(|head| !head.waiter.is_polling());
+        self.questions.poll_now = asks && self.queue.first().is_some_and(|head| !head.waiter.is_polling());
         self.head_to_wake()
     }
 
@@ -468,7 +468,7 @@ impl WaitQueue {
         let refused = self.refused;
         let fares_better =
             |waiter: &Waiter| waiter.wants < refused || waiter.manner.could_succeed_after(manner);
-        self.queue.head().is_some_and(|head| fares_better(&head.waiter))
+        self.queue.first().is_some_and(|head| fares_better(&head.waiter))
     }
 
     /// Lets waiters poll after a grant with `room` for more holders. Returns their wakers, or the head's waker if no waiter was let in.
@@ -487,7 +487,7 @@ impl WaitQueue {
             self.asleep_from = u64::MAX;
             self.let_in = self.let_in.wrapping_add(1);
         } else {
-            for Entry { waker, waiter, .. } in self.queue.entries() {
+            for Entry { waker, waiter, .. } in self.queue.values_mut() {
                 let Some(left) = room.checked_sub(waiter.wants) else { break };
                 room = left;
                 waiter.allow_poll(self.let_in);
@@ -505,7 +505,7 @@ impl WaitQueue {
 
     /// Returns the waiters that may be asleep, in order.
     fn asleep(&mut self) -> impl Iterator<Item = &mut Entry<Waiter>> {
-        self.queue.entries_from(self.asleep_from)
+        self.queue.values_from(self.asleep_from)
     }
 
     /// Marks that the head polls whether shared access is possible. Waiters that join from now on have not been refused yet.
@@ -587,7 +587,7 @@ impl WaitQueue {
 
     /// Returns true if the waiter with `ticket` is the head.
     pub(crate) fn is_head(&self, ticket: u64) -> bool {
-        self.queue.is_head(ticket)
+        self.queue.is_first(ticket)
     }
 }
 

@@ -86,8 +86,8 @@ pub(super) struct QuorumWaiter<'a> {
 impl QuorumWaiter<'_> {
     fn poll_turn(&mut self, waker: &Waker) -> Poll<Result<(), Error>> {
         let mut shared = self.queue.shared();
-        let is_head = shared.waiters.is_head(self.ticket);
-        if let Some(Entry { waker: to_wake, failed, .. }) = shared.waiters.entry(self.ticket) {
+        let is_head = shared.waiters.is_first(self.ticket);
+        if let Some(Entry { waker: to_wake, failed, .. }) = shared.waiters.get_mut(self.ticket) {
             if let Some(error) = failed {
                 return Poll::Ready(Err(Error::clone(error)));
             }

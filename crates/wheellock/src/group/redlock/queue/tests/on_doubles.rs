@@ -21,7 +21,7 @@ async fn three() -> ([Double; 3], RedLockManager) {
 async fn waits_behind(others: usize, lock: &RedLock) -> JoinHandle<Result<RedLockGuard, Error>> {
     let waits = lock.clone();
     let waiter = tokio::spawn(async move { waits.acquire().await });
-    while lock.queue.shared().waiters.entries().count() <= others {
+    while lock.queue.shared().waiters.values_mut().count() <= others {
         yield_now().await;
     }
     waiter

@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use tokio::runtime::{Builder, Runtime};
 use wheellock::client::TlsConfig;
-use wheellock::{Guard, Leftover, LockManager, LockManagerBuilder, blocking};
+use wheellock::{Attempt, Guard, Leftover, LockManager, LockManagerBuilder, blocking};
 
 /// A kind of program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,7 +182,7 @@ impl Program<'_> {
     async fn take(&self, locks: &LockManager) -> Result<Vec<Guard>> {
         let mut guards = Vec::new();
         for name in names(self.prefix, self.kind.locks) {
-            guards.push(locks.lock(&name).try_acquire().await?.context("it is held")?);
+            guards.push(locks.lock(&name).try_acquire().await?.acquired().context("it is held")?);
         }
         Ok(guards)
     }
@@ -194,7 +194,7 @@ impl Program<'_> {
             let (lock, taken) = (locks.lock(&name), taken.clone());
             tokio::spawn(async move {
                 let guard = lock.try_acquire().await;
-                let _told = taken.send(matches!(guard, Ok(Some(_)))).await;
+                let _told = taken.send(matches!(guard, Ok(Attempt::Acquired(_)))).await;
                 pending::<()>().await;
                 drop(guard);
             });
@@ -214,7 +214,7 @@ impl Program<'_> {
             return self.run_threads(&locks);
         }
         let taken = names(self.prefix, self.kind.locks).map(|name| locks.lock(&name).try_acquire());
-        let _guards = taken.collect::<Result<Option<Vec<_>>, _>>()?.context("a lock is not free")?;
+        let _guards = taken.map(|taken| taken?.or_held()).collect::<Result<Vec<_>, _>>()?;
         self.end(|| locks.shutdown(PATIENCE));
         Ok(())
     }
@@ -227,7 +227,7 @@ impl Program<'_> {
             let (lock, taken, end) = (locks.lock(&name), taken.clone(), self.kind.end);
             let thread = std::thread::spawn(move || {
                 let guard = lock.try_acquire();
-                let _told = taken.send(matches!(guard, Ok(Some(_))));
+                let _told = taken.send(matches!(guard, Ok(Attempt::Acquired(_))));
                 let _never = gone.recv();
                 assert!(end != End::Panic, "the thread's end");
             });

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use wheellock::client::{Client, Command};
-use wheellock::{Backoff, Error, Guard, Lock, LockManager};
+use wheellock::{Attempt, Backoff, Error, Guard, Lock, LockManager};
 
 use crate::server::RedisServer;
 
@@ -272,7 +272,7 @@ pub async fn beside(
                 return lock.acquire().await.map(Some);
             }
             tokio::time::sleep(pause).await;
-            lock.try_acquire().await
+            lock.try_acquire().await.map(Attempt::acquired)
         }
     });
     Ok(working)

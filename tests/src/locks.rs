@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use wheellock::client::Config;
-use wheellock::{Guard, Lock, LockManager, LostReason, Released};
+use wheellock::{Guard, Lock, LockManager, LostReason};
 
 use crate::monitor::Observed;
 use crate::poll::eventually;
@@ -91,7 +91,7 @@ pub async fn exclude_each_other(handles: &[Lock], tasks: usize) {
                 let number = entered.fetch_add(1, Ordering::SeqCst);
                 inside.fetch_sub(1, Ordering::SeqCst);
                 if number % 2 == 0 {
-                    assert_eq!(guard.release().await.expect("the server is up"), Released::Released);
+                    guard.release().await.expect("the server is up");
                 }
             }
         });

@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail, ensure};
 use tokio::sync::mpsc as async_mpsc;
 use tokio::task::JoinSet;
 use wheellock::{
-    CountDownLatch, Error, Guard, Lock, LockManager, Permit, PermitSemaphore, Permits, Released, Semaphore,
+    CountDownLatch, Error, Guard, Lock, LockManager, Permit, PermitSemaphore, Permits, Semaphore,
 };
 
 use crate::poll::eventually;
@@ -285,16 +285,18 @@ impl Wanted {
 
     async fn try_acquire_for(&self, wait: Duration) -> Result<Option<Held>> {
         Ok(match self {
-            Self::Lock(lock) => lock.try_acquire_for(wait).await?.map(Held::Lock),
-            Self::Semaphore(semaphore) => semaphore.try_acquire_for(2, wait).await?.map(Held::Permits),
-            Self::Permit(semaphore) => semaphore.try_acquire_for(wait).await?.map(Held::Permit),
+            Self::Lock(lock) => lock.try_acquire_for(wait).await?.map(Held::Lock).acquired(),
+            Self::Semaphore(semaphore) => {
+                semaphore.try_acquire_for(2, wait).await?.map(Held::Permits).acquired()
+            }
+            Self::Permit(semaphore) => semaphore.try_acquire_for(wait).await?.map(Held::Permit).acquired(),
             Self::Latch(_) => bail!("a latch is not held"),
         })
     }
 }
 
 impl Held {
-    async fn release(self) -> Result<Released, Error> {
+    async fn release(self) -> Result<(), Error> {
         match self {
             Self::Lock(guard) => guard.release().await,
             Self::Permits(permits) => permits.release().await,
@@ -326,16 +328,17 @@ impl Session {
                 self.held = self.wanted.try_acquire_for(Duration::from_millis(word().parse()?)).await?;
                 Ok(if self.held.is_some() { Outcome::Acquired } else { Outcome::GaveUp })
             }
-            "release" => match self.held.take().context("nothing is held")?.release().await? {
-                Released::Released => Ok(Outcome::Released),
-                Released::AlreadyLost => Ok(Outcome::AlreadyLost),
+            "release" => match self.held.take().context("nothing is held")?.release().await {
+                Ok(()) => Ok(Outcome::Released),
+                Err(Error::Lost { .. }) => Ok(Outcome::AlreadyLost),
+                Err(error) => Err(error.into()),
             },
             "increment" => {
                 let (times, file) = (word().parse()?, Path::new(word()));
                 for _ in 0..times {
                     let guard = self.wanted.acquire().await?;
                     increment(file)?;
-                    ensure!(guard.release().await? == Released::Released, "the lock was lost meanwhile");
+                    guard.release().await?;
                 }
                 Ok(Outcome::Done)
             }

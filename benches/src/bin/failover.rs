@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
-use wheellock::{Durability, Guard, LockManager, LostReason};
+use wheellock::{Attempt, Durability, Guard, LockManager, LostReason};
 use wheellock_benches::Report;
 use wheellock_tests::topology::{Cluster, SentinelSet, Settings};
 use wheellock_tests::{Cli, RedisServer, Reply, poll_until};
@@ -407,7 +407,7 @@ impl Load {
         let mut after = After { held: kept.len(), lost: 0, doubles: 0, believed: Duration::ZERO };
         let mut taken = Vec::new();
         for (_, guard) in kept {
-            if let Ok(Some(second)) = self.there.lock(guard.name()).try_acquire().await {
+            if let Ok(Attempt::Acquired(second)) = self.there.lock(guard.name()).try_acquire().await {
                 let since = Instant::now();
                 if guard.is_valid() {
                     after.doubles += 1;
@@ -477,9 +477,9 @@ async fn contend(locks: LockManager, shared: Arc<Shared>, longest_gap: Arc<Atomi
     while !shared.stop.load(SeqCst) {
         match tokio::time::timeout(NO_HANG, lock.try_acquire_for(PATIENCE)).await {
             Err(_) => drop(shared.hangs.fetch_add(1, SeqCst)),
-            Ok(Ok(None)) => {}
+            Ok(Ok(Attempt::Held { .. })) => {}
             Ok(Err(error)) => shared.failed(&error),
-            Ok(Ok(Some(guard))) => {
+            Ok(Ok(Attempt::Acquired(guard))) => {
                 let now = Instant::now();
                 shared.grants.lock().expect("no panic").push(now);
                 longest_gap.fetch_max(u64::try_from((now - last).as_nanos()).unwrap_or(u64::MAX), SeqCst);

@@ -188,7 +188,7 @@ fn waiters(report: &mut Report, options: &Options, of: Of) -> Result<()> {
                     let (lock, served) = (lock.clone(), Arc::clone(&served));
                     tokio::spawn(async move {
                         let since = Instant::now();
-                        let is_served = lock.try_acquire_for(WAIT).await?.is_some();
+                        let is_served = lock.try_acquire_for(WAIT).await?.is_acquired();
                         in_time(since, is_served, &served)
                     })
                 };
@@ -200,7 +200,7 @@ fn waiters(report: &mut Report, options: &Options, of: Of) -> Result<()> {
                     let (pool, served) = (pool.clone(), Arc::clone(&served));
                     tokio::spawn(async move {
                         let since = Instant::now();
-                        let is_served = pool.try_acquire_for(WAIT).await?.is_some();
+                        let is_served = pool.try_acquire_for(WAIT).await?.is_acquired();
                         in_time(since, is_served, &served)
                     })
                 };

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use wheellock::client::{Client, Command};
-use wheellock::{Error, LockManager, Released};
+use wheellock::{Error, LockManager};
 
 use crate::arguments::Doctor;
 use crate::end::{End, Failure, say};
@@ -88,18 +88,15 @@ impl Report {
     async fn try_a_lock(&mut self, locks: &LockManager, name: &str) {
         let lock = locks.lock(name);
         let start = Instant::now();
-        let tried = async {
-            match lock.try_acquire().await? {
-                Some(guard) => guard.release().await.map(Some),
-                None => Ok(None),
-            }
-        };
+        let tried = async { lock.try_acquire().await?.or_held()?.release().await };
         match tried.await {
-            Ok(Some(Released::Released)) => {
+            Ok(()) => {
                 self.good("trial lock", format!("taken and released in {}", millis(start.elapsed())));
             }
-            Ok(Some(_)) => self.bad("trial lock", "it was lost before it was released"),
-            Ok(None) => self.good("trial lock", format!("{name:?} is held, and was left alone")),
+            Err(Error::Lost { .. }) => self.bad("trial lock", "it was lost before it was released"),
+            Err(Error::Held { .. }) => {
+                self.good("trial lock", format!("{name:?} is held, and was left alone"));
+            }
             Err(error @ Error::Server { .. }) => {
                 self.bad("trial lock", format!("{error} (--name says another lock to try)"));
             }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use wheellock::{Error, FencedGuard, Guard, Lock, LockManager, Released};
+use wheellock::{Error, FencedGuard, Guard, Lock, LockManager};
 
 /// A kind of lock.
 #[expect(clippy::doc_markdown, reason = "it is read on terminals")]
@@ -51,13 +51,13 @@ impl Kind {
             let lock = locks.fenced_lock(name);
             return Ok(match wait {
                 None => Some(Hold::Fenced(lock.acquire().await?)),
-                Some(wait) => lock.try_acquire_for(wait).await?.map(Hold::Fenced),
+                Some(wait) => lock.try_acquire_for(wait).await?.map(Hold::Fenced).acquired(),
             });
         }
         let lock = self.lock(locks, name);
         Ok(match wait {
             None => Some(Hold::Plain(lock.acquire().await?)),
-            Some(wait) => lock.try_acquire_for(wait).await?.map(Hold::Plain),
+            Some(wait) => lock.try_acquire_for(wait).await?.map(Hold::Plain).acquired(),
         })
     }
 }
@@ -84,7 +84,7 @@ impl Hold {
         }
     }
 
-    pub(crate) async fn release(self) -> Result<Released, Error> {
+    pub(crate) async fn release(self) -> Result<(), Error> {
         match self {
             Self::Plain(guard) => guard.release().await,
             Self::Fenced(guard) => guard.release().await,

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use wheellock::{BootInstant, Guard, LockManager, LostReason, Released};
+use wheellock::{BootInstant, Error, Guard, LockManager, LostReason};
 
 use crate::arguments::Run;
 use crate::child::{Child, cannot_run, end_of};
@@ -189,9 +189,9 @@ async fn give_back(name: &str, hold: Hold, was_valid: bool) -> Result<(), Failur
         Failure::of(End::Lost, format!("{name:?}: {why} before the command had ended"))
     };
     match hold.release().await {
-        Ok(Released::AlreadyLost) => Err(failure(&"the lock was lost")),
+        Err(Error::Lost { .. }) => Err(failure(&"the lock was lost")),
         _ if !was_valid => Err(failure(&"the lease ran out")),
-        Ok(_) => Ok(()),
+        Ok(()) => Ok(()),
         Err(error) => {
             complain(&format!(
                 "the command has ended under the lock, which may last as long as its lease: {error}"

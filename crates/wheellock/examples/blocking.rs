@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use wheellock::Error;
 use wheellock::blocking::LockManager;
+use wheellock::{Attempt, Error};
 
 fn main() -> Result<(), Error> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
@@ -17,7 +17,7 @@ fn main() -> Result<(), Error> {
     println!("this thread holds it {} times", lock.hold_count(&locks.this_thread())?);
     std::thread::scope(|threads| {
         let other = threads.spawn(|| lock.try_acquire_for(Duration::from_millis(50)));
-        let refused = matches!(other.join(), Ok(Ok(None)));
+        let refused = matches!(other.join(), Ok(Ok(Attempt::Held { .. })));
         println!("another thread was refused: {refused}");
     });
     inner.release()?;
@@ -30,7 +30,7 @@ fn main() -> Result<(), Error> {
             threads.spawn(|| {
                 let added = lock.run(|guard| {
                     debug_assert!(guard.is_valid());
-                    total.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+                    Ok::<_, Error>(total.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
                 });
                 added.map_err(|error| eprintln!("{error}"))
             });

@@ -28,9 +28,13 @@ async fn candidate(locks: &LockManager, name: &str) -> Result<(), Box<dyn std::e
     let election = locks.election(name).with_announcement(&std::process::id().to_string());
     let leadership = election.campaign().await?;
     let told_to_go = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
+    let lead = async {
+        told_to_go.await??;
+        Ok::<_, Box<dyn std::error::Error>>(())
+    };
     // The work of a leader. It is dropped at its current await point if the leadership is lost. A real leader passes the token with every
     // change.
-    leadership.run(told_to_go).await???;
+    leadership.run(lead).await?;
     leadership.resign().await?;
     Ok(())
 }

@@ -31,6 +31,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                 most.fetch_max(inside.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
                 tokio::task::yield_now().await; // work
                 inside.fetch_sub(1, Ordering::Relaxed);
+                Ok::<_, wheellock::Error>(())
             })
             .await?;
             done.count_down().await

@@ -28,9 +28,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             let held = members.iter().filter(|member| matches!(member.state, MemberState::Held { .. }));
             let count = held.count();
             println!("held on {count} of {} servers so far, {} are needed", members.len(), servers.quorum());
-            let answer = guard.run(async { 6 * 7 }).await?;
+            let answer = guard.run(async { Ok::<_, Error>(6 * 7) }).await?;
             println!("worked under it: {answer}");
-            println!("{:?}", guard.release().await?);
+            guard.release().await?;
         }
         // The lock may be free or held. Without a majority, no process can know.
         Err(error @ Error::NoQuorum { .. }) => println!("as without locks: {error}"),
@@ -41,7 +41,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let locks = servers.managers().next().ok_or("at least one server")?;
     let accounts = [locks.lock(&format!("{name}:from")), locks.lock(&format!("{name}:to"))];
     let transfer = multi_lock(accounts)?;
-    let moved = transfer.run(async |guard| guard.members().len()).await?;
+    let moved = transfer.run(async |guard| Ok::<_, Error>(guard.members().len())).await?;
     println!("moved money between {moved} accounts");
     Ok(())
 }

@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let prices = locks.read_write_lock(&format!("readers-example-{}", std::process::id()));
 
     let (one, another) = (prices.read().acquire().await?, prices.read().acquire().await?);
-    assert!(prices.write().try_acquire().await?.is_none());
+    assert!(!prices.write().try_acquire().await?.is_acquired());
     println!("two read at once, and nobody writes");
 
     // The writer would wait for its own read lock, so the call fails at once.
@@ -25,11 +25,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     another.release().await?;
 
     let writing = prices.write().acquire().await?;
-    assert!(prices.read().try_acquire().await?.is_none());
+    assert!(!prices.read().try_acquire().await?.is_acquired());
     println!("one writes, and nobody else reads");
     let reading = prices.read().with_owner(writing.owner()).acquire().await?;
     writing.release().await?;
-    let other = prices.read().try_acquire().await?.ok_or("readers may enter")?;
+    let other = prices.read().try_acquire().await?.acquired().ok_or("readers may enter")?;
     println!("it reads on, and others join");
     other.release().await?;
     reading.release().await?;

@@ -22,7 +22,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let outer = account.acquire().await?;
     let inner = rebook(&account, outer.owner()).await?;
     assert_eq!(account.hold_count(&outer.owner()).await?, 2);
-    assert!(account.try_acquire().await?.is_none(), "a fresh owner is somebody else, even in the same task");
+    assert!(
+        !account.try_acquire().await?.is_acquired(),
+        "a fresh owner is somebody else, even in the same task"
+    );
 
     inner.release().await?;
     assert!(account.is_held_by(&outer.owner()).await?, "one hold is left");

@@ -15,13 +15,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let locks = LockManager::builder(&url).watchdog_lease(Duration::from_secs(1)).connect().await?;
     let import = locks.lock(&format!("run-until-lost-example-{}", std::process::id()));
 
-    let rows = import.run(async |_guard| 1000).await?;
+    let rows = import.run(async |_guard| Ok::<_, Error>(1000)).await?;
     println!("imported {rows} rows under the lock");
 
     let guard = import.acquire().await?;
     // An operator frees the lock by force while we work.
     import.force_release().await?;
-    match guard.run(std::future::pending::<()>()).await {
+    match guard.run(std::future::pending::<Result<(), Error>>()).await {
         Err(Error::Lost { reason, .. }) => println!("stopped in the middle: {reason}"),
         other => return Err(format!("expected a lost lock, got {other:?}").into()),
     }

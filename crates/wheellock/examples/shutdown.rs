@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use wheellock::{Error, Lock, LockManager, LostReason};
+use wheellock::{Error, Guard, Lock, LockManager, LostReason};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -40,7 +40,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The next process can take every lock.
     let next = LockManager::connect(&url).await?;
     for what in ["jobs", "forgotten"] {
-        let guard = next.lock(&name(what)).try_acquire().await?.ok_or("still held")?;
+        let guard = next.lock(&name(what)).try_acquire().await?.or_held()?;
         guard.release().await?;
     }
     Ok(())
@@ -50,7 +50,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 async fn work(lock: Lock, terminated: Arc<Notify>) -> Result<u32, Error> {
     let mut jobs = 0;
     loop {
-        match lock.run(async |_guard| tokio::task::yield_now().await).await {
+        let job = async |_guard: &Guard| {
+            tokio::task::yield_now().await;
+            Ok::<_, Error>(())
+        };
+        match lock.run(job).await {
             Ok(()) => jobs += 1,
             // The worker was waiting for the lock, or wanted the lock once more.
             Err(Error::ShutDown { .. }) => return Ok(jobs),

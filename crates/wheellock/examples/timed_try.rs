@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use wheellock::LockManager;
+use wheellock::{Attempt, LockManager};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -17,8 +17,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let busy = report.acquire().await?;
     let asked = Instant::now();
     match report.try_acquire_for(Duration::from_millis(200)).await? {
-        Some(_guard) => unreachable!("somebody holds it"),
-        None => println!("gave up after {:?}: somebody else is writing the report", asked.elapsed()),
+        Attempt::Acquired(_guard) => unreachable!("it is held"),
+        Attempt::Held { lease_left, .. } => {
+            println!(
+                "gave up after {:?}: another holder writes the report, for {lease_left:?}",
+                asked.elapsed()
+            );
+        }
     }
 
     // The lock is released while a caller waits. The release message wakes the waiter, which does not have to poll.
@@ -28,7 +33,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
     tokio::task::yield_now().await;
     busy.release().await?;
-    let guard = waiter.await??.ok_or("it was released long before 30 s had passed")?;
+    let guard = waiter.await??.or_held()?;
     println!("{} is ours now", guard.name());
     Ok(())
 }

@@ -15,11 +15,11 @@
 //!
 //! let guard = orders.acquire().await?; // waits; a watchdog keeps the lease of 30 s alive
 //! println!("held until {:?}, and renewed before that", guard.valid_until());
-//! guard.release().await?; // dropping the guard releases in the background
+//! guard.release().await?; // an error if the lock was lost; dropping the guard releases in the background
 //!
-//! if let Some(guard) = orders.try_acquire_for(Duration::from_secs(5)).await? {
-//!     guard.run(async { /* dropped where it stands if the lock is lost */ }).await?;
-//! }
+//! // An error if another holder still has it after 5 s.
+//! let guard = orders.try_acquire_for(Duration::from_secs(5)).await?.or_held()?;
+//! guard.run(async { Ok::<_, wheellock::Error>(()) }).await?; // the work is dropped if the lock is lost
 //! # Ok(())
 //! # }
 //! ```
@@ -106,6 +106,7 @@ mod wait;
 mod wire;
 
 pub use crate::table::metrics::Metrics;
+pub use base::attempt::Attempt;
 pub use base::backoff::Backoff;
 pub use base::clock::BootInstant;
 pub use base::durability::Durability;
@@ -125,7 +126,7 @@ pub use manager::health::Health;
 pub use manager::shutdown::{Leftover, Unreleased};
 pub use manager::{LockManager, LockManagerBuilder};
 pub use request::diagnostics::Finding;
-pub use request::guard::{Guard, Released};
+pub use request::guard::Guard;
 pub use wait::sides::Fairness;
 pub use wheellock_client as client;
 pub use wheellock_client::{Bucket, Histogram};

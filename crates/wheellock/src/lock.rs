@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 use wheellock_client::layer::Retry;
 use wheellock_client::{Arg, Command, Script, Servers, Value};
 
+use crate::base::attempt::Attempt;
 use crate::base::backoff::Backoff;
 use crate::base::error::{Error, LostReason};
 use crate::base::lease::Lease;
 use crate::base::owner::{Owner, OwnerText};
 use crate::kind::Wake;
 use crate::lock::verbs::{AsyncLock, forward_verbs};
-use crate::request::acquire::{Request, Wait, acquire, first_answer_by};
+use crate::request::acquire::{Over, Request, Wait, acquire, first_answer_by};
 use crate::request::context::Context;
 use crate::request::guard::Guard;
 use crate::request::label;
@@ -44,15 +45,16 @@ use crate::wire::holder::{Holder, Holders};
 /// let guard = orders.acquire().await?; // as long as it takes
 /// guard.release().await?;
 ///
-/// if let Some(guard) = orders.try_acquire_for(Duration::from_secs(5)).await? {
-///     // ... alone in the whole fleet ...
-///     guard.release().await?;
-/// }
-/// let answer = orders.run(async |_guard| 6 * 7).await?; // acquires, works, releases
-/// # drop(answer);
+/// // An error if another holder still has it after 5 s:
+/// let guard = orders.try_acquire_for(Duration::from_secs(5)).await?.or_held()?;
+/// // ... alone in the whole fleet ...
+/// guard.release().await?; // an error if the lock was lost meanwhile
+///
+/// orders.run(async |_guard| Ok::<_, wheellock::Error>(6 * 7)).await?; // acquires, works, releases
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "this is only a handle: call `acquire()` to take the lock"]
 #[derive(Clone)]
 pub struct Lock {
     pub(crate) context: Arc<Context>,
@@ -78,14 +80,12 @@ impl Lock {
 
     /// Returns the same lock with a fixed lease. The watchdog does not renew this lease; the lock expires after `lease`
     /// unless released before. With a lease below 3 ms or above 100 years, acquiring fails.
-    #[must_use]
     pub fn with_lease(&self, lease: Duration) -> Self {
         Self { lease: Some(lease), ..self.clone() }
     }
 
     /// Returns the same lock, taken as `owner`. If that owner holds the lock, acquiring succeeds at once and raises the
     /// hold count. Each guard releases one hold.
-    #[must_use]
     pub fn with_owner(&self, owner: Owner) -> Self {
         Self { owner: Some(owner), ..self.clone() }
     }
@@ -93,7 +93,6 @@ impl Lock {
     /// Returns the same lock with a polling wait. The waiter polls after these pauses, instead of subscribing to
     /// releases. [`spin_lock`](crate::LockManager::spin_lock) does so by default. A pause never outlasts the wait. If
     /// an earlier waiter of this process subscribes, a caller with a backoff is notified of a release together with it.
-    #[must_use]
     pub fn with_backoff(&self, backoff: Backoff) -> Self {
         Self { backoff: Some(Arc::new(backoff)), ..self.clone() }
     }
@@ -134,11 +133,12 @@ impl Lock {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire).
-    pub fn try_acquire(&self) -> impl Future<Output = Result<Option<Guard>, Error>> + Send {
-        acquire(self.request(), Wait::NO, None, Result::ok)
+    pub fn try_acquire(&self) -> impl Future<Output = Result<Attempt<Guard>, Error>> + Send {
+        acquire(self.request(), Wait::NO, None, Over::attempt)
     }
 
-    /// Waits up to `wait`, counted from this call, for the lock. Returns `None` if another holder still has it then.
+    /// Waits up to `wait`, counted from this call, for the lock. Returns [`Attempt::Held`] if another holder still has it
+    /// then.
     ///
     /// The server gets at least one request. So a wait shorter than a round trip ends with the reply to the first
     /// request. If the server is connected and does not reply, the wait ends at most 300 ms late. All other waits end
@@ -158,36 +158,13 @@ impl Lock {
     pub fn try_acquire_for(
         &self,
         wait: Duration,
-    ) -> impl Future<Output = Result<Option<Guard>, Error>> + Send {
+    ) -> impl Future<Output = Result<Attempt<Guard>, Error>> + Send {
         let wait = Wait::up_to(wait, &self.context.client.config().timer);
-        acquire(self.request(), wait, None, Result::ok)
+        acquire(self.request(), wait, None, Over::attempt)
     }
 
-    /// Acquires, runs `work` with the guard, and releases with confirmation. If the lock is lost meanwhile, `work` is
-    /// dropped at its current await point.
-    ///
-    /// ```no_run
-    /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
-    /// let total = locks.lock("orders:42").run(async |_guard| 40 + 2).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future drops `work` and releases in the background.
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire); [`Error::Lost`] if the lock was lost before `work` ended. Also [`Error::Lost`] if
-    /// the server no longer knew the owner at the release. The loss may have come before the end of `work`. If the
-    /// release could not be confirmed, the lease decides: work that ended under a valid lease is `Ok`.
-    pub async fn run<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T, Error> {
-        verbs::run(self, work).await
-    }
-
-    /// [`run`](Self::run) for work that can fail, with one `Result` for both. [`From`] converts the lock's errors into
-    /// those of `work`.
+    /// Acquires, runs `work` with the guard, and releases with confirmation. Waits without a limit. If the lock is lost
+    /// meanwhile, `work` is dropped at its current await point. [`From`] converts the lock's errors into those of `work`.
     ///
     /// ```no_run
     /// # use wheellock::{Error, LockManager};
@@ -195,7 +172,7 @@ impl Lock {
     /// # async fn example(locks: LockManager) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     /// type Any = Box<dyn std::error::Error + Send + Sync>;
     /// let order = locks.lock("orders:42");
-    /// let paid = order.try_run(async |_guard| {
+    /// let paid = order.run(async |_guard| {
     ///     let paid = charge("orders:42").await?; // an error ends the work, and the lock is released
     ///     Ok::<_, Any>(paid)
     /// });
@@ -206,21 +183,23 @@ impl Lock {
     ///
     /// # Cancel safety
     ///
-    /// As [`run`](Self::run).
+    /// Dropping the future drops `work` and releases in the background.
     ///
     /// # Errors
     ///
-    /// The error of `work`, after the lock was released, and all errors of [`run`](Self::run). If the lock was lost,
-    /// the error is [`Error::Lost`], whatever `work` returned.
-    pub async fn try_run<T, E: From<Error>>(
+    /// The error of `work`, after the lock was released. The errors of [`acquire`](Self::acquire). [`Error::Lost`] if
+    /// the lock was lost before `work` ended, whatever `work` returned. Also [`Error::Lost`] if the server no longer knew
+    /// the owner at the release. The loss may have come before the end of `work`. If the release could not be confirmed,
+    /// the lease decides: work that ended under a valid lease has its own result.
+    pub async fn run<T, E: From<Error>>(
         &self,
         work: impl AsyncFnOnce(&Guard) -> Result<T, E>,
     ) -> Result<T, E> {
-        self.run(work).await?
+        verbs::run(self, work).await
     }
 
-    /// [`try_run`](Self::try_run) with a wait of up to `wait`, as in [`try_acquire_for`](Self::try_acquire_for).
-    /// Returns `None` if another holder still has the lock then. In this case `work` was not started.
+    /// Does the same as [`run`](Self::run), with a wait of up to `wait`, as in
+    /// [`try_acquire_for`](Self::try_acquire_for). If another holder still has the lock then, `work` does not start.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -230,12 +209,12 @@ impl Lock {
     /// # let (locks, others) = (double.manager().await?, double.manager().await?);
     /// let order = locks.lock("orders:42");
     /// let wait = Duration::from_secs(2);
-    /// let paid = order.try_run_for(wait, async |_guard| Ok::<_, wheellock::Error>(3)).await?;
-    /// assert_eq!(paid, Some(3));
+    /// let paid = order.run_for(wait, async |_guard| Ok::<_, wheellock::Error>(3)).await?;
+    /// assert_eq!(paid.acquired(), Some(3));
     ///
     /// let _theirs = others.lock("orders:42").acquire().await?;
-    /// let paid = order.try_run_for(wait, async |_guard| Ok::<_, wheellock::Error>(3)).await?;
-    /// assert_eq!(paid, None); // a web service answers 409
+    /// let paid = order.run_for(wait, async |_guard| Ok::<_, wheellock::Error>(3)).await?;
+    /// assert!(!paid.is_acquired()); // a web service answers 409
     /// # Ok(())
     /// # }
     /// ```
@@ -246,13 +225,30 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// The error of `work`, and all errors of [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
-    pub async fn try_run_for<T, E: From<Error>>(
+    /// The errors of [`run`](Self::run) and [`try_acquire_for`](Self::try_acquire_for).
+    pub async fn run_for<T, E: From<Error>>(
         &self,
         wait: Duration,
         work: impl AsyncFnOnce(&Guard) -> Result<T, E>,
-    ) -> Result<Option<T>, E> {
-        verbs::try_run_for(self, wait, work).await
+    ) -> Result<Attempt<T>, E> {
+        verbs::run_for(self, wait, work).await
+    }
+
+    /// Does the same as [`run`](Self::run), without a wait, as [`try_acquire`](Self::try_acquire). If another holder has
+    /// the lock, `work` does not start.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`run`](Self::run).
+    pub async fn try_run<T, E: From<Error>>(
+        &self,
+        work: impl AsyncFnOnce(&Guard) -> Result<T, E>,
+    ) -> Result<Attempt<T>, E> {
+        verbs::try_run(self, work).await
     }
 
     /// Returns true if the lock is held now. The primary answers, never a replica.
@@ -309,7 +305,7 @@ impl Lock {
     /// ```no_run
     /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
     /// let orders = locks.lock("orders:42");
-    /// if orders.try_acquire().await?.is_none()
+    /// if !orders.try_acquire().await?.is_acquired()
     ///     && let Some(holder) = orders.holder().await?
     /// {
     ///     println!("orders are being billed: {holder}");

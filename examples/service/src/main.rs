@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
-use wheellock::LockManager;
+use wheellock::{Attempt, LockManager};
 
 /// Time that a request waits for its order's lock.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -80,9 +80,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
 async fn pay(State(service): State<Service>, Path(id): Path<u64>) -> Result<String, (StatusCode, String)> {
     let lock = service.locks.lock(&format!("orders:{id}"));
     // If the lock is lost, the work is dropped at its current await point.
-    match lock.try_run_for(PATIENCE, async |_guard| Ok::<_, wheellock::Error>(charge(id).await)).await {
-        Ok(Some(paid)) => Ok(paid),
-        Ok(None) => Err((StatusCode::CONFLICT, "somebody else works on it".to_owned())),
+    let paid = lock.run_for(PATIENCE, async |_guard| Ok::<_, wheellock::Error>(charge(id).await)).await;
+    match paid.and_then(Attempt::or_held) {
+        Ok(paid) => Ok(paid),
+        Err(error @ wheellock::Error::Held { .. }) => Err((StatusCode::CONFLICT, error.to_string())),
         Err(error) if error.is_unavailable() => Err((StatusCode::SERVICE_UNAVAILABLE, error.to_string())),
         Err(error) => Err((StatusCode::INTERNAL_SERVER_ERROR, error.to_string())),
     }

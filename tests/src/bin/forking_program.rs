@@ -44,7 +44,7 @@ fn child(url: &str, config: Config) -> Result<()> {
         Timer::global().sleep(Duration::from_millis(5)).await;
         let locks = LockManager::builder(url).watchdog_lease(LEASE).connect().await?;
         let guard = locks.lock("child").acquire().await?;
-        ensure!(locks.lock("parent:task").try_acquire().await?.is_none(), "the parent's lock is free");
+        ensure!(!locks.lock("parent:task").try_acquire().await?.is_acquired(), "the parent's lock is free");
         Timer::global().sleep(LEASE * 3).await;
         ensure!(guard.is_valid(), "the child's lock was not renewed");
         guard.release().await?;

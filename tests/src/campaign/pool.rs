@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use tokio::time::{sleep, timeout};
-use wheellock::{Error, Permit, Permits, Released};
+use wheellock::{Error, Permit, Permits};
 
 use super::fleet::Locks;
 use super::worker::{CLAIM_INTERVAL, ENTRY_ATTEMPTS, SLICE, Worker, nanos};
@@ -58,7 +58,7 @@ impl Held {
         self.permit().map_or(FOR_EVER, |permit| nanos(permit.valid_until().since_boot()))
     }
 
-    async fn release(self) -> Result<Released, Error> {
+    async fn release(self) -> Result<(), Error> {
         match self {
             Self::Permit(permit) => permit.release().await,
             Self::Permits(permits) => permits.release().await,
@@ -107,13 +107,15 @@ impl Visit<'_> {
         }
         let acquire = async {
             Ok(match (counted, kind, wait) {
-                (true, Kind::Try, _) => semaphore.try_acquire(self.permits).await?.map(Held::Permits),
+                (true, Kind::Try, _) => {
+                    semaphore.try_acquire(self.permits).await?.map(Held::Permits).acquired()
+                }
                 (true, _, Some(wait)) => {
-                    semaphore.try_acquire_for(self.permits, wait).await?.map(Held::Permits)
+                    semaphore.try_acquire_for(self.permits, wait).await?.map(Held::Permits).acquired()
                 }
                 (true, ..) => Some(Held::Permits(semaphore.acquire(self.permits).await?)),
-                (false, Kind::Try, _) => leased.try_acquire().await?.map(Held::Permit),
-                (false, _, Some(wait)) => leased.try_acquire_for(wait).await?.map(Held::Permit),
+                (false, Kind::Try, _) => leased.try_acquire().await?.map(Held::Permit).acquired(),
+                (false, _, Some(wait)) => leased.try_acquire_for(wait).await?.map(Held::Permit).acquired(),
                 (false, ..) => Some(Held::Permit(leased.acquire().await?)),
             })
         };
@@ -239,10 +241,10 @@ impl Visit<'_> {
         }
     }
 
-    fn released(&self, released: Result<Released, Error>) {
+    fn released(&self, released: Result<(), Error>) {
         self.record(match released {
-            Ok(Released::Released) => What::Released,
-            Ok(Released::AlreadyLost) => What::AlreadyLost,
+            Ok(()) => What::Released,
+            Err(Error::Lost { .. }) => What::AlreadyLost,
             Err(error) => What::Unconfirmed { text: error.to_string() },
         });
     }

@@ -458,7 +458,7 @@ impl Stage {
             for number in 0..self.locks() {
                 let lock = manager.fair_lock(&format!("lock:{number}"));
                 // Other leftovers are counted below.
-                if let Some(guard) = lock.try_acquire_for(DEAD_HEAD).await? {
+                if let Some(guard) = lock.try_acquire_for(DEAD_HEAD).await?.acquired() {
                     guard.release().await?;
                 }
             }

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use wheellock::{
-    Error, FencedGuard, FencedLock, Guard, Lock, LostReason, Owner, RedLock, RedLockGuard, Released,
-};
+use wheellock::{Error, FencedGuard, FencedLock, Guard, Lock, LostReason, Owner, RedLock, RedLockGuard};
 
 use super::worker::nanos;
 use crate::history::Kind;
@@ -69,14 +67,20 @@ impl Wanted {
     pub(super) async fn ask(&self, kind: Kind, wait: Option<Duration>) -> Result<Option<Held>, Error> {
         let once = matches!(kind, Kind::Try | Kind::Again);
         Ok(match (&self.lock, wait) {
-            (AnyLock::Plain(lock), _) if once => lock.try_acquire().await?.map(Held::Plain),
-            (AnyLock::Plain(lock), Some(wait)) => lock.try_acquire_for(wait).await?.map(Held::Plain),
+            (AnyLock::Plain(lock), _) if once => lock.try_acquire().await?.map(Held::Plain).acquired(),
+            (AnyLock::Plain(lock), Some(wait)) => {
+                lock.try_acquire_for(wait).await?.map(Held::Plain).acquired()
+            }
             (AnyLock::Plain(lock), None) => Some(Held::Plain(lock.acquire().await?)),
-            (AnyLock::Fenced(lock), _) if once => lock.try_acquire().await?.map(Held::Fenced),
-            (AnyLock::Fenced(lock), Some(wait)) => lock.try_acquire_for(wait).await?.map(Held::Fenced),
+            (AnyLock::Fenced(lock), _) if once => lock.try_acquire().await?.map(Held::Fenced).acquired(),
+            (AnyLock::Fenced(lock), Some(wait)) => {
+                lock.try_acquire_for(wait).await?.map(Held::Fenced).acquired()
+            }
             (AnyLock::Fenced(lock), None) => Some(Held::Fenced(lock.acquire().await?)),
-            (AnyLock::Quorum(lock), _) if once => lock.try_acquire().await?.map(Held::Quorum),
-            (AnyLock::Quorum(lock), Some(wait)) => lock.try_acquire_for(wait).await?.map(Held::Quorum),
+            (AnyLock::Quorum(lock), _) if once => lock.try_acquire().await?.map(Held::Quorum).acquired(),
+            (AnyLock::Quorum(lock), Some(wait)) => {
+                lock.try_acquire_for(wait).await?.map(Held::Quorum).acquired()
+            }
             (AnyLock::Quorum(lock), None) => Some(Held::Quorum(lock.acquire().await?)),
         })
     }
@@ -91,7 +95,7 @@ impl Held {
         }
     }
 
-    pub(super) async fn release(self) -> Result<Released, Error> {
+    pub(super) async fn release(self) -> Result<(), Error> {
         match self {
             Self::Plain(guard) => guard.release().await,
             Self::Fenced(guard) => guard.release().await,

@@ -15,7 +15,7 @@ use anyhow::Result;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio::time::{sleep, timeout};
-use wheellock::{Error, LockManager, LockManagerBuilder, RedLockManager, Released};
+use wheellock::{Error, LockManager, LockManagerBuilder, RedLockManager};
 
 use super::fleet::{Locks, Orders, SEPARATOR, Style};
 use super::pool;
@@ -350,6 +350,7 @@ impl Op<'_> {
             self.granted(guard);
             self.hold(guard, random).await;
             self.record(What::Dropped);
+            Ok::<_, Error>(())
         };
         let done = match &self.lock.lock {
             AnyLock::Plain(lock) => lock.run(async |guard| work(AnyGuard::Plain(guard)).await).await,
@@ -511,10 +512,10 @@ impl Op<'_> {
         self.released(guard.release().await);
     }
 
-    fn released(&self, released: Result<Released, Error>) {
+    fn released(&self, released: Result<(), Error>) {
         self.record(match released {
-            Ok(Released::Released) => What::Released,
-            Ok(Released::AlreadyLost) => What::AlreadyLost,
+            Ok(()) => What::Released,
+            Err(Error::Lost { .. }) => What::AlreadyLost,
             Err(error) => What::Unconfirmed { text: error.to_string() },
         });
     }

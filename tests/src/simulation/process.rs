@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use wheellock::{
     BootInstant, Durability, Election, Error, FencedGuard, FencedLock, Guard, Leadership, Lock, LockManager,
     LostReason, MultiGuard, MultiLock, Owner, Permit, PermitSemaphore, Permits, RedLock, RedLockGuard,
-    RedLockManager, Released, Semaphore, multi_lock,
+    RedLockManager, Semaphore, multi_lock,
 };
 
 use super::give_up::{GiveUp, outcome_unless};
@@ -312,30 +312,38 @@ impl Wanted {
     async fn ask(&self, asked: Asked, wait: Option<Duration>) -> Result<Option<Held>, Error> {
         let once = matches!(asked, Asked::Try | Asked::Again);
         Ok(match (self, wait) {
-            (Self::Plain(lock), _) if once => lock.try_acquire().await?.map(Held::Plain),
-            (Self::Plain(lock), Some(wait)) => lock.try_acquire_for(wait).await?.map(Held::Plain),
+            (Self::Plain(lock), _) if once => lock.try_acquire().await?.map(Held::Plain).acquired(),
+            (Self::Plain(lock), Some(wait)) => lock.try_acquire_for(wait).await?.map(Held::Plain).acquired(),
             (Self::Plain(lock), None) => Some(Held::Plain(lock.acquire().await?)),
-            (Self::Fenced(lock), _) if once => lock.try_acquire().await?.map(Held::Fenced),
-            (Self::Fenced(lock), Some(wait)) => lock.try_acquire_for(wait).await?.map(Held::Fenced),
+            (Self::Fenced(lock), _) if once => lock.try_acquire().await?.map(Held::Fenced).acquired(),
+            (Self::Fenced(lock), Some(wait)) => {
+                lock.try_acquire_for(wait).await?.map(Held::Fenced).acquired()
+            }
             (Self::Fenced(lock), None) => Some(Held::Fenced(lock.acquire().await?)),
             (Self::Leased(semaphore, count), _) => {
                 ask_for_leased(semaphore, *count, once, wait).await?.map(Held::Leased)
             }
-            (Self::Permits(pool, count), _) if once => pool.try_acquire(*count).await?.map(Held::Permits),
+            (Self::Permits(pool, count), _) if once => {
+                pool.try_acquire(*count).await?.map(Held::Permits).acquired()
+            }
             (Self::Permits(pool, count), Some(wait)) => {
-                pool.try_acquire_for(*count, wait).await?.map(Held::Permits)
+                pool.try_acquire_for(*count, wait).await?.map(Held::Permits).acquired()
             }
             (Self::Permits(pool, count), None) => Some(Held::Permits(pool.acquire(*count).await?)),
-            (Self::Election(election), _) if once => election.try_campaign().await?.map(Held::Leader),
+            (Self::Election(election), _) if once => {
+                election.try_campaign().await?.map(Held::Leader).acquired()
+            }
             (Self::Election(election), Some(wait)) => {
-                election.try_campaign_for(wait).await?.map(Held::Leader)
+                election.try_campaign_for(wait).await?.map(Held::Leader).acquired()
             }
             (Self::Election(election), None) => Some(Held::Leader(election.campaign().await?)),
-            (Self::Set(set), _) if once => set.try_acquire().await?.map(Held::Set),
-            (Self::Set(set), Some(wait)) => set.try_acquire_for(wait).await?.map(Held::Set),
+            (Self::Set(set), _) if once => set.try_acquire().await?.map(Held::Set).acquired(),
+            (Self::Set(set), Some(wait)) => set.try_acquire_for(wait).await?.map(Held::Set).acquired(),
             (Self::Set(set), None) => Some(Held::Set(set.acquire().await?)),
-            (Self::Quorum(lock), _) if once => lock.try_acquire().await?.map(Held::Quorum),
-            (Self::Quorum(lock), Some(wait)) => lock.try_acquire_for(wait).await?.map(Held::Quorum),
+            (Self::Quorum(lock), _) if once => lock.try_acquire().await?.map(Held::Quorum).acquired(),
+            (Self::Quorum(lock), Some(wait)) => {
+                lock.try_acquire_for(wait).await?.map(Held::Quorum).acquired()
+            }
             (Self::Quorum(lock), None) => Some(Held::Quorum(lock.acquire().await?)),
         })
     }
@@ -347,15 +355,15 @@ async fn ask_for_leased(
     once: bool,
     wait: Option<Duration>,
 ) -> Result<Option<Vec<Permit>>, Error> {
-    let one = |permit: Option<Permit>| permit.map(|permit| vec![permit]);
-    match (wait, count) {
-        (_, 1) if once => semaphore.try_acquire().await.map(one),
-        (Some(wait), 1) => semaphore.try_acquire_for(wait).await.map(one),
-        (None, 1) => semaphore.acquire().await.map(Some).map(one),
-        (_, count) if once => semaphore.try_acquire_many(count).await,
-        (Some(wait), count) => semaphore.try_acquire_many_for(count, wait).await,
-        (None, count) => semaphore.acquire_many(count).await.map(Some),
-    }
+    let one = |permit: Permit| vec![permit];
+    Ok(match (wait, count) {
+        (_, 1) if once => semaphore.try_acquire().await?.map(one).acquired(),
+        (Some(wait), 1) => semaphore.try_acquire_for(wait).await?.map(one).acquired(),
+        (None, 1) => Some(one(semaphore.acquire().await?)),
+        (_, count) if once => semaphore.try_acquire_many(count).await?.acquired(),
+        (Some(wait), count) => semaphore.try_acquire_many_for(count, wait).await?.acquired(),
+        (None, count) => Some(semaphore.acquire_many(count).await?),
+    })
 }
 
 /// Resolves when the first permit is lost.
@@ -369,15 +377,13 @@ async fn first_loss(permits: &[Permit]) -> LostReason {
 }
 
 /// Releases all permits, even after a failure. Returns the first failure.
-async fn release_all(permits: Vec<Permit>) -> Result<Released, Error> {
-    let mut said = Ok(Released::Released);
+async fn release_all(permits: Vec<Permit>) -> Result<(), Error> {
+    let mut result = Ok(());
     for permit in permits {
         let released = permit.release().await;
-        if matches!(said, Ok(Released::Released)) {
-            said = released;
-        }
+        result = result.and(released);
     }
-    said
+    result
 }
 
 impl Held {
@@ -437,7 +443,7 @@ impl Held {
         }
     }
 
-    async fn release(self) -> Result<Released, Error> {
+    async fn release(self) -> Result<(), Error> {
         match self {
             Self::Plain(guard) => guard.release().await,
             Self::Fenced(guard) => guard.release().await,
@@ -554,6 +560,7 @@ impl Op<'_> {
             })
             .await;
             self.record(What::Dropped);
+            Ok::<_, Error>(())
         };
         let done = match &self.wanted {
             Wanted::Plain(lock) => lock.run(async |guard| work(guard, None).await).await,
@@ -568,6 +575,7 @@ impl Op<'_> {
                     })
                     .await;
                     self.record(What::Dropped);
+                    Ok(())
                 })
                 .await
             }
@@ -581,6 +589,7 @@ impl Op<'_> {
                     })
                     .await;
                     self.record(What::Dropped);
+                    Ok(())
                 })
                 .await
             }
@@ -692,12 +701,12 @@ impl Op<'_> {
         }
     }
 
-    fn released(&self, released: Result<Released, Error>) {
+    fn released(&self, released: Result<(), Error>) {
         self.record(match released {
-            Ok(Released::Released) => What::Released,
+            Ok(()) => What::Released,
             // The shutdown has released the hold.
-            Ok(Released::AlreadyLost) if self.process.is_shut.get() => What::Dropped,
-            Ok(Released::AlreadyLost) => What::AlreadyLost,
+            Err(Error::Lost { .. }) if self.process.is_shut.get() => What::Dropped,
+            Err(Error::Lost { .. }) => What::AlreadyLost,
             Err(error) => What::Unconfirmed { text: error.to_string() },
         });
     }

@@ -167,7 +167,7 @@ async fn operate(locks: &LockManager, random: &mut SplitMix) {
             let (outer, inner) = tokio::join!(outer.release(), inner.release());
             let _released = (outer.unwrap(), inner.unwrap());
         }
-        _ => lock.run(async |_guard| tokio::task::yield_now().await).await.unwrap(),
+        _ => lock.run(async |_guard| Ok::<_, Error>(tokio::task::yield_now().await)).await.unwrap(),
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use wheellock::client::Change;
-use wheellock::{Error, LockManager, LostReason};
+use wheellock::{Attempt, Error, LockManager, LostReason};
 use wheellock_tests::locks::lost;
 use wheellock_tests::worker::connect;
 use wheellock_tests::{RedisServer, eventually};
@@ -123,7 +123,7 @@ async fn dead_server_is_not_reported_busy() {
         let (lock, refused) = (locks.lock("orders"), Arc::clone(&refused));
         tokio::spawn(async move {
             let patience = Duration::from_millis(100 + 37 * task);
-            while lock.try_acquire_for(patience).await.is_ok_and(|guard| guard.is_none()) {
+            while lock.try_acquire_for(patience).await.is_ok_and(|guard| !guard.is_acquired()) {
                 refused.fetch_add(1, SeqCst);
             }
         })
@@ -146,8 +146,8 @@ async fn lock_and_unlock(locks: LockManager, load: Arc<Load>, task: u64) {
     let lock = locks.lock(&format!("place:{place}"));
     while !load.stop.load(SeqCst) {
         let guard = match timeout(PATIENCE + NO_HANG, lock.try_acquire_for(PATIENCE)).await {
-            Ok(Ok(Some(guard))) => guard,
-            Ok(Ok(None)) => {
+            Ok(Ok(Attempt::Acquired(guard))) => guard,
+            Ok(Ok(Attempt::Held { .. })) => {
                 load.ended.fetch_add(1, SeqCst);
                 continue;
             }

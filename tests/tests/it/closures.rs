@@ -2,12 +2,12 @@
 //!
 //! No form returns `Ok` if the lock was lost before the work ended.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wheellock::blocking;
 use wheellock::{
-    BootInstant, Error, LockManager, LostReason, MemberState, RedLockGuard, RedLockManager, RedLockMember,
-    multi_lock,
+    Attempt, BootInstant, Error, LockManager, LostReason, MemberState, RedLockGuard, RedLockManager,
+    RedLockMember, multi_lock,
 };
 use wheellock_tests::fault::{Direction, Fault, Proxy};
 use wheellock_tests::locks::{PATIENCE, adjusted, gone, listeners, manager};
@@ -20,7 +20,7 @@ const SHORT: Duration = Duration::from_millis(150);
 /// Frees the lock by force and takes it, as another process.
 async fn steal(others: &LockManager, name: &str) -> wheellock::Guard {
     assert!(others.lock(name).force_release().await.unwrap());
-    others.lock(name).try_acquire().await.unwrap().expect("it is free")
+    others.lock(name).try_acquire().await.unwrap().acquired().expect("it is free")
 }
 
 /// Frees the lock `q` on the servers of a quorum. The last server may not have granted it yet.
@@ -38,10 +38,10 @@ fn assert_lost<T: std::fmt::Debug>(result: Result<T, Error>, name: &str, expecte
 }
 
 /// Blocks the thread for longer than the lease.
-fn block_for(lease: Duration) -> u32 {
+fn block_for(lease: Duration) -> Result<u32, Error> {
     let end = BootInstant::now() + lease + lease / 2;
     assert!(poll_until(10 * lease, || BootInstant::now() > end));
-    42
+    Ok(42)
 }
 
 /// A1: `run` of a lock returns `Lost` if another process took the lock by force during the work.
@@ -54,7 +54,7 @@ async fn stolen_lock_fails_run() {
         .lock("r")
         .run(async |_| {
             second = Some(steal(&others, "r").await);
-            42
+            Ok(42)
         })
         .await;
     assert_lost(result, "r", LostReason::NotOwner);
@@ -68,9 +68,9 @@ async fn guard_run_confirms_with_server() {
     let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
     for lock in [locks.lock("g"), locks.lock("fixed").with_lease(LEASE)] {
         let guard = lock.acquire().await.unwrap();
-        assert_eq!(guard.run(async { 42 }).await.unwrap(), 42);
+        assert_eq!(guard.run(async { Ok::<_, Error>(42) }).await.unwrap(), 42);
         let before = guard.valid_until();
-        let result = guard.run(async { drop(steal(&others, lock.name()).await) }).await;
+        let result = guard.run(async { Ok(drop(steal(&others, lock.name()).await)) }).await;
         assert_lost(result, lock.name(), LostReason::NotOwner);
         assert!(!guard.is_valid() && guard.valid_until() == before, "asked for, not extended");
     }
@@ -103,11 +103,11 @@ async fn stolen_set_or_quorum_fails_run() {
     let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
     let (locks, others) = (manager(&servers[0].url()).await, manager(&servers[0].url()).await);
     let set = multi_lock([locks.lock("a"), locks.lock("b")]).unwrap();
-    let result = set.run(async |_| drop(steal(&others, "b").await)).await;
+    let result = set.run(async |_| Ok(drop(steal(&others, "b").await))).await;
     assert_lost(result, "b", LostReason::NotOwner);
     let guard = set.acquire().await.unwrap();
-    assert_eq!(guard.run(async { 42 }).await.unwrap(), 42);
-    let result = guard.run(async { drop(steal(&others, "b").await) }).await;
+    assert_eq!(guard.run(async { Ok::<_, Error>(42) }).await.unwrap(), 42);
+    let result = guard.run(async { Ok(drop(steal(&others, "b").await)) }).await;
     assert_lost(result, "b", LostReason::NotOwner);
     drop(guard);
 
@@ -120,12 +120,13 @@ async fn stolen_set_or_quorum_fails_run() {
     let one_of_three = lock.run(async |guard| {
         all_have_granted(guard).await;
         take_by_force(&servers[..1]);
+        Ok::<_, Error>(())
     });
     one_of_three.await.expect("a majority was left");
-    assert_lost(lock.run(async |_| take_by_force(&servers)).await, "q", LostReason::NotOwner);
+    assert_lost(lock.run(async |_| Ok(take_by_force(&servers))).await, "q", LostReason::NotOwner);
     let guard = lock.acquire().await.unwrap();
-    assert_eq!(guard.run(async { 42 }).await.unwrap(), 42);
-    assert_lost(guard.run(async { take_by_force(&servers) }).await, "q", LostReason::NotOwner);
+    assert_eq!(guard.run(async { Ok::<_, Error>(42) }).await.unwrap(), 42);
+    assert_lost(guard.run(async { Ok(take_by_force(&servers)) }).await, "q", LostReason::NotOwner);
 }
 
 /// A1: the blocking closure forms return `Lost` if the lock was lost during the work.
@@ -135,20 +136,23 @@ fn lost_lock_fails_blocking_work() {
     let locks = blocking::LockManager::connect(&servers[0].url()).unwrap();
     let others = blocking::LockManager::connect(&servers[0].url()).unwrap();
     let steal = |name: &str| assert!(others.lock(name).force_release().unwrap());
-    assert_eq!(locks.lock("r").run(|_| 42).unwrap(), 42);
-    assert_lost(locks.lock("r").run(|_| steal("r")), "r", LostReason::NotOwner);
+    assert_eq!(locks.lock("r").run(|_| Ok::<_, Error>(42)).unwrap(), 42);
+    assert_lost(locks.lock("r").run(|_| Ok(steal("r"))), "r", LostReason::NotOwner);
     let short = locks.lock("b").with_lease(SHORT);
     assert_lost(short.run(|_| block_for(SHORT)), "b", LostReason::Expired);
     let set = blocking::multi_lock([locks.lock("m1"), locks.lock("m2")]).unwrap();
-    assert_eq!(set.run(|_| 42).unwrap(), 42);
-    assert_lost(set.run(|_| steal("m2")), "m2", LostReason::NotOwner);
+    assert_eq!(set.run(|_| Ok::<_, Error>(42)).unwrap(), 42);
+    assert_lost(set.run(|_| Ok(steal("m2"))), "m2", LostReason::NotOwner);
     let red = blocking::RedLockManager::connect(servers.iter().map(RedisServer::url)).unwrap();
-    assert_eq!(red.lock("q").run(|_| 42).unwrap(), 42);
-    assert_lost(red.lock("q").run(|_| take_by_force(&servers)), "q", LostReason::NotOwner);
+    assert_eq!(red.lock("q").run(|_| Ok::<_, Error>(42)).unwrap(), 42);
+    assert_lost(red.lock("q").run(|_| Ok(take_by_force(&servers))), "q", LostReason::NotOwner);
     let permits = locks.permit_semaphore("p");
     assert!(permits.try_set_permits(1).unwrap());
-    assert_eq!(permits.run(|_| 42).unwrap(), 42);
-    let taken = permits.run(|permit| assert!(others.permit_semaphore("p").release(permit.id()).unwrap()));
+    assert_eq!(permits.run(|_| Ok::<_, Error>(42)).unwrap(), 42);
+    let taken = permits.run(|permit| {
+        assert!(others.permit_semaphore("p").release(permit.id()).unwrap());
+        Ok(())
+    });
     assert_lost(taken, "p", LostReason::NotOwner);
     assert_eq!(permits.available().unwrap(), 1);
 }
@@ -162,7 +166,7 @@ async fn unconfirmed_release_keeps_work_ok() {
     let lock = locks.lock("r");
     let work = async |_: &wheellock::Guard| {
         proxy.strike(Direction::ToClient, Fault::Stall);
-        42
+        Ok::<_, Error>(42)
     };
     assert_eq!(lock.run(work).await.unwrap(), 42);
     proxy.heal();
@@ -196,17 +200,17 @@ async fn e03_fallible_work_returns_single_result() {
     let work = |fails: bool| if fails { Err(Failed::Work("no")) } else { Ok(42) };
     for fails in [false, true] {
         let guard = lock.acquire().await.unwrap();
-        let mut results = vec![guard.try_run(async { work(fails) }).await];
+        let mut results = vec![guard.run(async { work(fails) }).await];
         assert!(guard.is_valid(), "it holds on");
         guard.release().await.unwrap();
-        results.push(lock.try_run(async |_guard| work(fails)).await);
-        results.push(locks.fenced_lock("f").try_run(async |_guard| work(fails)).await);
-        results.push(set.try_run(async |_guard| work(fails)).await);
+        results.push(lock.run(async |_guard| work(fails)).await);
+        results.push(locks.fenced_lock("f").run(async |_guard| work(fails)).await);
+        results.push(set.run(async |_guard| work(fails)).await);
         let guard = set.acquire().await.unwrap();
-        results.push(guard.try_run(async { work(fails) }).await);
+        results.push(guard.run(async { work(fails) }).await);
         drop(guard);
-        results.push(quorum.lock("q").try_run(async |_guard| work(fails)).await);
-        results.push(permits.try_run(async |_permit| work(fails)).await);
+        results.push(quorum.lock("q").run(async |_guard| work(fails)).await);
+        results.push(permits.run(async |_permit| work(fails)).await);
         for result in results {
             match result {
                 Ok(done) => assert!(!fails && done == 42),
@@ -228,7 +232,7 @@ async fn e03_loss_overrides_work_error() {
     let mut second = None;
     let result: Result<(), Failed> = locks
         .lock("r")
-        .try_run(async |_| {
+        .run(async |_| {
             second = Some(steal(&others, "r").await);
             Err(Failed::Work("no"))
         })
@@ -242,15 +246,15 @@ async fn e03_loss_overrides_work_error() {
 fn e03_threads_have_one_result_too() {
     let server = RedisServer::start();
     let locks = blocking::LockManager::connect(&server.url()).unwrap();
-    let done: Result<u32, Failed> = locks.lock("r").try_run(|_guard| Ok(42));
+    let done: Result<u32, Failed> = locks.lock("r").run(|_guard| Ok(42));
     assert_eq!(done.unwrap(), 42);
-    let failed: Result<u32, Failed> = locks.lock("r").try_run(|_guard| Err(Failed::Work("no")));
+    let failed: Result<u32, Failed> = locks.lock("r").run(|_guard| Err(Failed::Work("no")));
     assert!(matches!(failed, Err(Failed::Work("no"))));
     assert!(!locks.lock("r").is_locked().unwrap());
     let permits = locks.permit_semaphore("p");
     permits.try_set_permits(1).unwrap();
-    assert_eq!(permits.try_run(|_permit| Ok::<_, Failed>(42)).unwrap(), 42);
-    let failed = permits.try_run(|_permit| Err::<(), _>(Failed::Work("no")));
+    assert_eq!(permits.run(|_permit| Ok::<_, Failed>(42)).unwrap(), 42);
+    let failed = permits.run(|_permit| Err::<(), _>(Failed::Work("no")));
     assert!(matches!(failed, Err(Failed::Work("no"))));
     assert_eq!(permits.available().unwrap(), 1);
 }
@@ -273,11 +277,11 @@ async fn e03_timed_out_wait_skips_work() {
         let token = if is_held { Some(others.fenced_lock("f").acquire().await.unwrap()) } else { None };
         let permit = if is_held { Some(permits.acquire().await.unwrap()) } else { None };
         let majority = if is_held { Some(quorum.lock("q").acquire().await.unwrap()) } else { None };
-        assert_eq!(locks.lock("r").try_run_for(SHORT, async |_| work()).await.unwrap(), done);
-        assert_eq!(locks.fenced_lock("f").try_run_for(SHORT, async |_| work()).await.unwrap(), done);
-        assert_eq!(set.try_run_for(SHORT, async |_| work()).await.unwrap(), done);
-        assert_eq!(permits.try_run_for(SHORT, async |_| work()).await.unwrap(), done);
-        assert_eq!(quorum.lock("q").try_run_for(SHORT, async |_| work()).await.unwrap(), done);
+        assert_eq!(locks.lock("r").run_for(SHORT, async |_| work()).await.unwrap().acquired(), done);
+        assert_eq!(locks.fenced_lock("f").run_for(SHORT, async |_| work()).await.unwrap().acquired(), done);
+        assert_eq!(set.run_for(SHORT, async |_| work()).await.unwrap().acquired(), done);
+        assert_eq!(permits.run_for(SHORT, async |_| work()).await.unwrap().acquired(), done);
+        assert_eq!(quorum.lock("q").run_for(SHORT, async |_| work()).await.unwrap().acquired(), done);
         drop((held, token, permit, majority));
     }
 }
@@ -289,16 +293,15 @@ async fn e03_timely_wait_returns_work_or_loss() {
     let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
     let guard = others.lock("r").acquire().await.unwrap();
     let lock = locks.lock("r");
-    let waiting =
-        tokio::spawn(async move { lock.try_run_for(PATIENCE, async |_| Ok::<_, Failed>(42)).await });
+    let waiting = tokio::spawn(async move { lock.run_for(PATIENCE, async |_| Ok::<_, Failed>(42)).await });
     assert!(listeners(&server, "r", 1).await);
     guard.release().await.unwrap();
-    assert_eq!(waiting.await.unwrap().unwrap(), Some(42));
+    assert_eq!(waiting.await.unwrap().unwrap().acquired(), Some(42));
 
     let lock = locks.lock("r");
-    let failed = lock.try_run_for(SHORT, async |_| Err::<(), _>(Failed::Work("no"))).await;
+    let failed = lock.run_for(SHORT, async |_| Err::<(), _>(Failed::Work("no"))).await;
     assert!(matches!(failed, Err(Failed::Work("no"))), "{failed:?}");
-    let lost = lock.try_run_for(SHORT, async |_| {
+    let lost = lock.run_for(SHORT, async |_| {
         drop(steal(&others, "r").await);
         Err::<(), _>(Failed::Work("no"))
     });
@@ -314,17 +317,40 @@ fn e03_blocking_work_waits_like_async() {
     let locks = blocking::LockManager::connect(&server.url()).unwrap();
     let others = blocking::LockManager::connect(&server.url()).unwrap();
     let lock = locks.lock("r");
-    assert_eq!(lock.try_run_for(SHORT, |_guard| Ok::<_, Failed>(42)).unwrap(), Some(42));
-    let failed = lock.try_run_for(SHORT, |_guard| Err::<(), _>(Failed::Work("no")));
+    assert_eq!(lock.run_for(SHORT, |_guard| Ok::<_, Failed>(42)).unwrap().acquired(), Some(42));
+    let failed = lock.run_for(SHORT, |_guard| Err::<(), _>(Failed::Work("no")));
     assert!(matches!(failed, Err(Failed::Work("no"))), "{failed:?}");
     let guard = others.lock("r").acquire().unwrap();
-    assert_eq!(lock.try_run_for(SHORT, |_guard| Ok::<_, Failed>(42)).unwrap(), None);
+    assert_eq!(lock.run_for(SHORT, |_guard| Ok::<_, Failed>(42)).unwrap().acquired(), None);
     guard.release().unwrap();
     assert!(!lock.is_locked().unwrap());
     let permits = locks.permit_semaphore("p");
     permits.try_set_permits(1).unwrap();
-    assert_eq!(permits.try_run_for(SHORT, |_permit| Ok::<_, Failed>(42)).unwrap(), Some(42));
+    assert_eq!(permits.run_for(SHORT, |_permit| Ok::<_, Failed>(42)).unwrap().acquired(), Some(42));
     let permit = others.permit_semaphore("p").acquire().unwrap();
-    assert_eq!(permits.try_run_for(SHORT, |_permit| Ok::<_, Failed>(42)).unwrap(), None);
+    assert_eq!(permits.run_for(SHORT, |_permit| Ok::<_, Failed>(42)).unwrap().acquired(), None);
     permit.release().unwrap();
+}
+
+/// P4: without a grant, `try_run` returns after a round trip, `run_for` at its limit, and `run` waits on.
+#[tokio::test]
+async fn closure_forms_wait_as_named() {
+    let server = RedisServer::start();
+    let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
+    let held = others.lock("r").acquire().await.unwrap();
+    let lock = locks.lock("r");
+    let began = Instant::now();
+    let refused = lock.try_run(async |_| Ok::<_, Failed>(42)).await.unwrap();
+    assert!(began.elapsed() < PATIENCE);
+    let Attempt::Held { lock: name, lease_left, .. } = refused else { panic!("{refused:?}") };
+    assert!(name == "r" && lease_left.is_some_and(|left| left <= LEASE), "{lease_left:?}");
+    let began = Instant::now();
+    let refused = lock.run_for(SHORT, async |_| Ok::<_, Failed>(42)).await.unwrap();
+    assert!(!refused.is_acquired() && began.elapsed() >= SHORT);
+    let waiting = tokio::spawn(async move { lock.run(async |_| Ok::<_, Failed>(42)).await });
+    assert!(listeners(&server, "r", 1).await && !waiting.is_finished());
+    held.release().await.unwrap();
+    assert_eq!(waiting.await.unwrap().unwrap(), 42);
+    let done = locks.lock("r").try_run(async |_| Ok::<_, Failed>(43)).await.unwrap();
+    assert_eq!(done.acquired(), Some(43));
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use wheellock::{Error as LockError, LockManager, multi_lock};
+use wheellock::{Attempt, Error as LockError, LockManager, multi_lock};
 use wheellock_client::{
     CallOptions, Client, Command, Config, Error, ErrorKind, Outcome, Script, ShardedPubSub, slot_of,
 };
@@ -204,7 +204,7 @@ async fn t10_migrating_lock_stays_reachable() {
     while cluster.migrate_keys(slot, to, 1) > 0 {}
     renewed(&guard).await;
     renewed(&made).await;
-    assert!(locks.lock(name).try_acquire().await.unwrap().is_none());
+    assert!(!locks.lock(name).try_acquire().await.unwrap().is_acquired());
     made.release().await.unwrap();
     cluster.finish_move(slot, to);
     renewed(&guard).await;
@@ -289,7 +289,7 @@ async fn t11_keys_of_any_lock_share_slot() {
     for name in ["orders", "{orders}:1", "a{b}c{d}", "blå", "{x}}", "a b", "{{y}}", "\"'\\"] {
         let lock = locks.lock(name);
         let guard = lock.acquire().await.unwrap_or_else(|error| panic!("{name}: {error}"));
-        assert!(lock.try_acquire().await.unwrap().is_none(), "{name}");
+        assert!(!lock.try_acquire().await.unwrap().is_acquired(), "{name}");
         let waiter = tokio::spawn(async move { lock.acquire().await });
         guard.release().await.unwrap_or_else(|error| panic!("{name}: {error}"));
         timeout(NO_HANG, waiter).await.expect(name).unwrap().unwrap().release().await.unwrap();
@@ -349,7 +349,7 @@ async fn t12_unserved_slot_fails_calls_by_deadline() {
     // The rest of the cluster is up.
     locks.lock(&other).acquire().await.unwrap().release().await.unwrap();
     cluster.nodes_mut()[victim].restart();
-    let back = async || locks.lock("orders").try_acquire().await.is_ok_and(|guard| guard.is_some());
+    let back = async || locks.lock("orders").try_acquire().await.is_ok_and(|guard| guard.is_acquired());
     assert!(eventually(NO_HANG, back).await, "it is served again");
 }
 
@@ -370,7 +370,7 @@ async fn t12_cluster_down_differs_from_busy_lock() {
     };
     assert!(eventually(NO_HANG, down).await);
     cluster.nodes_mut()[dead].restart();
-    let back = async || locks.lock(&alive).try_acquire().await.is_ok_and(|guard| guard.is_some());
+    let back = async || locks.lock(&alive).try_acquire().await.is_ok_and(|guard| guard.is_acquired());
     assert!(eventually(NO_HANG, back).await);
 }
 
@@ -446,7 +446,7 @@ async fn t14_empty_replacement_node_ends_leases() {
     let error = locks.lock("orders").try_acquire().await.unwrap_err();
     assert!(error.outcome() != Outcome::MaybeExecuted, "{error}");
     cluster.heal();
-    let served = async || locks.lock("orders").try_acquire().await.is_ok_and(|guard| guard.is_some());
+    let served = async || locks.lock("orders").try_acquire().await.is_ok_and(|guard| guard.is_acquired());
     assert!(eventually(NO_HANG, served).await, "the clean node's scripts are loaded anew");
 }
 
@@ -583,8 +583,10 @@ impl Load {
                     let lock = locks.lock(&Self::lock_name(place));
                     let taken = timeout(NO_HANG, lock.try_acquire_for(Duration::from_secs(5))).await;
                     let done = match taken.expect("no call hangs") {
-                        Ok(Some(guard)) => guard.release().await.map(|_| served[place].fetch_add(1, SeqCst)),
-                        Ok(None) => Ok(0),
+                        Ok(Attempt::Acquired(guard)) => {
+                            guard.release().await.map(|_| served[place].fetch_add(1, SeqCst))
+                        }
+                        Ok(Attempt::Held { .. }) => Ok(0),
                         Err(error) => Err(error),
                     };
                     if let Err(wheellock::Error::Server { source, .. }) = done {
@@ -656,9 +658,9 @@ async fn every_kind_works_in_a_cluster() {
             guard.renew().await.unwrap();
             let again = other.clone();
             let waiting = tokio::spawn(async move { again.try_acquire_for(NO_HANG).await });
-            assert_eq!(guard.release().await.unwrap(), wheellock::Released::Released);
-            let guard = waiting.await.unwrap().unwrap().expect("it is told");
-            assert_eq!(guard.release().await.unwrap(), wheellock::Released::Released);
+            guard.release().await.unwrap();
+            let guard = waiting.await.unwrap().unwrap().acquired().expect("it is told");
+            guard.release().await.unwrap();
         }
         // A reader blocks a writer of another manager.
         let (near, far) = (locks.read_write_lock(name), others.read_write_lock(name));
@@ -666,10 +668,10 @@ async fn every_kind_works_in_a_cluster() {
         let write = far.write();
         let waiting = tokio::spawn(async move { write.acquire().await });
         assert!(eventually(NO_HANG, async || others.metrics().waiting == 1).await);
-        assert_eq!(reading.release().await.unwrap(), wheellock::Released::Released);
+        reading.release().await.unwrap();
         let writing = waiting.await.unwrap().unwrap();
-        assert!(near.read().try_acquire().await.unwrap().is_none());
-        assert_eq!(writing.release().await.unwrap(), wheellock::Released::Released);
+        assert!(!near.read().try_acquire().await.unwrap().is_acquired());
+        writing.release().await.unwrap();
     }
     let one = NonZeroU32::MIN;
     for name in ["pool", "{shop}:pool", "a b", "x{t}y"] {
@@ -678,9 +680,9 @@ async fn every_kind_works_in_a_cluster() {
         let permits = near.acquire(2).await.unwrap();
         let waiting = tokio::spawn(async move { far.acquire(1).await.unwrap() });
         assert!(eventually(NO_HANG, async || others.metrics().waiting == 1).await);
-        assert_eq!(permits.release().await.unwrap(), wheellock::Released::Released);
+        permits.release().await.unwrap();
         let next = waiting.await.unwrap();
-        assert_eq!(next.release().await.unwrap(), wheellock::Released::Released);
+        next.release().await.unwrap();
         assert_eq!((near.drain().await.unwrap(), near.add_permits(-1).await.unwrap()), (2, -1));
         assert!(near.delete().await.unwrap());
 
@@ -693,7 +695,7 @@ async fn every_kind_works_in_a_cluster() {
         assert!(near.release(permit.id()).await.unwrap());
         let next = waiting.await.unwrap();
         assert_eq!(near.permits().await.unwrap(), 1);
-        assert_eq!(next.release().await.unwrap(), wheellock::Released::Released);
+        next.release().await.unwrap();
         assert!(near.delete().await.unwrap());
 
         let (near, far) = (locks.count_down_latch(name), others.count_down_latch(name));

@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use wheellock::Released;
+use wheellock::Error;
 use wheellock_tests::worker::{Outcome, Request, Worker, connect};
 use wheellock_tests::{RedisServer, poll_until};
 
@@ -44,9 +44,9 @@ async fn watchdog_keeps_long_hold() {
     assert!(renewed && !lapsed, "{renewals} renewals, lapsed: {lapsed}");
 
     let other = connect(&server.url(), LEASE).await.unwrap().lock(NAME);
-    assert!(other.try_acquire().await.unwrap().is_none());
+    assert!(!other.try_acquire().await.unwrap().is_acquired());
     assert_eq!(holder.ask(&Request::Release).unwrap().what, Outcome::Released);
-    assert!(other.try_acquire().await.unwrap().is_some());
+    assert!(other.try_acquire().await.unwrap().is_acquired());
 }
 
 #[test]
@@ -96,20 +96,20 @@ async fn redis_counts_holds_per_owner() {
 
     let mut guards = Vec::new();
     for expected in ["1", "2", "3"] {
-        guards.push(lock.try_acquire().await.unwrap().unwrap());
+        guards.push(lock.try_acquire().await.unwrap().acquired().unwrap());
         assert_eq!(count(), expected);
         assert_eq!(lock.hold_count(&owner).await.unwrap().to_string(), expected);
     }
     for expected in ["2", "1"] {
-        assert_eq!(guards.pop().unwrap().release().await.unwrap(), Released::Released);
+        guards.pop().unwrap().release().await.unwrap();
         assert_eq!(count(), expected);
         assert!(lock.is_held_by(&owner).await.unwrap());
-        assert!(stranger.try_acquire().await.unwrap().is_none());
+        assert!(!stranger.try_acquire().await.unwrap().is_acquired());
     }
-    assert_eq!(guards.pop().unwrap().release().await.unwrap(), Released::Released);
+    guards.pop().unwrap().release().await.unwrap();
     assert_eq!(count(), "(nil)");
     assert!(!lock.is_locked().await.unwrap());
-    assert!(stranger.try_acquire().await.unwrap().is_some());
+    assert!(stranger.try_acquire().await.unwrap().is_acquired());
 }
 
 #[tokio::test]
@@ -119,11 +119,11 @@ async fn try_acquire_for_honours_wait_limit() {
     let held = locks.lock(NAME).acquire().await.unwrap();
     let wait = Duration::from_millis(200);
     let start = Instant::now();
-    assert!(locks.lock(NAME).try_acquire_for(wait).await.unwrap().is_none());
+    assert!(!locks.lock(NAME).try_acquire_for(wait).await.unwrap().is_acquired());
     // The last round trips may shorten the wait, but must not extend it.
     assert!(start.elapsed() >= wait / 2, "gave up after {:?}", start.elapsed());
     assert!(held.is_valid());
-    assert_eq!(held.release().await.unwrap(), Released::Released);
+    held.release().await.unwrap();
 }
 
 #[tokio::test]
@@ -136,10 +136,10 @@ async fn fixed_lease_expires_release_reports_loss() {
     assert!(!guard.is_valid());
     assert!(poll_until(LONG, || server.cli(&["EXISTS", NAME]) == "0"));
     // Another owner has the lock now; the late release must not free it.
-    let next = locks.lock(NAME).try_acquire().await.unwrap().unwrap();
-    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    let next = locks.lock(NAME).try_acquire().await.unwrap().acquired().unwrap();
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
     assert_eq!(server.cli(&["EXISTS", NAME]), "1");
-    assert_eq!(next.release().await.unwrap(), Released::Released);
+    next.release().await.unwrap();
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use wheellock::{Durability, Error, Finding, LockManager, LockManagerBuilder, LostReason, Outcome, Released};
+use wheellock::{Durability, Error, Finding, LockManager, LockManagerBuilder, LostReason, Outcome};
 use wheellock_tests::fault::{At, Direction, Fault, Proxy, Rule};
 use wheellock_tests::locks::{PATIENCE, at_rest, gone, lost, taken};
 use wheellock_tests::topology::{Cluster, Replicas, Settings};
@@ -68,7 +68,7 @@ async fn t06_grants_stop_and_resume_with_replica() {
     servers.replicas().next().unwrap().resume();
     for locks in &managers {
         let guard = locks.lock("a").acquire().await.unwrap();
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        guard.release().await.unwrap();
     }
 }
 
@@ -184,9 +184,9 @@ async fn w24_only_grants_await_replicas() {
         (durable(&url, Durability::Replicas(1)).await, LockManager::connect(&url).await.unwrap());
     let held = other.lock("held").acquire().await.unwrap();
     let monitor = servers.primary().monitor();
-    assert!(locks.lock("held").try_acquire().await.unwrap().is_none());
+    assert!(!locks.lock("held").try_acquire().await.unwrap().is_acquired());
     let guard = locks.lock("free").acquire().await.unwrap();
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
     drop(held);
     assert!(at_rest(&locks).await);
     let observed = monitor.stop().unwrap();
@@ -210,10 +210,10 @@ async fn granted_lock_survives_failover() {
     servers.servers_mut()[0].kill();
     servers.promote(1);
     assert_eq!(servers.primary().cli(&["EXISTS", "kept"]), "1");
-    let held = async || other.lock("kept").try_acquire().await.is_ok_and(|guard| guard.is_none());
+    let held = async || other.lock("kept").try_acquire().await.is_ok_and(|guard| !guard.is_acquired());
     assert!(eventually(PATIENCE, held).await);
     assert!(guard.is_valid());
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
 }
 
 #[tokio::test]
@@ -227,7 +227,7 @@ async fn disconnect_before_wait_never_fakes_grant() {
     proxy.rule(cut().only_on(newest()));
     let guard = locks.lock("a").acquire().await.unwrap();
     assert_eq!(proxy.counts().faults, 1);
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
 
     servers.replicas().for_each(RedisServer::pause);
     proxy.rule(cut().only_on(newest()));
@@ -292,7 +292,7 @@ async fn replicas_of_granting_node_must_acknowledge() {
     let elsewhere = elsewhere.into_iter().find(|name| cluster.owner_of_key(name) != from).unwrap();
     let to = cluster.owner_of_key(&elsewhere);
     for name in ["orders", &elsewhere] {
-        let granted = async || locks.lock(name).try_acquire().await.is_ok_and(|guard| guard.is_some());
+        let granted = async || locks.lock(name).try_acquire().await.is_ok_and(|guard| guard.is_acquired());
         assert!(eventually(PATIENCE, granted).await);
     }
     let replicas_of = |node| cluster.replicas_of(node).into_iter().map(|replica| &cluster.nodes()[replica]);
@@ -302,7 +302,7 @@ async fn replicas_of_granting_node_must_acknowledge() {
     let guard = locks.lock("orders").acquire().await.unwrap();
     assert_eq!(cluster.nodes()[to].cli(&["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]), "1");
     guard.renew().await.unwrap();
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
 
     replicas_of(from).for_each(RedisServer::resume);
     replicas_of(to).for_each(RedisServer::pause);
@@ -342,7 +342,7 @@ async fn grant_is_on_disk_with_waitaof() {
     let locks = connect(&server).await.unwrap();
     let guard = locks.lock("a").acquire().await.unwrap();
     guard.renew().await.unwrap();
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
 
     // From now on, the server does not flush its file to disk.
     assert_eq!(server.cli(&["CONFIG", "SET", "appendfsync", "no"]), "OK");

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use tokio::time::timeout;
-use wheellock::{Election, Error, Leader, Leadership, LockManager, LostReason, Observer, Released};
+use wheellock::{Election, Error, Leader, Leadership, LockManager, LostReason, Observer};
 use wheellock_tests::locks::{PATIENCE, WOKEN, at_rest, gone, manager};
 use wheellock_tests::worker::{Outcome, Request, Worker, connect};
 use wheellock_tests::{RedisServer, eventually};
@@ -48,15 +48,15 @@ async fn single_leader_announces_place() {
     let (server, here, there) = server_and_managers().await;
     let mut observer = there.election(NAME).observe();
     assert_eq!(next(&mut observer).await, None, "nobody leads, and that is told at once");
-    let leadership = at(&here, "at one place\nor another").try_campaign().await.unwrap().unwrap();
+    let leadership = at(&here, "at one place\nor another").try_campaign().await.unwrap().acquired().unwrap();
     assert!(leadership.is_leader());
     let leader = until(&mut observer, |leader| !place(leader).is_empty()).await.pop().flatten().unwrap();
     assert_eq!(leader.announcement(), "at one place\nor another");
     assert_eq!((leader.owner(), leader.token()), (&*leadership.owner().to_string(), leadership.token()));
     assert_eq!(there.election(NAME).leader().await.unwrap().as_ref(), Some(&leader));
-    assert!(at(&there, "there").try_campaign().await.unwrap().is_none());
+    assert!(!at(&there, "there").try_campaign().await.unwrap().is_acquired());
     assert!(
-        there.fenced_lock(NAME).try_acquire().await.unwrap().is_none(),
+        !there.fenced_lock(NAME).try_acquire().await.unwrap().is_acquired(),
         "it is the fenced lock of its name"
     );
 
@@ -64,8 +64,8 @@ async fn single_leader_announces_place() {
     assert_eq!(place(next(&mut observer).await.as_ref()), "elsewhere");
     let said = format!("{} {} elsewhere", leadership.owner(), leadership.token());
     assert_eq!(server.cli(&["GET", ANNOUNCED]), said);
-    assert_eq!(leadership.run(async { 42 }).await.unwrap(), 42);
-    assert_eq!(leadership.resign().await.unwrap(), Released::Released);
+    assert_eq!(leadership.run(async { Ok::<_, Error>(42) }).await.unwrap(), 42);
+    leadership.resign().await.unwrap();
     assert_eq!(next(&mut observer).await, None, "what it said is nobody's now");
     assert!(gone(&server, NAME).await);
 
@@ -82,10 +82,10 @@ async fn messages_wake_an_observer() {
     until(&mut observer, |leader| place(leader) == "here").await;
     let said = async { leadership.announce("elsewhere").await.unwrap() };
     assert_eq!(place(woken_by(said, &there, &mut observer).await.as_ref()), "elsewhere");
-    let resigned = async { assert_eq!(leadership.resign().await.unwrap(), Released::Released) };
+    let resigned = async { leadership.resign().await.unwrap() };
     assert_eq!(woken_by(resigned, &there, &mut observer).await, None);
     let mut leadership = None;
-    let elected = async { leadership = at(&here, "again").try_campaign().await.unwrap() };
+    let elected = async { leadership = at(&here, "again").try_campaign().await.unwrap().acquired() };
     assert_eq!(place(woken_by(elected, &there, &mut observer).await.as_ref()), "again");
     assert!(leadership.is_some());
 }
@@ -268,13 +268,13 @@ fn for_threads() {
     assert!(leadership.is_leader());
     while place(observer.changed().unwrap().as_ref()) != "here" {}
     let election = there.election(NAME);
-    assert!(election.try_campaign_for(Duration::from_millis(10)).unwrap().is_none());
+    assert!(!election.try_campaign_for(Duration::from_millis(10)).unwrap().is_acquired());
     // A leadership is not reentrant, so a campaign of the same thread counts like any other campaign.
-    assert!(here.election(NAME).try_campaign().unwrap().is_none());
+    assert!(!here.election(NAME).try_campaign().unwrap().is_acquired());
     let token = leadership.token();
     std::thread::scope(|scope| {
         let next = scope.spawn(|| election.campaign().unwrap());
-        assert_eq!(leadership.resign().unwrap(), Released::Released);
+        leadership.resign().unwrap();
         assert!(next.join().unwrap().token() > token);
     });
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use wheellock::testing::server::Which;
-use wheellock::{Error, Lock, LockManager, LostReason, Released};
+use wheellock::{Error, Lock, LockManager, LostReason};
 use wheellock_client::Command;
 use wheellock_tests::locks::{
     PATIENCE, RENEWED, WOKEN, adjusted, at_rest, brisk, clock, gone, lost, manager,
@@ -61,14 +61,14 @@ async fn fair_lock_follows_wire_contract() {
     assert!(eventually(PATIENCE, async || server.cli(&["PUBSUB", "CHANNELS"]) == channel).await);
     assert_eq!(lock.queue_length().await.unwrap(), Some(1));
     assert_eq!(locks.lock("plain").queue_length().await.unwrap(), None);
-    assert!(lock.try_acquire().await.unwrap().is_none());
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert!(!lock.try_acquire().await.unwrap().is_acquired());
+    guard.release().await.unwrap();
     let guard = waiting.await.unwrap();
     assert_eq!(server.cli(&["KEYS", "*"]), NAME, "the queue has gone");
     let again = lock.with_owner(guard.owner()).acquire().await.unwrap();
     assert_eq!(lock.hold_count(&guard.owner()).await.unwrap(), 2);
-    assert_eq!(again.release().await.unwrap(), Released::Released);
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    again.release().await.unwrap();
+    guard.release().await.unwrap();
     assert_eq!(server.cli(&["KEYS", "*"]), "");
     assert!(eventually(PATIENCE, async || server.cli(&["PUBSUB", "CHANNELS"]).is_empty()).await);
 }
@@ -90,7 +90,7 @@ async fn grants_follow_arrival_over_several_processes() {
             let guard = lock.acquire().await.unwrap();
             served.lock().unwrap().push(number);
             if number % 2 == 0 {
-                assert_eq!(guard.release().await.unwrap(), Released::Released);
+                guard.release().await.unwrap();
             }
         }));
         assert!(queued(&server, number + 1).await);
@@ -144,14 +144,14 @@ async fn thousand_waiters_are_served_in_order() {
             Ok(released) if number.is_multiple_of(PROCESSES) => {
                 assert!(released.is_err(), "its connection was closed");
             }
-            Ok(released) => assert_eq!(released.unwrap(), Released::Released),
+            Ok(released) => released.unwrap(),
             Err(aborted) => assert!(aborted.is_cancelled() && leaves(number)),
         }
     }
     assert_eq!(*served.lock().unwrap(), expected);
     // The last heartbeat of a dead waiter may be later than the last grant. The next poll removes it.
     let next = locks.fair_lock(NAME).acquire().await.unwrap();
-    assert_eq!(next.release().await.unwrap(), Released::Released);
+    next.release().await.unwrap();
     assert!(eventually(PATIENCE, async || server.cli(&["KEYS", "*"]).is_empty()).await);
     assert!(eventually(PATIENCE, async || server.cli(&["PUBSUB", "CHANNELS"]).is_empty()).await);
 }
@@ -191,7 +191,7 @@ async fn killed_process_preserves_waiter_order() {
     set(&server, &["DEL", SERVED, PROCESS_IDS]);
     // The dead waiters may have arrived last. The next poll removes them.
     let next = locks.fair_lock(NAME).acquire().await.unwrap();
-    assert_eq!(next.release().await.unwrap(), Released::Released);
+    next.release().await.unwrap();
     assert!(eventually(PATIENCE, async || server.cli(&["KEYS", "*"]).is_empty()).await);
     assert!(eventually(PATIENCE, async || server.cli(&["PUBSUB", "CHANNELS"]).is_empty()).await);
 }
@@ -209,7 +209,7 @@ async fn waiters_of_one_process(url: &str) {
             let guard = lock.acquire().await.unwrap();
             let owner = guard.owner().to_string();
             client.call(&Command::new("RPUSH").arg(SERVED).arg(&owner)).await.unwrap();
-            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            guard.release().await.unwrap();
         }));
     }
     let line = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()));
@@ -290,7 +290,7 @@ async fn leaving_waiter_loses_only_own_place() {
     assert!(queued(&server, 4).await);
     dropped.abort();
     assert!(queued(&server, 3).await);
-    assert!(gives_up.await.unwrap().is_none());
+    assert!(!gives_up.await.unwrap().is_acquired());
     assert!(queued(&server, 2).await);
     first.abort();
     assert!(queued(&server, 1).await);
@@ -298,7 +298,7 @@ async fn leaving_waiter_loses_only_own_place() {
     assert_eq!(server.cli(&["ZCARD", WAITERS]), "1");
     guard.release().await.unwrap();
     let guard = tokio::time::timeout(WOKEN, last).await.expect("it is told").unwrap();
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
     assert_eq!(server.cli(&["KEYS", "*"]), "");
 }
 
@@ -450,7 +450,7 @@ async fn missing_ttl_keeps_head_poll_rate() {
     let (server, locks) = server_and_manager().await;
     set(&server, &["HSET", NAME, "8a3ba4a9-51d9-4eb3-a2ee-7a3ba0dfd9f4:1", "1"]);
     let lock = locks.fair_lock(NAME);
-    assert!(lock.try_acquire_for(Duration::from_millis(300)).await.unwrap().is_none());
+    assert!(!lock.try_acquire_for(Duration::from_millis(300)).await.unwrap().is_acquired());
     let asked = calls(&server, "evalsha");
     assert!(asked <= 10, "{asked} questions");
     assert_eq!(server.cli(&["KEYS", "*"]), NAME, "it has left the queue");
@@ -543,12 +543,12 @@ async fn order_is_kept(
         tasks.push(tokio::spawn(async move {
             let guard = lock.acquire().await.unwrap();
             served.lock().unwrap().push(place);
-            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            guard.release().await.unwrap();
         }));
         assert!(eventually(PATIENCE, async || queue().await == (place + 1).to_string()).await);
     }
     meanwhile(&managers[0]).await;
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
     for task in tasks {
         tokio::time::timeout(3 * PATIENCE, task).await.expect("it is told, or asks").unwrap();
     }
@@ -604,7 +604,7 @@ async fn vanished_queue_frees_waiters_leaves_nothing() {
         let guard = tokio::time::timeout(PATIENCE, waiting).await.expect("it asks").unwrap();
         guard.release().await.unwrap();
     }
-    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
     assert!(eventually(PATIENCE, async || server.cli(&["KEYS", "*"]).is_empty()).await);
     // A waiter that leaves finds only its own heartbeat entry.
     let guard = lock.acquire().await.unwrap();
@@ -633,7 +633,7 @@ async fn long_waiter_keeps_place() {
     let mut last = began;
     let lives = eventually(2 * PATIENCE, async || {
         // Every poll removes dead waiters.
-        assert!(others.try_acquire().await.unwrap().is_none());
+        assert!(!others.try_acquire().await.unwrap().is_acquired());
         let next = until(&head);
         assert!(next == last || clock(&server) < Duration::from_millis(last), "it was dead, and came anew");
         last = next;
@@ -658,8 +658,9 @@ async fn foreign_entries_count_until_deadline() {
     let after = |seconds| (now + Duration::from_secs(seconds)).as_millis().to_string();
     set(&server, &["RPUSH", QUEUE, "java:1"]);
     set(&server, &["ZADD", DEADLINES, &after(2), "java:1"]);
-    assert!(lock.try_acquire().await.unwrap().is_none(), "it is free, but somebody came first");
-    let guard = lock.try_acquire_for(PATIENCE).await.unwrap().expect("the other one's time is over");
+    assert!(!lock.try_acquire().await.unwrap().is_acquired(), "it is free, but somebody came first");
+    let guard =
+        lock.try_acquire_for(PATIENCE).await.unwrap().acquired().expect("the other one's time is over");
     assert_eq!(server.cli(&["EXISTS", QUEUE, DEADLINES, WAITERS]), "0");
     // An entry behind us: its deadline becomes earlier when we get the lock.
     let waiting = waiter(&lock);
@@ -707,8 +708,13 @@ async fn shutdown_rejects_waiters_leaves_no_entry() {
     assert!(matches!(waiting.await.unwrap(), Err(Error::ShutDown { .. })));
     assert!(began.elapsed() < Duration::from_millis(1500), "{:?}", began.elapsed());
     guard.release().await.unwrap();
-    let guard =
-        others.fair_lock(NAME).try_acquire_for(2 * PATIENCE).await.unwrap().expect("its time is over");
+    let guard = others
+        .fair_lock(NAME)
+        .try_acquire_for(2 * PATIENCE)
+        .await
+        .unwrap()
+        .acquired()
+        .expect("its time is over");
     guard.release().await.unwrap();
     assert_eq!(server.cli(&["KEYS", "*"]), "");
 }
@@ -729,7 +735,7 @@ async fn foreign_data_stays_untouched() {
         set(&server, &["DEL", NAME]);
     }
     let plain = locks.lock(NAME).acquire().await.unwrap();
-    assert!(lock.try_acquire().await.unwrap().is_none(), "a plain lock under the name excludes it");
+    assert!(!lock.try_acquire().await.unwrap().is_acquired(), "a plain lock under the name excludes it");
     plain.release().await.unwrap();
     assert_eq!(server.cli(&["KEYS", "*"]), "");
 }

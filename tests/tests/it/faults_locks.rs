@@ -14,7 +14,7 @@ use tokio::sync::{Barrier, oneshot};
 use tokio::task::{JoinError, JoinSet, yield_now};
 use tokio::time::timeout;
 use wheellock::client::ErrorKind;
-use wheellock::{BootInstant, Error, Guard, Lease, LockManager, LostReason, Outcome, Released};
+use wheellock::{Attempt, BootInstant, Error, Guard, Lease, LockManager, LostReason, Outcome};
 use wheellock_tests::fault::{At, Direction, Fault, Gate, Proxy, Rule, cancel_at};
 use wheellock_tests::locks::{
     Asked, PATIENCE, WOKEN, adjusted, at_rest, brisk, gone, listeners, lost, manager, renewed,
@@ -66,7 +66,7 @@ async fn l01_unanswered_renewal_retries_in_time() {
         assert_eq!(proxy.counts().faults, 1);
         assert!(BootInstant::now() < first, "{name}: repeated before the lease that it renews had ended");
         assert!(renewed(&guard, 1).await, "{name}: and the watchdog lives on");
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        guard.release().await.unwrap();
     };
     tokio::join!(
         survives("swallowed", Fault::Swallow),
@@ -113,7 +113,7 @@ async fn l03_renewal_never_recreates_expired_key() {
     assert!(
         !seen.iter().any(|line| line.from_script() && ["HSET", "PEXPIRE"].contains(&line.name().as_str()))
     );
-    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
 }
 
 #[tokio::test]
@@ -129,9 +129,9 @@ async fn l04_lock_reacquired_after_loss_renews() {
         let guard = lock.acquire().await.unwrap();
         assert!(renewed(&guard, 3).await, "for longer than a lease");
         assert!(!first.is_valid(), "the lost one stays lost");
-        assert_eq!(first.release().await.unwrap(), Released::AlreadyLost);
+        assert!(matches!(first.release().await, Err(Error::Lost { .. })));
         assert!(renewed(&guard, 1).await, "its end takes nothing from the new one");
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        guard.release().await.unwrap();
     };
     tokio::join!(taken_again("another owner", false), taken_again("the same owner", true));
 }
@@ -145,8 +145,8 @@ async fn l05_failed_acquire_is_never_renewed() {
     let monitor = server.monitor();
     hold_as_stranger(&server, "busy", LEASE);
     assert_eq!(server.cli(&["SET", "text", "not a lock"]), "OK");
-    assert!(locks.lock("busy").try_acquire().await.unwrap().is_none());
-    assert!(locks.lock("busy").try_acquire_for(Duration::from_millis(20)).await.unwrap().is_none());
+    assert!(!locks.lock("busy").try_acquire().await.unwrap().is_acquired());
+    assert!(!locks.lock("busy").try_acquire_for(Duration::from_millis(20)).await.unwrap().is_acquired());
     assert!(locks.lock("text").acquire().await.is_err());
     proxy.strike(Direction::ToClient, Fault::Stall);
     assert!(locks.lock("slow").try_acquire_for(Duration::from_millis(20)).await.is_err());
@@ -209,7 +209,7 @@ async fn l07_lost_acquire_reply_retries_or_revokes() {
     let owner = guard.owner().to_string();
     let same = |asked: &Asked| matches!(asked, Asked::Acquire { owner: by, .. } if *by == owner);
     assert_eq!(count(&asked, same), 2, "{asked:?}");
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
 
     // The caller gives up while the server is unreachable. The library takes the grant back when the server is reachable again.
     strike_reply(&proxy, 0, Fault::Rst);
@@ -259,11 +259,11 @@ async fn l08_repeated_release_spares_next_owner() {
     let next = others.lock("next").acquire().await.unwrap();
     let monitor = server.monitor();
     proxy.gate(Gate::Open);
-    assert_eq!(release.await.unwrap().unwrap(), Released::Released, "it was ours until it was released");
+    release.await.unwrap().expect("it was ours until it was released");
     let asked = Asked::all(&monitor.stop().unwrap());
     assert_eq!(count(&asked, |asked| asked.frees("next")), 1, "repeated: {asked:?}");
     assert_eq!(server.cli(&["HGETALL", "next"]), format!("{}\n1", next.owner()));
-    assert_eq!(next.release().await.unwrap(), Released::Released);
+    next.release().await.unwrap();
 }
 
 #[tokio::test]
@@ -280,9 +280,9 @@ async fn l09_missed_message_delays_until_next_poll() {
     assert!(listeners(&server, "unheard", 1).await && listeners(&server, "leased", 1).await);
     assert!(at_rest(&locks).await);
     proxy.rule(Rule::new(Direction::ToClient, At::Push(0), Fault::Swallow));
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
     // The server sends no message about an expired lease.
-    assert!(second.await.unwrap().unwrap().is_some(), "asked again when the lease had ended");
+    assert!(second.await.unwrap().unwrap().is_acquired(), "asked again when the lease had ended");
     assert!(!waiter.is_finished(), "the message was thrown away");
     let taken = timeout(PATIENCE, waiter).await.expect("asked again after 5 s");
     assert!(taken.unwrap().unwrap().is_valid());
@@ -296,10 +296,12 @@ async fn l09_waiter_polls_when_local_lease_expires() {
     let guard = holder.lock("line").acquire().await.unwrap();
     let lock = locks.lock("line").with_lease(Duration::from_secs(1));
     let waiters = [lock.clone(), lock].map(|lock| {
-        tokio::spawn(async move { lock.try_acquire_for(WOKEN).await.unwrap().expect("asked in time") })
+        tokio::spawn(
+            async move { lock.try_acquire_for(WOKEN).await.unwrap().acquired().expect("asked in time") },
+        )
     });
     assert!(listeners(&server, "line", 1).await && at_rest(&locks).await);
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
     // Kept beyond their leases, so that no release sends a message.
     let mut kept = Vec::new();
     for waiter in waiters {
@@ -323,7 +325,7 @@ async fn l10_release_before_confirmed_subscription_is_noticed() {
         }
         drop(guard);
         let taken = waiter.await.unwrap();
-        assert!(taken.is_some(), "round {round}: the release fell into the gap");
+        assert!(taken.is_acquired(), "round {round}: the release fell into the gap");
     }
 }
 
@@ -387,7 +389,7 @@ async fn l12_waiters_poll_without_subscribe_permission() {
     assert!(eventually(PATIENCE, asked).await, "{:?}", locks.client().stats());
     let released = Instant::now();
     drop(guard);
-    let guard = waiter.await.unwrap().unwrap().expect("it polls");
+    let guard = waiter.await.unwrap().unwrap().acquired().expect("it polls");
     assert!(released.elapsed() < WOKEN);
     let seen = monitor.stop().unwrap();
     let subscribed = seen.iter().filter(|line| line.name() == "SUBSCRIBE").count();
@@ -418,9 +420,11 @@ async fn l14_invalid_leases_are_never_sent() {
     for lease in bad {
         assert!(matches!(Lease::new(lease), Err(Error::InvalidLease { .. })), "{lease:?}");
         let lock = locks.lock("leased").with_lease(lease);
-        for outcome in
-            [lock.acquire().await.map(Some), lock.try_acquire().await, lock.try_acquire_for(lease).await]
-        {
+        for outcome in [
+            lock.acquire().await.map(Attempt::Acquired),
+            lock.try_acquire().await,
+            lock.try_acquire_for(lease).await,
+        ] {
             let error = outcome.unwrap_err();
             assert!(matches!(error, Error::InvalidLease { .. }), "{lease:?}: {error}");
             assert_eq!(error.outcome(), Outcome::NotSent);
@@ -432,11 +436,11 @@ async fn l14_invalid_leases_are_never_sent() {
     while lease <= century {
         let guard = locks.lock("leased").with_lease(lease).acquire().await.unwrap();
         assert!(guard.is_valid() && ttl(&server, "leased") > 0, "{lease:?}");
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        guard.release().await.unwrap();
         lease = if lease == century { break } else { (3 * lease).min(century) };
     }
     // A wait of any length does not overflow either.
-    assert!(locks.lock("leased").try_acquire_for(Duration::MAX).await.unwrap().is_some());
+    assert!(locks.lock("leased").try_acquire_for(Duration::MAX).await.unwrap().is_acquired());
 }
 
 /// No decision may depend on a clock that can be set backwards. Not reading such a clock is the only certain way.
@@ -501,7 +505,7 @@ async fn l20_stalled_thread_expires_by_clock() {
     assert_eq!(count(&asked, |asked| asked.renews("kept") || asked.renews("fixed")), 0, "{asked:?}");
     assert_eq!(server.cli(&["EXISTS", "kept", "fixed"]), "0");
     for guard in [kept, fixed] {
-        assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+        assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
     }
 }
 
@@ -539,7 +543,7 @@ fn l21_guards_outliving_runtime_expire() {
             // Another process finds all locks free after a lease.
             let elsewhere = manager(&server.url()).await;
             for name in names {
-                assert!(elsewhere.lock(name).try_acquire_for(WOKEN).await.unwrap().is_some(), "{name}");
+                assert!(elsewhere.lock(name).try_acquire_for(WOKEN).await.unwrap().is_acquired(), "{name}");
             }
             assert!(!kept.is_valid(), "without a watchdog the clock still decides");
         });
@@ -567,7 +571,7 @@ fn l21_guard_dropped_anywhere_is_released() {
     home.block_on(async { tokio::task::spawn_blocking(move || drop(guard)).await.unwrap() });
     assert!(free("blocking"));
     let guard = acquire_in(&home, &locks, "awaited");
-    assert_eq!(other.block_on(guard.release()).unwrap(), Released::Released);
+    other.block_on(guard.release()).unwrap();
     assert_eq!(server.cli(&["DBSIZE"]), "0");
 }
 
@@ -598,7 +602,7 @@ async fn l23_only_owner_releases_once() {
     let state = || server.cli(&["HGETALL", "mine"]);
     let untouched = format!("{}\n1", next.owner());
     assert_eq!(state(), untouched);
-    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
     assert_eq!(state(), untouched);
 
     let error = others.lock("mine").with_owner(owner).acquire().await.unwrap_err();
@@ -607,7 +611,7 @@ async fn l23_only_owner_releases_once() {
     assert!(matches!(error, Error::ForeignOwner { .. }), "{error}");
     assert!(next.is_valid());
     assert_eq!(state(), untouched);
-    assert_eq!(next.release().await.unwrap(), Released::Released);
+    next.release().await.unwrap();
 }
 
 #[tokio::test]
@@ -623,8 +627,8 @@ async fn l24_deadline_breaks_opposite_order_deadlock() {
                 let outer = locks.lock(order[0]).acquire().await.unwrap();
                 both.wait().await;
                 let inner = locks.lock(order[1]).try_acquire_for(Duration::from_millis(wait)).await.unwrap();
-                assert_eq!(outer.release().await.unwrap(), Released::Released);
-                inner.is_some()
+                outer.release().await.unwrap();
+                inner.is_acquired()
             })
         };
         let tasks = [cross(first, ["a", "b"], 50), cross(second, ["b", "a"], 4_000)];
@@ -652,10 +656,10 @@ async fn c09_dropped_waiter_passes_wake_on() {
         });
         let next = tokio::spawn({
             let lock = locks.lock(name);
-            async move { lock.try_acquire_for(WOKEN).await.unwrap().is_some() }
+            async move { lock.try_acquire_for(WOKEN).await.unwrap().is_acquired() }
         });
         assert!(listeners(&server, name, 1).await && at_rest(&locks).await);
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        guard.release().await.unwrap();
         assert!(next.await.unwrap(), "the wake-up was lost with the head, dropped at {pendings}");
         served += u32::from(head.await.unwrap());
         assert!(gone(&server, name).await);
@@ -685,7 +689,7 @@ async fn c10_release_dropped_anywhere_completes() {
             proxy.heal();
             rounds += 1;
             if let Some(done) = done {
-                assert_eq!(done.unwrap(), Released::Released);
+                done.unwrap();
                 assert!(pendings >= 2);
                 break;
             }
@@ -775,7 +779,10 @@ async fn c11_ended_acquire_leaves_nothing() {
         let work = Box::pin(async move { drop(lock.acquire().await) });
         end(way, work, async || listeners(&server, waited, 1).await && at_rest(&locks).await).await;
         assert_eq!(server.cli(&["DEL", waited]), "1");
-        assert!(locks.lock(waited).try_acquire().await.unwrap().is_some(), "{way}: nobody stands in line");
+        assert!(
+            locks.lock(waited).try_acquire().await.unwrap().is_acquired(),
+            "{way}: nobody stands in line"
+        );
         assert!(gone(&server, waited).await && at_rest(&locks).await, "{way}");
     }
     assert!(renewed(&clock, 2).await);
@@ -802,7 +809,7 @@ async fn c11_ended_holder_frees_lock() {
             let work: Work = Box::pin(async move {
                 if closure {
                     let guard = lock.acquire().await.unwrap();
-                    let _ended = guard.run(std::future::pending::<()>()).await;
+                    let _ended = guard.run(std::future::pending::<Result<(), Error>>()).await;
                 } else {
                     let _guard = lock.acquire().await.unwrap();
                     std::future::pending::<()>().await;

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use wheellock::{Backoff, Error, LockManager, Released};
+use wheellock::{Backoff, Error, LockManager};
 use wheellock_tests::locks::{PATIENCE, WOKEN, clock, exclude_each_other, gone, manager};
 use wheellock_tests::{RedisServer, eventually};
 
@@ -37,13 +37,13 @@ async fn fenced_lock_follows_wire_contract() {
     assert_eq!(server.cli(&["GET", COUNTER]), guard.token().to_string());
     assert_eq!(server.cli(&["PTTL", COUNTER]), "-1");
     assert_eq!(lock.token().await.unwrap(), Some(guard.token()));
-    assert!(locks.lock(NAME).try_acquire().await.unwrap().is_none(), "it excludes the plain lock");
-    let again = lock.with_owner(guard.owner()).try_acquire().await.unwrap().unwrap();
+    assert!(!locks.lock(NAME).try_acquire().await.unwrap().is_acquired(), "it excludes the plain lock");
+    let again = lock.with_owner(guard.owner()).try_acquire().await.unwrap().acquired().unwrap();
     assert_eq!(again.token(), guard.token(), "one owner's holds have one token");
-    assert_eq!(again.release().await.unwrap(), Released::Released);
+    again.release().await.unwrap();
     let first = guard.token();
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
-    let next = lock.try_acquire_for(PATIENCE).await.unwrap().unwrap();
+    guard.release().await.unwrap();
+    let next = lock.try_acquire_for(PATIENCE).await.unwrap().acquired().unwrap();
     assert!(next.token() > first);
     drop(next);
     assert!(gone(&server, NAME).await);
@@ -117,7 +117,7 @@ async fn foreign_counter_stays_untouched() {
         assert_eq!((server.cli(&["DUMP", COUNTER]), server.cli(&["EXISTS", NAME])), (before, "0".to_owned()));
         set(&server, &["DEL", COUNTER]);
     }
-    let guard = lock.run(async |guard| guard.token()).await.unwrap();
+    let guard = lock.run(async |guard| Ok::<_, Error>(guard.token())).await.unwrap();
     assert!(guard > 0);
 }
 
@@ -156,7 +156,7 @@ async fn spin_lock_polls_without_subscribing() {
     let (server, locks) = server_and_manager().await;
     let (spin, plain) = (locks.spin_lock(NAME), manager(&server.url()).await.lock(NAME));
     let guard = plain.acquire().await.unwrap();
-    assert!(spin.try_acquire().await.unwrap().is_none(), "it excludes and is excluded");
+    assert!(!spin.try_acquire().await.unwrap().is_acquired(), "it excludes and is excluded");
     let waiting = {
         let spin = spin.clone();
         tokio::spawn(async move { spin.try_acquire_for(WOKEN).await.unwrap() })
@@ -167,14 +167,14 @@ async fn spin_lock_polls_without_subscribing() {
     assert!(eventually(PATIENCE, async || locks.client().stats().calls > polls + 5).await, "it polls");
     assert_eq!(server.cli(&["PUBSUB", "CHANNELS", "*"]), "");
     guard.release().await.unwrap();
-    let guard = waiting.await.unwrap().expect("it asks again soon");
+    let guard = waiting.await.unwrap().acquired().expect("it asks again soon");
     let asked = asked.stop().unwrap();
     assert!(!asked.iter().any(|command| command.name() == "SUBSCRIBE"));
     // A subscribed waiter on the same key is notified all the same.
     let waiting = tokio::spawn(async move { plain.try_acquire_for(WOKEN).await.unwrap() });
     assert!(eventually(PATIENCE, async || !server.cli(&["PUBSUB", "CHANNELS", "*"]).is_empty()).await);
     guard.release().await.unwrap();
-    assert!(waiting.await.unwrap().is_some());
+    assert!(waiting.await.unwrap().is_acquired());
 }
 
 #[tokio::test]
@@ -183,7 +183,7 @@ async fn spin_lock_never_overshoots_wait() {
     let guard = locks.lock(NAME).acquire().await.unwrap();
     let slow = locks.spin_lock(NAME).with_backoff(Backoff::Constant(Duration::from_secs(60)));
     let began = Instant::now();
-    assert!(slow.try_acquire_for(Duration::from_millis(300)).await.unwrap().is_none());
+    assert!(!slow.try_acquire_for(Duration::from_millis(300)).await.unwrap().is_acquired());
     let waited = began.elapsed();
     assert!((Duration::from_millis(300)..PATIENCE).contains(&waited), "{waited:?}");
     drop(guard);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Builder;
 use tokio::task::{JoinHandle, spawn_blocking, yield_now};
 use wheellock::client::Command as Request;
-use wheellock::{Error, Guard, Lock, LockManager, Metrics, RedLockManager, Released, multi_lock};
+use wheellock::{Error, Guard, Lock, LockManager, Metrics, RedLockManager, multi_lock};
 use wheellock_tests::beside::{
     attempts, both_sides, channel, extended, java_waits, quiet, shared_client, waiter, we_wait, within,
 };
@@ -36,7 +36,7 @@ async fn mixed_increments_lose_none() {
             for _ in 0..625 {
                 let guard = lock.acquire().await.unwrap();
                 increment(&file).await;
-                assert_eq!(guard.release().await.unwrap(), Released::Released);
+                guard.release().await.unwrap();
             }
         })
     });
@@ -48,7 +48,7 @@ async fn mixed_increments_lose_none() {
             for _ in 0..625 {
                 let guard = lock.acquire().unwrap();
                 add_one(&file);
-                assert_eq!(guard.release().unwrap(), Released::Released);
+                guard.release().unwrap();
             }
         })
     });
@@ -194,14 +194,14 @@ async fn foreign_holds_are_counted_never_released() {
         holder.lock(NAME).done().await;
         assert_eq!(seen_by_us(&locks, NAME).await, format!("{theirs} {depth}"));
     }
-    assert!(ours.try_acquire().await.unwrap().is_none());
+    assert!(!ours.try_acquire().await.unwrap().is_acquired());
     let stranger = manager(&server.url()).await.owner();
     let error = ours.with_owner(stranger).acquire().await.unwrap_err();
     assert!(matches!(error, Error::ForeignOwner { .. }), "{error}");
     for depth in (1..5).rev() {
         holder.unlock(NAME).done().await;
         assert_eq!(seen_by_us(&locks, NAME).await, format!("{theirs} {depth}"));
-        assert!(ours.try_acquire().await.unwrap().is_none(), "{depth} holds are left");
+        assert!(!ours.try_acquire().await.unwrap().is_acquired(), "{depth} holds are left");
     }
     holder.unlock(NAME).done().await;
     assert_eq!(seen_by_us(&locks, NAME).await, "");
@@ -221,11 +221,11 @@ async fn foreign_holds_are_counted_never_released() {
         assert!(message.contains(java.id()), "{message}");
     }
     for depth in (1..=5).rev() {
-        assert_eq!(guards.pop().unwrap().release().await.unwrap(), Released::Released);
+        guards.pop().unwrap().release().await.unwrap();
         assert_eq!(holder.holders(NAME).done().await, format!("{owner} {depth}"));
         assert_eq!(holder.try_lock(NAME).done().await, "false", "{depth} holds are left");
     }
-    assert_eq!(guards.pop().unwrap().release().await.unwrap(), Released::Released);
+    guards.pop().unwrap().release().await.unwrap();
     assert_eq!(holder.try_lock(NAME).done().await, "true");
     holder.unlock(NAME).done().await;
 }
@@ -244,7 +244,7 @@ async fn late_release_spares_successor() {
         assert_eq!(thread.try_lock_for(name, LEASE).done().await, "true");
     }
     lost(&late).await;
-    assert_eq!(late.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(late.release().await, Err(Error::Lost { .. })));
     lost(&dropped).await;
     drop(dropped);
     assert!(at_rest(&locks).await);
@@ -256,12 +256,12 @@ async fn late_release_spares_successor() {
     // Their lease ends and our hold follows. Their late unlock fails and does not change our hold.
     let leased = thread.try_lock_for_with_lease(NAME, Duration::ZERO, SHORT_LEASE).done().await;
     assert_eq!(leased, "true");
-    let guard = short.with_lease(LEASE).try_acquire_for(LEASE).await.unwrap().unwrap();
+    let guard = short.with_lease(LEASE).try_acquire_for(LEASE).await.unwrap().acquired().unwrap();
     let thrown = thread.unlock(NAME).answer().await.result.unwrap_err();
     assert_eq!(thrown.class, "java.lang.IllegalMonitorStateException");
     assert_eq!(thread.holders(NAME).done().await, format!("{} 1", guard.owner()));
     assert!(guard.is_valid());
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
     assert!(gone(&server, NAME).await);
 }
 
@@ -338,13 +338,13 @@ async fn watchdog_excludes_other_side() {
 
     let wait = 3 * SHORT_LEASE;
     let refused = java.thread("waiter").try_lock_for("ours", wait);
-    assert!(locks.lock("theirs").try_acquire_for(wait).await.unwrap().is_none(), "we waited for Java");
+    assert!(!locks.lock("theirs").try_acquire_for(wait).await.unwrap().is_acquired(), "we waited for Java");
     assert_eq!(refused.done().await, "false", "Java waited for us");
 
     assert!(ours.is_valid());
     assert_eq!(theirs.holders("ours").done().await, format!("{} 1", ours.owner()));
     assert_eq!(theirs.is_held_by("theirs", number).done().await, "true");
-    assert_eq!(ours.release().await.unwrap(), Released::Released);
+    ours.release().await.unwrap();
     theirs.unlock("theirs").done().await;
     assert_eq!(server.cli(&["EXISTS", "ours", "theirs"]), "0");
 }
@@ -394,14 +394,14 @@ async fn batched_renewals_keep_fifty_locks() {
     following.stop().unwrap();
 
     for name in &theirs {
-        assert!(locks.lock(name).try_acquire().await.unwrap().is_none(), "{name}");
+        assert!(!locks.lock(name).try_acquire().await.unwrap().is_acquired(), "{name}");
     }
     let refused: Vec<_> = ours.iter().map(|name| java.thread("other").try_lock(name)).collect();
     for refused in refused {
         assert_eq!(refused.done().await, "false");
     }
     for guard in guards {
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        guard.release().await.unwrap();
     }
     let unlocking: Vec<_> = theirs.iter().map(|name| thread.unlock(name)).collect();
     for unlocking in unlocking {
@@ -432,7 +432,7 @@ async fn forced_release_wakes_other_side() {
     assert!(we_wait(&server, &waiting, "forced by them").await);
     assert_eq!(boss.force_unlock("forced by them").done().await, "true");
     let (_, next) = within(WOKEN, next).await.unwrap();
-    assert_eq!(robbed.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(robbed.release().await, Err(Error::Lost { .. })));
     assert!(next.is_valid());
 
     assert_eq!(boss.force_unlock("free").done().await, "false");
@@ -449,12 +449,12 @@ async fn sets_and_quorums_exclude_java() {
     assert_eq!(thread.try_lock(NAME).done().await, "false");
     assert_eq!(thread.holders("other").done().await, format!("{} 1", guard.members()[1].owner()));
     let theirs = thread.lock("other");
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
     theirs.done().await;
-    assert!(set.try_acquire().await.unwrap().is_none());
+    assert!(!set.try_acquire().await.unwrap().is_acquired());
     assert!(gone(&server, NAME).await, "given back");
     thread.unlock("other").done().await;
-    assert!(set.try_acquire_for(LEASE).await.unwrap().is_some());
+    assert!(set.try_acquire_for(LEASE).await.unwrap().is_acquired());
 
     let others = [RedisServer::start(), RedisServer::start()];
     let [second, third] = [manager(&others[0].url()).await, manager(&others[1].url()).await];
@@ -464,12 +464,12 @@ async fn sets_and_quorums_exclude_java() {
     assert!(eventually(PATIENCE, async || server.cli(&["EXISTS", "quorum"]) == "1").await);
     assert_eq!(thread.try_lock("quorum").done().await, "false");
     let theirs = thread.lock("quorum");
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
     theirs.done().await;
     let guard = quorum.acquire().await.unwrap();
-    assert_eq!(guard.release().await.unwrap(), Released::Released, "a majority without theirs");
+    guard.release().await.expect("a majority without theirs");
     let busy = second.lock("quorum").acquire().await.unwrap();
-    assert!(quorum.try_acquire().await.unwrap().is_none(), "theirs and another one are a majority");
+    assert!(!quorum.try_acquire().await.unwrap().is_acquired(), "theirs and another one are a majority");
     drop(busy);
     assert_eq!(thread.holders("quorum").done().await.split(' ').nth(1), Some("1"), "theirs stays theirs");
     thread.unlock("quorum").done().await;
@@ -494,7 +494,7 @@ async fn both_sides_give_the_same_answers() {
     assert_eq!(thread.is_held_by(NAME, number).done().await, "false");
     assert_eq!((lock.hold_count(&me).await.unwrap(), lock.is_held_by(&me).await.unwrap()), (1, true));
     agree_on_the_remaining_lease(&lock, &thread).await;
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
 
     thread.lock_with_lease(NAME, LEASE).done().await;
     assert!(lock.is_locked().await.unwrap());
@@ -517,7 +517,7 @@ async fn any_name_shares_lock_and_channel() {
         let guard = locks.lock(name).acquire().await.unwrap();
         assert_eq!(thread.try_lock(name).done().await, "false", "{name:?}");
         assert_eq!(thread.holders(name).done().await, format!("{} 1", guard.owner()), "{name:?}");
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        guard.release().await.unwrap();
         hand_over_to_java(&server, &locks, name, &thread).await;
         hand_over_to_us(&server, &locks, name, &thread).await;
         assert!(gone(&server, name).await, "{name:?}");
@@ -533,8 +533,8 @@ async fn java_name_mapper_changes_lock_name() {
     let mapped = peer.open_prefixed(&client, &server.url(), LEASE, "prod:").await.thread("t");
 
     mapped.lock(NAME).done().await;
-    assert!(locks.lock(NAME).try_acquire().await.unwrap().is_some(), "another lock");
-    assert!(locks.lock("prod:orders:42").try_acquire().await.unwrap().is_none(), "the same lock");
+    assert!(locks.lock(NAME).try_acquire().await.unwrap().is_acquired(), "another lock");
+    assert!(!locks.lock("prod:orders:42").try_acquire().await.unwrap().is_acquired(), "the same lock");
     assert_eq!(java.thread("t").try_lock("prod:orders:42").done().await, "false");
 
     // The Java thread subscribes to the mapped name's channel and is woken there.
@@ -543,7 +543,7 @@ async fn java_name_mapper_changes_lock_name() {
     let asked = attempts(&server);
     let waiter = mapped.lock(NAME);
     assert!(java_waits(&server, "prod:orders:42", asked).await);
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
     assert_eq!(within(WOKEN, waiter.done()).await, "locked");
 }
 
@@ -617,8 +617,13 @@ impl Recorder<'_> {
         leased.release().await.unwrap();
 
         self.hold_as_stranger();
-        self.step(&mut steps, REFUSED, async || assert!(lock.try_acquire().await.unwrap().is_none()), rest)
-            .await;
+        self.step(
+            &mut steps,
+            REFUSED,
+            async || assert!(!lock.try_acquire().await.unwrap().is_acquired()),
+            rest,
+        )
+        .await;
         let waiting = async || we_wait(self.server, locks, NAME).await;
         let waiter = self.step(&mut steps, WAIT, async || waiter(locks, NAME), waiting).await;
         let woken = async || {
@@ -784,7 +789,7 @@ async fn hand_over_to_java(
     let waiter = thread.lock(name);
     assert!(java_waits(server, name, asked).await, "{name:?}");
     let released = monotonic();
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
     let acquired = within(WOKEN, waiter.answer()).await;
     assert_eq!(acquired.result.as_deref(), Ok("locked"));
     thread.unlock(name).done().await;
@@ -800,7 +805,7 @@ async fn hand_over_to_us(server: &RedisServer, locks: &LockManager, name: &str, 
     let unlocked = thread.unlock(name).answer().await;
     assert_eq!(unlocked.result.as_deref(), Ok("unlocked"));
     let (acquired, guard) = within(WOKEN, waiter).await.unwrap();
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
     acquired - unlocked.began
 }
 

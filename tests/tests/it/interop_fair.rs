@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use wheellock::{Guard, LockManager, Released};
+use wheellock::{Error, Guard, LockManager};
 use wheellock_tests::beside::{attempts, both_sides, shared_client, within};
 use wheellock_tests::campaign::Shim;
 use wheellock_tests::interop::{self, Client, Thread};
@@ -50,7 +50,7 @@ async fn mixed_queue_order_survives_clock_skew() {
             tasks.push(tokio::spawn(async move {
                 let guard = lock.acquire().await.unwrap();
                 serves.lock().unwrap().push(place);
-                assert_eq!(guard.release().await.unwrap(), Released::Released);
+                guard.release().await.unwrap();
             }));
             let comes = async || {
                 let waiting = server.cli(&["LRANGE", QUEUE, "0", "-1"]);
@@ -93,7 +93,7 @@ async fn a_mixed_queue(server: &RedisServer, java: &Client, locks: &LockManager,
             tokio::spawn(async move {
                 let guard = lock.acquire().await.unwrap();
                 served.lock().unwrap().push(place);
-                assert_eq!(guard.release().await.unwrap(), Released::Released);
+                guard.release().await.unwrap();
             })
         });
         assert!(queued(server, place + 1).await);
@@ -130,7 +130,7 @@ async fn waiters_survive_deletion_by_java() {
         tasks.push(tokio::spawn(async move {
             let guard = lock.acquire().await.unwrap();
             served.lock().unwrap().push(place);
-            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            guard.release().await.unwrap();
         }));
         assert!(queued(&server, place + 1).await);
     }
@@ -140,7 +140,7 @@ async fn waiters_survive_deletion_by_java() {
         within(2 * PATIENCE, task).await.unwrap();
     }
     assert_eq!(served.lock().unwrap().len(), EACH);
-    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
     assert!(eventually(PATIENCE, async || left(&server).is_empty()).await, "{}", left(&server));
     both_may(&java, &locks).await;
 }
@@ -176,7 +176,7 @@ async fn each_side_waits_for_other() {
     // Their hold, re-entered. A lock that is free for a moment while a waiter is queued is refused to callers that only try.
     thread.lock(NAME).done().await;
     thread.lock(NAME).done().await;
-    assert!(lock.try_acquire().await.unwrap().is_none());
+    assert!(!lock.try_acquire().await.unwrap().is_acquired());
     let ours = waiter(&locks);
     assert!(queued(&server, 1).await);
     assert_eq!(java.thread("other").try_lock(NAME).done().await, "false");
@@ -189,9 +189,9 @@ async fn each_side_waits_for_other() {
     assert_eq!(thread.try_lock(NAME).done().await, "false");
     let theirs = thread.lock(NAME);
     assert!(queued(&server, 1).await);
-    assert_eq!(again.release().await.unwrap(), Released::Released);
+    again.release().await.unwrap();
     assert_eq!(lock.queue_length().await.unwrap(), Some(1));
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
     within(WOKEN, theirs.done()).await;
     // Each side releases by force while the other side waits.
     let ours = waiter(&locks);
@@ -202,7 +202,7 @@ async fn each_side_waits_for_other() {
     assert!(queued(&server, 1).await);
     assert!(lock.force_release().await.unwrap());
     within(WOKEN, theirs.done()).await;
-    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
     assert_eq!(thread.unlock(NAME).done().await, "unlocked");
     assert_eq!(left(&server), "");
 }
@@ -275,8 +275,8 @@ async fn both_may(java: &Client, locks: &LockManager) {
     let thread: Thread = java.thread("last");
     assert_eq!(thread.try_lock(NAME).done().await, "true");
     thread.unlock(NAME).done().await;
-    let guard = locks.fair_lock(KEY).try_acquire().await.unwrap().expect("free");
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let guard = locks.fair_lock(KEY).try_acquire().await.unwrap().acquired().expect("free");
+    guard.release().await.unwrap();
 }
 
 fn waiter(locks: &LockManager) -> JoinHandle<Guard> {

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tokio::task::yield_now;
-use wheellock::{Error, Guard, LockManager, Owner, Released};
+use wheellock::{Error, Guard, LockManager, Owner};
 use wheellock_tests::beside::{
     attempts, both_sides, channel, extended, java_waits, key, quiet, shared_client, subscribers, waiter,
     we_wait, within,
@@ -33,15 +33,15 @@ async fn foreign_holds_exclude_and_stay_counted() {
         for depth in 1..=3 {
             thread.lock(held).done().await;
             assert_eq!(holds(&server, held, &theirs), depth, "{held}");
-            assert!(wants.try_acquire().await.unwrap().is_none(), "{held}");
+            assert!(!wants.try_acquire().await.unwrap().is_acquired(), "{held}");
         }
         assert!(ours.is_locked().await.unwrap(), "{held}");
         for depth in (0..3).rev() {
-            assert!(wants.try_acquire().await.unwrap().is_none(), "{held}");
+            assert!(!wants.try_acquire().await.unwrap().is_acquired(), "{held}");
             thread.unlock(held).done().await;
             assert_eq!(holds(&server, held, &theirs), depth, "{held}");
         }
-        release(wants.try_acquire().await.unwrap().expect("free")).await;
+        release(wants.try_acquire().await.unwrap().acquired().expect("free")).await;
 
         // Our holds.
         assert_eq!(thread.is_locked(held).done().await, "false", "{held}");
@@ -139,7 +139,7 @@ async fn mixed_readers_share_last_wakes_writer() {
             let waits = writer.lock("write@n");
             assert!(java_waits(&server, "write@n", asked).await);
             for (guard, thread) in guards.into_iter().zip(&threads) {
-                assert!(write.try_acquire().await.unwrap().is_none());
+                assert!(!write.try_acquire().await.unwrap().is_acquired());
                 thread.unlock("read@n").done().await;
                 release(guard).await;
             }
@@ -180,17 +180,18 @@ async fn java_downgrade_admits_local_readers() {
     let (thread, fresh) = (java.thread("t"), manager(&server.url()).await);
     thread.lock("write@n").done().await;
     thread.lock("read@n").done().await;
-    assert!(of_kind(&fresh, "read@n").try_acquire().await.unwrap().is_none());
+    assert!(!of_kind(&fresh, "read@n").try_acquire().await.unwrap().is_acquired());
     let waits = waiter(&locks, "read@n");
     assert!(we_wait(&server, &locks, "read@n").await);
     thread.unlock("write@n").done().await;
-    let reading = of_kind(&fresh, "read@n").try_acquire().await.unwrap().expect("nobody writes any more");
+    let reading =
+        of_kind(&fresh, "read@n").try_acquire().await.unwrap().acquired().expect("nobody writes any more");
     let (_, woken) = within(PATIENCE, waits).await.unwrap();
-    assert!(of_kind(&fresh, "write@n").try_acquire().await.unwrap().is_none());
+    assert!(!of_kind(&fresh, "write@n").try_acquire().await.unwrap().is_acquired());
     for guard in [reading, woken] {
         release(guard).await;
     }
-    assert!(of_kind(&fresh, "write@n").try_acquire().await.unwrap().is_none(), "it still reads");
+    assert!(!of_kind(&fresh, "write@n").try_acquire().await.unwrap().is_acquired(), "it still reads");
     thread.unlock("read@n").done().await;
     assert!(left(&server).is_empty());
 }
@@ -208,7 +209,7 @@ async fn late_release_spares_successor() {
     for ((guard, waits), (_, wanted)) in late.into_iter().zip(PAIRS) {
         assert_eq!(waits.done().await, "true", "{wanted}");
         lost(&guard).await;
-        assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost, "{wanted}");
+        assert!(matches!(guard.release().await, Err(Error::Lost { .. })), "{wanted}");
         let thread = java.thread(wanted);
         assert_eq!(holds(&server, wanted, &java.owner(thread.number().await)), 1, "{wanted}");
         thread.unlock(wanted).done().await;
@@ -219,7 +220,8 @@ async fn late_release_spares_successor() {
         java.thread(held).lock_with_lease(held, BRIEF).done().await;
     }
     for (held, wanted) in PAIRS {
-        let guard = of_kind(&locks, wanted).try_acquire_for(LEASE).await.unwrap().expect("it has ended");
+        let guard =
+            of_kind(&locks, wanted).try_acquire_for(LEASE).await.unwrap().acquired().expect("it has ended");
         let thrown = java.thread(held).unlock(held).answer().await.result.unwrap_err();
         assert_eq!(thrown.class, NOT_THE_HOLDER, "{held}");
         assert_eq!(holds(&server, wanted, &guard.owner().to_string()), 1, "{wanted}");
@@ -255,7 +257,7 @@ async fn forced_release_wakes_other_side() {
         assert!(we_wait(&server, &waiting, wanted).await, "{held}");
         assert_eq!(boss.force_unlock(held).done().await, "true", "{held}");
         let (_, guard) = within(WOKEN, waits).await.unwrap();
-        assert_eq!(robbed.release().await.unwrap(), Released::AlreadyLost, "{held}");
+        assert!(matches!(robbed.release().await, Err(Error::Lost { .. })), "{held}");
         assert!(guard.is_valid());
         release(guard).await;
         assert_eq!(boss.force_unlock(held).done().await, "false", "{held}");
@@ -386,9 +388,9 @@ async fn waiting_writer_blocks_only_local_readers() {
     assert!((1..=6_000).contains(&lasts), "{lasts}");
     assert_eq!(second.try_lock("read@n").done().await, "true");
     let read = of_kind(&locks, "read@n");
-    assert!(read.try_acquire().await.unwrap().is_none());
+    assert!(!read.try_acquire().await.unwrap().is_acquired());
     worker.kill().unwrap();
-    let guard = read.try_acquire_for(PATIENCE).await.unwrap().expect("it is dead");
+    let guard = read.try_acquire_for(PATIENCE).await.unwrap().acquired().expect("it is dead");
     assert_eq!(server.cli(&["HLEN", "n"]), "4", "beside the readers in Java");
     release(guard).await;
     for thread in [&first, &second] {
@@ -418,7 +420,7 @@ async fn watchdog_excludes_other_side() {
     let refused_by_both = java.thread("neither").try_lock_for("write@both", wait);
     for ((theirs, ours), (held, _)) in refused.into_iter().zip(refused_here).zip(PAIRS) {
         assert_eq!(theirs.done().await, "false", "Java waited for our {held}");
-        assert!(ours.await.unwrap().is_none(), "we waited for Java's {held}");
+        assert!(!ours.await.unwrap().is_acquired(), "we waited for Java's {held}");
     }
     assert_eq!(refused_by_both.done().await, "false");
     for guard in guards {
@@ -575,8 +577,8 @@ async fn tokens_rise_whoever_holds() {
         assert_eq!(thread.token("fenced@f").done().await, token.to_string());
         let again = fenced.with_owner(guard.owner()).acquire().await.unwrap();
         assert_eq!(again.token(), token, "one owner, one token");
-        assert_eq!(again.release().await.unwrap(), Released::Released);
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        again.release().await.unwrap();
+        guard.release().await.unwrap();
         token
     };
     assert_eq!(theirs().await, 1);
@@ -609,7 +611,7 @@ async fn tokens_rise_whoever_holds() {
                 } else {
                     let guard = fenced.acquire().await.unwrap();
                     grants.push((monotonic(), guard.token()));
-                    assert_eq!(guard.release().await.unwrap(), Released::Released);
+                    guard.release().await.unwrap();
                 }
             }
             grants
@@ -735,7 +737,7 @@ fn seconds() -> Duration {
 }
 
 async fn release(guard: Guard) {
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
 }
 
 /// Returns the number of holds of `owner` in the server's hash.
@@ -800,7 +802,7 @@ async fn both_may(java: &Client, locks: &LockManager) {
         thread.unlock(wanted).done().await;
         // After a writer died while it waited, a reader of ours waits for a moment.
         let guard = of_kind(locks, wanted).try_acquire_for(PATIENCE).await.unwrap();
-        release(guard.expect("nobody holds it")).await;
+        release(guard.acquired().expect("nobody holds it")).await;
     }
 }
 

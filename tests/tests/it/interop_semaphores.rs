@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
-use wheellock::{LockManager, LostReason, Permit, PermitId, Permits, Released};
+use wheellock::{Error, LockManager, LostReason, Permit, PermitId, Permits};
 use wheellock_tests::beside::{
     attempts, both_sides, calls, extended_permit, java_waits, key, shared_client, subscribers, we_wait,
     within,
@@ -76,7 +76,7 @@ async fn where_redissons_state_is_not_copied() {
     ours.add_permits(2).await.unwrap();
     let permits = ours.acquire(2).await.unwrap();
     thread.call("semaphore@ours", "delete", &[]).done().await;
-    assert_eq!(permits.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(permits.release().await, Err(Error::Lost { .. })));
     assert_eq!(server.cli(&["EXISTS", "ours"]), "0");
 
     // The records of this library have their own names and a TTL. They mean nothing to Java.
@@ -91,7 +91,7 @@ async fn where_redissons_state_is_not_copied() {
         assert!(keys.contains(part), "{part}: {keys}");
     }
     assert!(keys.lines().all(ends), "{keys}");
-    assert_eq!(permits.release().await.unwrap(), Released::Released);
+    permits.release().await.unwrap();
     assert!(!server.cli(&["KEYS", "*"]).contains("wheellock_permits"));
 
     // Java deletes a latch. Java's own waiters sleep on, and our waiters continue.
@@ -122,14 +122,14 @@ async fn local_changes_wake_java_waiters() {
         let semaphore = locks.semaphore(how);
         let permits = if how.ends_with("of permits") {
             assert!(semaphore.try_set_permits(1).await.unwrap());
-            semaphore.try_acquire(1).await.unwrap()
+            semaphore.try_acquire(1).await.unwrap().acquired()
         } else {
             None
         };
         let call = waits(&format!("semaphore@{how}"), "acquire").await;
         match (how, permits) {
             ("release of permits", Some(permits)) => {
-                assert_eq!(permits.release().await.unwrap(), Released::Released);
+                permits.release().await.unwrap();
             }
             (_, Some(permits)) => drop(permits),
             ("release", _) => semaphore.release(1).await.unwrap(),
@@ -143,14 +143,14 @@ async fn local_changes_wake_java_waiters() {
         let semaphore = locks.permit_semaphore(&format!("{how} of p"));
         let permit = if how.starts_with("release") {
             assert!(semaphore.try_set_permits(1).await.unwrap());
-            semaphore.try_acquire().await.unwrap()
+            semaphore.try_acquire().await.unwrap().acquired()
         } else {
             None
         };
         let call = waits(&format!("permits@{how} of p"), "acquire").await;
         match (how, permit) {
             ("release by its id", Some(permit)) => assert!(semaphore.release(permit.id()).await.unwrap()),
-            (_, Some(permit)) => assert_eq!(permit.release().await.unwrap(), Released::Released),
+            (_, Some(permit)) => permit.release().await.unwrap(),
             ("change", _) => assert_eq!(semaphore.set_permits(1).await.unwrap(), 1),
             ("add", _) => assert_eq!(semaphore.add_permits(1).await.unwrap(), 1),
             _ => assert!(semaphore.try_set_permits(1).await.unwrap()),
@@ -182,7 +182,7 @@ async fn java_changes_wake_local_waiters() {
         assert!(we_wait(&server, &locks, &object).await, "{method}");
         thread.call(&object, method, &[&2]).done().await;
         let permits = within(WOKEN, waits).await.unwrap();
-        assert_eq!(permits.release().await.unwrap(), Released::Released);
+        permits.release().await.unwrap();
         assert_eq!(thread.call(&object, "availablePermits", &[]).done().await, "2");
     }
     for method in ["release", "tryRelease", "tryRelease all", "setPermits", "addPermits", "trySetPermits"] {
@@ -203,7 +203,7 @@ async fn java_changes_wake_local_waiters() {
         };
         call.done().await;
         let (_, permit) = within(WOKEN, waits).await.unwrap();
-        assert_eq!(permit.release().await.unwrap(), Released::Released, "{method}");
+        assert!(matches!(permit.release().await, Ok(())), "{method}");
     }
     for method in ["countDown", "delete"] {
         let object = format!("latch@{method}");
@@ -294,7 +294,7 @@ async fn permit_ids_work_across_languages() {
     }
     assert_eq!(thread.call("permits@p", "tryRelease", &[&text]).done().await, "true");
     assert_eq!(lost(&permit).await, LostReason::NotOwner);
-    assert_eq!(permit.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(permit.release().await, Err(Error::Lost { .. })));
     assert_eq!((permits.available().await.unwrap(), permits.permits().await.unwrap()), (3, 3));
 }
 
@@ -313,7 +313,7 @@ async fn permits_together_count_in_either_language() {
         assert_eq!(thread.call("permits@p", method, &[]).done().await, count, "{method}");
     }
     assert_eq!(thread.call("permits@p", "tryAcquireMany", &[&2]).done().await, "");
-    assert!(permits.try_acquire_many(2).await.unwrap().is_none());
+    assert!(!permits.try_acquire_many(2).await.unwrap().is_acquired());
     assert_eq!(permits.remaining_lease(theirs[0]).await.unwrap(), Some(Duration::MAX));
 
     // They release our permits in one step. Their own waiter for three permits enters.
@@ -326,7 +326,7 @@ async fn permits_together_count_in_either_language() {
     let three: Vec<_> = three.split(' ').filter_map(PermitId::parse).collect();
     assert_eq!((three.len(), permits.available().await.unwrap()), (3, 0));
     for permit in ours {
-        assert_eq!(permit.release().await.unwrap(), Released::AlreadyLost);
+        assert!(matches!(permit.release().await, Err(Error::Lost { .. })));
     }
 
     // We release their permits in one step. A waiter of ours enters.
@@ -359,7 +359,7 @@ async fn expired_permit_admits_other_side() {
     let thrown = thread.call("permits@p", "release", &[&id]).answer().await.result.unwrap_err();
     assert_eq!(thrown.class, NO_SUCH_PERMIT);
     assert!(permit.is_valid() && permits.acquired().await.unwrap() == 1);
-    assert_eq!(permit.release().await.unwrap(), Released::Released);
+    permit.release().await.unwrap();
 
     // Our lease ends. A late release takes nothing away.
     let permit = permits.with_lease(BRIEF).acquire().await.unwrap();
@@ -368,11 +368,11 @@ async fn expired_permit_admits_other_side() {
     assert!(java_waits(&server, "permits@p", asked).await);
     within(WOKEN, waits.done()).await;
     assert_eq!(lost(&permit).await, LostReason::Expired);
-    assert_eq!(permit.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(permit.release().await, Err(Error::Lost { .. })));
     assert_eq!((permits.acquired().await.unwrap(), permits.permits().await.unwrap()), (1, 1));
 
     // The server does not say when a permit without an end will be free.
-    assert!(permits.try_acquire_for(BRIEF).await.unwrap().is_none());
+    assert!(!permits.try_acquire_for(BRIEF).await.unwrap().is_acquired());
 }
 
 /// The permit comes back within one lease. Nothing of the counted semaphore comes back.
@@ -417,8 +417,8 @@ async fn what_a_killed_process_had() {
     let took = succeeded.saturating_sub(killed);
     assert!(took <= SHORT_LEASE + SLACK, "we succeeded Java after {took:?}");
     assert_eq!(counted.available().await.unwrap(), 1, "two more are gone");
-    assert!(counted.try_acquire(2).await.unwrap().is_none());
-    assert_eq!(permit.release().await.unwrap(), Released::Released);
+    assert!(!counted.try_acquire(2).await.unwrap().is_acquired());
+    permit.release().await.unwrap();
     assert_eq!((permits.available().await.unwrap(), permits.permits().await.unwrap()), (1, 1));
 }
 
@@ -484,7 +484,7 @@ async fn cluster_changes_wake_other_side() {
         listening(&channel(&name)).await;
         thread.call(&format!("semaphore@{name}"), "addPermits", &[&2]).done().await;
         let permits = within(WOKEN, waits).await.unwrap();
-        assert_eq!(permits.release().await.unwrap(), Released::Released);
+        permits.release().await.unwrap();
         let name = format!("{tag}:2");
         let waits = thread.call(&format!("semaphore@{name}"), "acquire", &[]);
         listening(&channel(&name)).await;
@@ -496,14 +496,14 @@ async fn cluster_changes_wake_other_side() {
         listening(&channel(&name)).await;
         thread.call(&format!("permits@{name}"), "trySetPermits", &[&1]).done().await;
         let (_, permit) = within(WOKEN, waits).await.unwrap();
-        assert_eq!(permit.release().await.unwrap(), Released::Released);
+        permit.release().await.unwrap();
         let name = format!("{tag}:4");
         let permits = locks.permit_semaphore(&name);
         assert_eq!(permits.set_permits(1).await.unwrap(), 1);
         let permit = permits.acquire().await.unwrap();
         let waits = thread.call(&format!("permits@{name}"), "acquire", &[]);
         listening(&channel(&name)).await;
-        assert_eq!(permit.release().await.unwrap(), Released::Released);
+        permit.release().await.unwrap();
         let id = within(WOKEN, waits.done()).await;
         assert!(permits.release(PermitId::parse(&id).unwrap()).await.unwrap());
         assert!(permits.delete().await.unwrap());
@@ -576,9 +576,9 @@ async fn visit(locks: &LockManager, object: &str, time: Duration) -> Vec<Visit> 
         let released = match (held, permit) {
             (Some(held), _) => held.release().await,
             (_, Some(permit)) => permit.release().await,
-            _ => Ok(Released::Released),
+            _ => Ok(()),
         };
-        assert_eq!(released.unwrap(), Released::Released);
+        released.unwrap();
     }
     visits
 }
@@ -716,13 +716,13 @@ async fn by_us(
                 }
                 "tryAcquire" => {
                     let permits = semaphore.try_acquire(count).await.unwrap();
-                    let granted = permits.is_some();
-                    held.permits.extend(permits);
+                    let granted = permits.is_acquired();
+                    held.permits.extend(permits.acquired());
                     granted.to_string()
                 }
                 "release" => {
                     match held.permits.first_mut().and_then(|permits| permits.split(count)) {
-                        Some(part) => assert_eq!(part.release().await.unwrap(), Released::Released),
+                        Some(part) => part.release().await.unwrap(),
                         None => semaphore.release(count).await.unwrap(),
                     }
                     "released".to_owned()
@@ -747,8 +747,7 @@ async fn by_us(
                     "acquired".to_owned()
                 }
                 "release" => {
-                    let released = held.leased.remove(0).release().await.unwrap();
-                    assert_eq!(released, Released::Released);
+                    held.leased.remove(0).release().await.unwrap();
                     "released".to_owned()
                 }
                 "tryRelease" => {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use wheellock::{Error, LockManager, LostReason, Outcome, Released};
+use wheellock::{Error, LockManager, LostReason, Outcome};
 use wheellock_tests::locks::exclude_each_other;
 use wheellock_tests::{RedisServer, eventually};
 
@@ -32,7 +32,7 @@ async fn plain_lock_matches_wire_contract() {
     assert!(believed < Duration::from_millis(pttl), "believed for {believed:?}, kept for {pttl} ms");
     assert_eq!(server.cli(&["KEYS", "*"]), "orders:42", "no other key");
     assert!(lock.is_locked().await.unwrap() && lock.is_held_by(&guard.owner()).await.unwrap());
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
     assert_eq!(server.cli(&["KEYS", "*"]), "");
     assert_eq!(lock.remaining_lease().await.unwrap(), None);
 }
@@ -55,14 +55,14 @@ async fn reentrancy_is_counted_on_the_server() {
     let again = lock.with_owner(owner.clone());
     let count = || server.cli(&["HGET", "nested", &owner.to_string()]);
     let second = again.acquire().await.unwrap();
-    let third = again.try_acquire().await.unwrap().expect("reentrant");
+    let third = again.try_acquire().await.unwrap().acquired().expect("reentrant");
     assert_eq!((count().as_str(), lock.hold_count(&owner).await.unwrap()), ("3", 3));
-    assert!(lock.try_acquire().await.unwrap().is_none(), "another owner");
-    assert_eq!(second.release().await.unwrap(), Released::Released);
+    assert!(!lock.try_acquire().await.unwrap().is_acquired(), "another owner");
+    second.release().await.unwrap();
     assert_eq!(count(), "2");
     drop(first);
     assert!(eventually(PATIENCE, async || count() == "1").await, "in any order");
-    assert_eq!(third.release().await.unwrap(), Released::Released);
+    third.release().await.unwrap();
     assert_eq!(server.cli(&["EXISTS", "nested"]), "0");
 
     let stranger = LockManager::connect(&server.url()).await.unwrap().owner();
@@ -127,7 +127,7 @@ async fn shared_owner_keeps_right_count() {
         let counts = async || server.cli(&["HVALS", "crowd"]) == "4";
         assert!(eventually(PATIENCE, counts).await, "{}", server.cli(&["HVALS", "crowd"]));
         for guard in kept {
-            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            guard.release().await.unwrap();
         }
         assert!(gone(&server, "crowd").await);
     }
@@ -147,13 +147,13 @@ async fn watchdog_renews_fixed_lease_expires() {
     assert!(wheellock::BootInstant::now() <= promised, "the news came after the deadline");
     assert!(!fixed.is_valid());
     assert!(gone(&server, "fixed").await);
-    assert_eq!(fixed.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(fixed.release().await, Err(Error::Lost { .. })));
     assert!(
         eventually(PATIENCE, async || kept.valid_until() > before + 3 * lease).await,
         "renewed three leases on"
     );
     assert!(kept.is_valid());
-    assert_eq!(kept.release().await.unwrap(), Released::Released);
+    kept.release().await.unwrap();
 }
 
 #[tokio::test]
@@ -167,10 +167,10 @@ async fn taken_lock_is_reported_not_recreated() {
     assert!(!lock.force_release().await.unwrap());
     assert_eq!(guard.lost().await, LostReason::NotOwner);
     assert_eq!(server.cli(&["EXISTS", "taken"]), "0");
-    let work = guard.run(std::future::pending::<()>()).await;
+    let work = guard.run(std::future::pending::<Result<(), Error>>()).await;
     assert!(matches!(work, Err(Error::Lost { reason: LostReason::NotOwner, .. })));
     let other = lock.acquire().await.unwrap();
-    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
     assert!(other.is_valid() && server.cli(&["EXISTS", "taken"]) == "1", "the next holder is unharmed");
 }
 
@@ -182,7 +182,7 @@ async fn waiter_wakes_or_times_out() {
 
     let before = Instant::now();
     let wait = Duration::from_millis(80);
-    assert!(there.lock("handed").try_acquire_for(wait).await.unwrap().is_none());
+    assert!(!there.lock("handed").try_acquire_for(wait).await.unwrap().is_acquired());
     assert!(before.elapsed() >= wait);
 
     let lock = there.lock("handed");
@@ -190,7 +190,7 @@ async fn waiter_wakes_or_times_out() {
     let waits = async || server.cli(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{handed}"]).ends_with('1');
     assert!(eventually(PATIENCE, waits).await);
     let monitor = server.monitor();
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
     let taken = waiter.await.unwrap().unwrap();
     let seen = monitor.stop().unwrap();
     let asked = seen.iter().filter(|line| !line.from_script() && line.name() == "EVALSHA").count();
@@ -205,7 +205,8 @@ async fn dead_holder_lock_passes_at_expiry() {
     let locks = manager(&server).await;
     let _ok = server.cli(&["HSET", "dead", "00000000-0000-4000-8000-000000000000:7", "1"]);
     let _ok = server.cli(&["PEXPIRE", "dead", "200"]);
-    let guard = locks.lock("dead").try_acquire_for(PATIENCE).await.unwrap().expect("free after 200 ms");
+    let guard =
+        locks.lock("dead").try_acquire_for(PATIENCE).await.unwrap().acquired().expect("free after 200 ms");
     assert!(guard.is_valid());
 }
 
@@ -236,7 +237,7 @@ async fn dropped_acquire_leaves_nothing() {
     }
     // A lock that was taken back is free for the next caller, and no waiter is stuck in the queue.
     let guard = locks.lock("dropped").try_acquire_for(PATIENCE).await.unwrap();
-    assert!(guard.is_some());
+    assert!(guard.is_acquired());
 }
 
 #[tokio::test]
@@ -255,7 +256,7 @@ async fn ambiguous_acquire_is_resolved() {
         server.restart();
         let guard = acquiring.await.unwrap().unwrap_or_else(|error| panic!("round {round}: {error}"));
         assert_eq!(server.cli(&["HVALS", "ambiguous"]), "1", "counted once");
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        guard.release().await.unwrap();
     }
     assert!(gone(&server, "ambiguous").await);
 }
@@ -290,7 +291,7 @@ async fn invalid_names_and_leases_send_nothing() {
             eventually(PATIENCE, async || server.cli(&["PUBSUB", "CHANNELS"]).contains("redisson_lock"))
                 .await
         );
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        guard.release().await.unwrap();
         drop(waiting.await.unwrap().unwrap());
         assert!(gone(&server, name).await);
     }
@@ -314,7 +315,7 @@ async fn the_closure_form_releases_when_done() {
         .run(async |guard| {
             assert!(guard.is_valid());
             tokio::task::yield_now().await;
-            2 + 2
+            Ok::<_, Error>(2 + 2)
         })
         .await
         .unwrap();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Barrier;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use wheellock::client::Outcome;
-use wheellock::{Error, Lock, LockManager, LostReason, MultiGuard, MultiLock, Released, multi_lock};
+use wheellock::{Attempt, Error, Lock, LockManager, LostReason, MultiGuard, MultiLock, multi_lock};
 use wheellock_tests::fault::{Direction, Fault, Gate, Proxy, cancel_at};
 use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, at_rest, brisk, gone, listeners, manager, taken};
 use wheellock_tests::{RedisServer, eventually};
@@ -33,26 +33,26 @@ async fn all_or_none_on_several_servers() {
     let (here, there) = (RedisServer::start(), RedisServer::start());
     let (h, t) = (manager(&here.url()).await, manager(&there.url()).await);
     let set = set(&[&h.lock("b"), &t.lock("a"), &h.lock("a")]);
-    let guard = set.try_acquire().await.unwrap().expect("all are free");
+    let guard = set.try_acquire().await.unwrap().acquired().expect("all are free");
     assert!(guard.is_valid());
     let members: Vec<_> = guard.members().iter().map(wheellock::Guard::name).collect();
     assert_eq!(members, ["b", "a", "a"], "as they were given");
     assert_eq!(here.cli(&["HGET", "b", &guard.members()[0].owner().to_string()]), "1", "ordinary locks");
     assert!(guard.members().iter().all(|member| guard.valid_until() <= member.valid_until()));
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
     assert!(free(&here, "a") && free(&here, "b") && free(&there, "a"));
 
     let other = h.lock("b").acquire().await.unwrap();
-    assert!(set.try_acquire().await.unwrap().is_none());
+    assert!(!set.try_acquire().await.unwrap().is_acquired());
     assert!(gone(&here, "a").await && gone(&there, "a").await, "what was granted is given back");
     let began = Instant::now();
     let wait = Duration::from_millis(80);
-    assert!(set.try_acquire_for(wait).await.unwrap().is_none());
+    assert!(!set.try_acquire_for(wait).await.unwrap().is_acquired());
     assert!(began.elapsed() >= wait);
     assert!(gone(&here, "a").await && gone(&there, "a").await);
     assert!(other.is_valid());
     drop(other);
-    let sum = set.run(async |guard| guard.members().len() + 1).await.unwrap();
+    let sum = set.run(async |guard| Ok::<_, Error>(guard.members().len() + 1)).await.unwrap();
     assert_eq!(sum, 4);
     drop(set.acquire().await.unwrap());
     assert!(gone(&here, "a").await && gone(&here, "b").await && gone(&there, "a").await, "dropped");
@@ -71,7 +71,7 @@ async fn set_reports_locked_and_holder() {
     assert!(set.is_locked().await.unwrap() && set.is_held_by(&owner).await.unwrap());
     assert!(!set.is_held_by(&locks.owner()).await.unwrap(), "another one's");
     drop(one);
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
     assert!(!set.is_locked().await.unwrap());
     server.kill();
     let error = set.is_locked().await.unwrap_err();
@@ -94,7 +94,7 @@ async fn one_server_members_share_round_trip() {
     let began = Instant::now();
     let guard = far.acquire().await.unwrap();
     assert!(began.elapsed() < Duration::from_millis(900), "{:?}", began.elapsed());
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
 }
 
 /// D1: of ten contenders for a free set of locks, one contender wins `try_acquire` every time. This holds on one server and on several, and
@@ -126,10 +126,10 @@ async fn one_contender_wins_free_set() {
                     });
                 }
                 let guards = contenders.join_all().await;
-                let winners = guards.iter().flatten().count();
-                assert_eq!(winners, 1, "{several_servers} {several_processes}, round {round}");
-                for guard in guards.into_iter().flatten() {
-                    assert_eq!(guard.release().await.unwrap(), Released::Released);
+                let winners: Vec<_> = guards.into_iter().filter_map(Attempt::acquired).collect();
+                assert_eq!(winners.len(), 1, "{several_servers} {several_processes}, round {round}");
+                for guard in winners {
+                    guard.release().await.unwrap();
                 }
                 let empty = async || [&here, &there].iter().all(|server| server.cli(&["DBSIZE"]) == "0");
                 assert!(eventually(PATIENCE, empty).await, "nothing is left");
@@ -152,11 +152,11 @@ fn one_thread_wins_free_set() {
         };
         let guards: Vec<_> = std::thread::scope(|threads| {
             let contenders: Vec<_> = (0..10).map(|_| threads.spawn(contend)).collect();
-            contenders.into_iter().filter_map(|contender| contender.join().unwrap()).collect()
+            contenders.into_iter().filter_map(|contender| contender.join().unwrap().acquired()).collect()
         });
         assert_eq!(guards.len(), 1, "round {round}");
         for guard in guards {
-            assert_eq!(guard.release().unwrap(), Released::Released);
+            guard.release().unwrap();
         }
     }
 }
@@ -170,10 +170,10 @@ async fn busy_member_leaves_others_free() {
     assert!(listeners(&server, "b", 1).await);
     // The waiter released these locks before it subscribed, on the same connection.
     assert!(free(&server, "a") && free(&server, "c"));
-    let passing = others.lock("a").try_acquire().await.unwrap().expect("nobody keeps it");
-    assert_eq!(passing.release().await.unwrap(), Released::Released);
+    let passing = others.lock("a").try_acquire().await.unwrap().acquired().expect("nobody keeps it");
+    passing.release().await.unwrap();
     let monitor = server.monitor();
-    assert_eq!(busy.release().await.unwrap(), Released::Released);
+    busy.release().await.unwrap();
     let guard = tokio::time::timeout(WOKEN, waiting).await.expect("woken").unwrap().unwrap();
     let seen = monitor.stop().unwrap();
     let asked = seen.iter().filter(|line| !line.from_script() && line.name() == "EVALSHA").count();
@@ -190,7 +190,7 @@ async fn busy_remote_member_leaves_others_free() {
     assert!(listeners(&there, "b", 1).await);
     // These requests use the same connection, so their replies come after the releases.
     assert!(!h.lock("a").is_locked().await.unwrap() && !h.lock("c").is_locked().await.unwrap());
-    assert_eq!(busy.release().await.unwrap(), Released::Released);
+    busy.release().await.unwrap();
     let guard = tokio::time::timeout(WOKEN, waiting).await.expect("woken").unwrap().unwrap();
     assert!(guard.is_valid());
 }
@@ -204,11 +204,11 @@ async fn waiting_set_keeps_only_earlier_members() {
     // The order of the arguments differs from the order of the members.
     let waiting = waits(&set(&[&locks.lock("c"), &locks.lock("b"), &locks.lock("a")]));
     assert!(listeners(&server, "a", 1).await, "the first in order");
-    assert_eq!(a.release().await.unwrap(), Released::Released);
+    a.release().await.unwrap();
     assert!(listeners(&server, "b", 1).await);
     assert!(!free(&server, "a"), "kept");
     assert!(gone(&server, "c").await, "given back");
-    assert_eq!(b.release().await.unwrap(), Released::Released);
+    b.release().await.unwrap();
     let guard = tokio::time::timeout(WOKEN, waiting).await.expect("woken").unwrap().unwrap();
     assert!(guard.is_valid());
 }
@@ -227,7 +227,7 @@ async fn unordered_circle_is_broken() {
         let theirs = others.lock(&b).acquire().await.unwrap();
         let waiting = waits(&set(&[&locks.lock(&a), &locks.lock(&b)]));
         assert!(listeners(&server, &a, 1).await);
-        assert_eq!(first.release().await.unwrap(), Released::Released);
+        first.release().await.unwrap();
         assert!(listeners(&server, &b, 1).await, "waits for b with a in hand");
         assert!(taken(&server, &a).await);
         // The circle is closed here. They hold b, wait for a, and would wait for ever.
@@ -236,8 +236,8 @@ async fn unordered_circle_is_broken() {
             tokio::time::timeout(PATIENCE, others.lock(&a).acquire()).await.expect("no circle").unwrap();
         longest = longest.max(began.elapsed());
         assert!(!waiting.is_finished());
-        assert_eq!(second.release().await.unwrap(), Released::Released);
-        assert_eq!(theirs.release().await.unwrap(), Released::Released);
+        second.release().await.unwrap();
+        theirs.release().await.unwrap();
         let guard = tokio::time::timeout(WOKEN, waiting).await.expect("woken").unwrap().unwrap();
         assert!(guard.is_valid());
     }
@@ -254,12 +254,12 @@ async fn fixed_lease_starts_when_complete() {
     let lease = Duration::from_secs(3);
     let waiting = waits(&set(&[&locks.lock("a"), &locks.lock("b")]).with_lease(lease));
     assert!(listeners(&server, "a", 1).await);
-    assert_eq!(a.release().await.unwrap(), Released::Released);
+    a.release().await.unwrap();
     assert!(listeners(&server, "b", 1).await);
     let left = || server.cli(&["PTTL", "a"]).parse::<u64>().unwrap_or(u64::MAX);
     assert!(eventually(PATIENCE, async || left() < 2_600).await, "held while it waits");
     let released = wheellock::BootInstant::now();
-    assert_eq!(b.release().await.unwrap(), Released::Released);
+    b.release().await.unwrap();
     let guard = waiting.await.unwrap().unwrap();
     assert!(guard.valid_until() > released + lease.mul_f32(0.98), "the whole lease is left");
     let before = guard.valid_until();
@@ -268,7 +268,7 @@ async fn fixed_lease_starts_when_complete() {
     assert_eq!(guard.lost().await.reason, LostReason::Expired);
     assert!(wheellock::BootInstant::now() <= guard.valid_until() && !guard.is_valid());
     assert!(gone(&server, "a").await && gone(&server, "b").await);
-    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
 }
 
 #[tokio::test]
@@ -280,14 +280,14 @@ async fn lost_member_is_reported_others_released() {
     let set = set(&[&t.lock("x"), &h.lock("y"), &h.lock("z")]);
 
     let guard = set.acquire().await.unwrap();
-    let watch = guard.run(std::future::pending::<()>());
+    let watch = guard.run(std::future::pending::<Result<(), Error>>());
     assert!(h.lock("z").force_release().await.unwrap());
     let Err(Error::Lost { lock, reason }) = watch.await else { panic!("lost") };
     assert_eq!((lock.as_str(), reason), ("z", LostReason::NotOwner));
     let lost = guard.lost().await;
     assert_eq!((lost.place, lost.lock.as_str()), (2, "z"));
     assert!(!guard.is_valid() && guard.members()[0].is_valid());
-    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
     assert!(free(&here, "y") && free(&there, "x"));
 
     let guard = set.acquire().await.unwrap();
@@ -316,7 +316,7 @@ async fn dead_server_is_not_busy_lock() {
     // A held member is reported as held, even if another server is dead.
     let busy = h.lock("a").acquire().await.unwrap();
     there.pause();
-    assert!(matches!(set.try_acquire().await, Ok(None)));
+    assert!(matches!(set.try_acquire().await, Ok(Attempt::Held { .. })));
     there.resume();
     drop(busy);
     assert!(set.acquire().await.unwrap().is_valid());
@@ -355,7 +355,7 @@ async fn threads_and_owners_take_sets_again() {
     let again = |lock: &Lock, place: usize| lock.with_owner(outer.members()[place].owner());
     let inner = set(&[&again(&a, 0), &again(&b, 1)]).acquire().await.unwrap();
     assert_eq!(server.cli(&["HVALS", "a"]), "2");
-    assert_eq!(inner.release().await.unwrap(), Released::Released);
+    inner.release().await.unwrap();
     assert_eq!(server.cli(&["HVALS", "a"]), "1");
     drop(outer);
     assert!(gone(&server, "a").await);
@@ -365,19 +365,19 @@ async fn threads_and_owners_take_sets_again() {
         let locks = wheellock::blocking::LockManager::connect(&url).unwrap();
         let set = wheellock::blocking::multi_lock([locks.lock("a"), locks.lock("b")]).unwrap();
         let outer = set.acquire().unwrap();
-        let inner = set.try_acquire().unwrap().expect("this thread's");
+        let inner = set.try_acquire().unwrap().acquired().expect("this thread's");
         let count = locks.lock("b").hold_count(&locks.this_thread()).unwrap();
         assert!(inner.is_valid() && inner.valid_until() <= inner.members()[0].valid_until());
         inner.renew().unwrap();
-        assert_eq!(inner.release().unwrap(), Released::Released);
+        inner.release().unwrap();
         let other = std::thread::scope(|threads| {
             threads
-                .spawn(|| set.try_acquire_for(Duration::from_millis(20)).unwrap().is_none())
+                .spawn(|| !set.try_acquire_for(Duration::from_millis(20)).unwrap().is_acquired())
                 .join()
                 .unwrap()
         });
         drop(outer);
-        (count, other, set.run(|_| 7).unwrap())
+        (count, other, set.run(|_| Ok::<_, Error>(7)).unwrap())
     });
     assert_eq!(counted.await.unwrap(), (2, true, 7));
     assert!(gone(&server, "a").await && gone(&server, "b").await);
@@ -401,7 +401,7 @@ async fn dropped_set_leaves_nothing() {
             assert!(gone(&there, "b").await, "busy {busy}, {pendings} pendings");
         }
     }
-    assert!(set.try_acquire_for(PATIENCE).await.unwrap().is_some(), "nobody is stuck in line");
+    assert!(set.try_acquire_for(PATIENCE).await.unwrap().is_acquired(), "nobody is stuck in line");
 }
 
 /// Sets of up to four of seven locks on three servers, in random orders. Each of four managers has ten tasks.
@@ -439,9 +439,9 @@ async fn random_overlapping_sets_make_progress() {
                 let guard = if random.below(4) == 0 {
                     let wait = Duration::from_micros(random.below(3_000));
                     match set.try_acquire_for(wait).await {
-                        Ok(Some(guard)) => guard,
+                        Ok(Attempt::Acquired(guard)) => guard,
                         // The wait was so short that not even the first reply came in time.
-                        Ok(None) | Err(Error::Server { .. }) => continue,
+                        Ok(Attempt::Held { .. }) | Err(Error::Server { .. }) => continue,
                         Err(error) => panic!("{error}"),
                     }
                 } else {
@@ -456,7 +456,7 @@ async fn random_overlapping_sets_make_progress() {
                 }
                 served[task].fetch_add(1, Ordering::Relaxed);
                 if random.below(2) == 0 {
-                    assert_eq!(guard.release().await.unwrap(), Released::Released);
+                    guard.release().await.unwrap();
                 }
             }
         });

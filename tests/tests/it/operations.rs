@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wheellock::{Backoff, BootInstant, Error, Finding, Lock, LockManager, LostReason, Outcome};
+use wheellock::{Attempt, Backoff, BootInstant, Error, Finding, Lock, LockManager, LostReason, Outcome};
 use wheellock_tests::locks::at_rest;
 use wheellock_tests::{RedisServer, eventually, guide};
 
@@ -18,7 +18,7 @@ async fn metrics_count_what_happened() {
     let lock = locks.lock("counted");
     let guard = lock.acquire().await.unwrap();
     let again = lock.with_owner(guard.owner()).acquire().await.unwrap();
-    assert!(lock.try_acquire_for(Duration::from_millis(20)).await.unwrap().is_none());
+    assert!(!lock.try_acquire_for(Duration::from_millis(20)).await.unwrap().is_acquired());
     let waiting = tokio::spawn({
         let lock = lock.clone();
         async move { lock.acquire().await }
@@ -86,7 +86,7 @@ async fn missing_permissions_are_named_when_connecting() {
 
     let blind = connect(&["allkeys", "allchannels", "-info"]).await;
     assert!(matches!(blind.diagnostics(), [Finding::Unknown { .. }]), "{:?}", blind.diagnostics());
-    assert!(blind.lock("works").try_acquire().await.unwrap().is_some());
+    assert!(blind.lock("works").try_acquire().await.unwrap().is_acquired());
 }
 
 /// Command that the server lacks, its name in the finding, and words of the finding that state the consequence.
@@ -198,7 +198,7 @@ async fn missing_channel_permission_still_releases() {
     let locks = LockManager::connect(&url).await.unwrap();
     let lock = locks.lock("unheard");
     let guard = lock.acquire().await.unwrap();
-    assert_eq!(guard.release().await.unwrap(), wheellock::Released::Released);
+    guard.release().await.unwrap();
     let _guard = lock.acquire().await.unwrap();
     assert!(lock.force_release().await.unwrap());
     assert_eq!(server.cli(&["EXISTS", "unheard"]), "0");
@@ -317,7 +317,7 @@ async fn use_everything(server: &RedisServer, rules: &[&str]) -> Result<(), Stri
     lock.remaining_lease().await.map_err(text)?;
     lock.holders().await.map_err(text)?;
     lock.is_locked().await.map_err(text)?;
-    lock.try_acquire_for(Duration::from_millis(10)).await.map_err(text)?;
+    drop(lock.try_acquire_for(Duration::from_millis(10)).await.map_err(text)?);
     let again = lock.with_owner(owner).acquire().await.map_err(text)?;
     again.release().await.map_err(text)?;
     guard.release().await.map_err(text)?;
@@ -325,8 +325,8 @@ async fn use_everything(server: &RedisServer, rules: &[&str]) -> Result<(), Stri
     lock.force_release().await.map_err(text)?;
     let (held, second) = (lock.acquire().await.map_err(text)?, Duration::from_secs(1));
     let (refused, polls) = (lock.try_acquire(), lock.with_backoff(Backoff::Constant(second / 20)));
-    let queues_on_server = refused.await.map_err(text)?.is_none()
-        && polls.try_acquire_for(second / 2).await.map_err(text)?.is_none()
+    let queues_on_server = !refused.await.map_err(text)?.is_acquired()
+        && !polls.try_acquire_for(second / 2).await.map_err(text)?.is_acquired()
         && server.cli(&["EXISTS", "{orders:42}:wheellock_poller"]) == "1";
     if !queues_on_server {
         return Err("contenders that poll leave no mark".to_owned());
@@ -401,9 +401,9 @@ async fn use_kind(server: &RedisServer, rules: &[&str], kind: &str) -> Result<()
                     server.cli(&["ZADD", "redisson_lock_timeout:{orders:42}", deadline, "java:1"]),
                     "1"
                 );
-                assert!(lock.try_acquire_for(Duration::from_millis(10)).await?.is_none());
+                assert!(!lock.try_acquire_for(Duration::from_millis(10)).await?.is_acquired());
                 guard.release().await?;
-                if let Some(guard) = waiting.await.unwrap()? {
+                if let Attempt::Acquired(guard) = waiting.await.unwrap()? {
                     guard.release().await?;
                 }
                 lock.position(&locks.owner()).await?;
@@ -443,7 +443,7 @@ async fn use_kind(server: &RedisServer, rules: &[&str], kind: &str) -> Result<()
                 };
                 assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
                 permits.release().await?;
-                waiting.await.unwrap()?.expect("it is free").release().await?;
+                waiting.await.unwrap()?.acquired().expect("it is free").release().await?;
                 let _free = (semaphore.add_permits(-1).await?, semaphore.available().await?);
                 semaphore.drain().await?;
                 semaphore.delete().await.map(drop)
@@ -454,7 +454,7 @@ async fn use_kind(server: &RedisServer, rules: &[&str], kind: &str) -> Result<()
                 permits.set_permits(1).await?;
                 let permit = permits.acquire().await?;
                 permit.renew().await?;
-                assert!(permits.try_acquire_for(Duration::from_millis(10)).await?.is_none());
+                assert!(!permits.try_acquire_for(Duration::from_millis(10)).await?.is_acquired());
                 assert!(permits.release(permit.id()).await?);
                 permits.acquire().await?.release().await?;
                 let short = permits.with_lease(Duration::from_millis(20)).acquire().await?;
@@ -523,9 +523,9 @@ async fn use_side(locks: &LockManager, lock: &Lock, other: &Lock) -> Result<(), 
     };
     let waits = async || locks.metrics().waiting == 1 || waiting.is_finished();
     assert!(eventually(PATIENCE, waits).await);
-    assert!(other.try_acquire_for(Duration::from_millis(10)).await?.is_none());
+    assert!(!other.try_acquire_for(Duration::from_millis(10)).await?.is_acquired());
     guard.release().await?;
-    if let Some(guard) = waiting.await.unwrap()? {
+    if let Attempt::Acquired(guard) = waiting.await.unwrap()? {
         guard.release().await?;
     }
     let _forgotten = lock.acquire().await?;

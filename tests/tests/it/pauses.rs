@@ -6,7 +6,7 @@ use std::process::Command;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use wheellock::LockManager;
+use wheellock::{Attempt, LockManager};
 use wheellock_client::{CallOptions, Client, Command as Call, Config, Error, ErrorKind, Timer};
 use wheellock_tests::RedisServer;
 use wheellock_tests::certificates::{Authority, leaf};
@@ -226,7 +226,7 @@ async fn waiters_stand_still(server: &RedisServer, limit: Option<Duration>, befo
         let lock = locks.lock(&name);
         tokio::spawn(async move {
             match limit {
-                None => lock.acquire().await.map(Some),
+                None => lock.acquire().await.map(Attempt::Acquired),
                 Some(limit) => lock.try_acquire_for(limit).await,
             }
         })
@@ -238,7 +238,9 @@ async fn waiters_stand_still(server: &RedisServer, limit: Option<Duration>, befo
     held.release().await.unwrap();
     for waiter in waiters {
         let ended = waiter.await.unwrap();
-        if let Some(guard) = ended.unwrap_or_else(|error| panic!("{limit:?}, {before:?}: {error}")) {
+        if let Attempt::Acquired(guard) =
+            ended.unwrap_or_else(|error| panic!("{limit:?}, {before:?}: {error}"))
+        {
             guard.release().await.unwrap();
         }
     }

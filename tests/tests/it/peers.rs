@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tokio::task::yield_now;
-use wheellock::{Lock, LockManager, RedLock, RedLockManager, Released};
+use wheellock::{Attempt, Error, Lock, LockManager, RedLock, RedLockManager};
 use wheellock_tests::hot;
 use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, at_rest, gone, lost};
 use wheellock_tests::peers::{Library, Peer, Quorum, URLS, present};
@@ -30,7 +30,7 @@ async fn peer_increments_lose_none() {
         let turns = contend(1000, &file, async || {
             let guard = lock.acquire().await.unwrap();
             let found = increment(&file).await;
-            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            guard.release().await.unwrap();
             found
         });
         let turns = turns.await;
@@ -50,20 +50,20 @@ async fn each_side_waits_for_release() {
 
         // Their hold. Its token has their own form, and we still read all that the lock can tell.
         assert!(peer.acquires(NAME, LEASE, Duration::ZERO).await);
-        assert!(lock.try_acquire().await.unwrap().is_none());
+        assert!(!lock.try_acquire().await.unwrap().is_acquired());
         assert!(lock.is_locked().await.unwrap());
         assert!(!lock.is_held_by(&locks.owner()).await.unwrap());
         let left = lock.remaining_lease().await.unwrap().unwrap();
         assert!(left <= LEASE && left > LEASE / 2, "{}: {left:?}", library.name);
         let waiting = waiter(&lock, &locks).await;
         assert_ne!(peer.releases().await, Some(false), "{}", library.name);
-        let guard = waiting.await.unwrap().expect("nobody tells us, so we ask");
+        let guard = waiting.await.unwrap().acquired().expect("nobody tells us, so we ask");
 
         // Our hold.
         assert!(!peer.acquires(NAME, LEASE, Duration::ZERO).await, "{}", library.name);
         assert_eq!(server.cli(&["GET", NAME]), guard.owner().to_string());
         peer.asks_for(NAME, LEASE, PATIENCE);
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        guard.release().await.unwrap();
         assert_eq!(peer.answer().await, "acquired", "{}", library.name);
         assert_ne!(peer.releases().await, Some(false), "{}", library.name);
         assert!(gone(&server, NAME).await);
@@ -80,7 +80,7 @@ async fn renewed_hold_excludes_peer() {
         assert!(!peer.acquires("ours", SHORT_LEASE, wait).await, "{} waited for us", library.name);
         assert!(guard.is_valid());
         assert_eq!(server.cli(&["GET", "ours"]), guard.owner().to_string());
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        guard.release().await.unwrap();
 
         if !library.extends {
             println!("{} cannot extend a lease", library.name);
@@ -89,7 +89,7 @@ async fn renewed_hold_excludes_peer() {
         assert!(peer.acquires("theirs", SHORT_LEASE, Duration::ZERO).await);
         let token = server.cli(&["GET", "theirs"]);
         let lock = locks.simple_lock("theirs");
-        let refused = tokio::spawn(async move { lock.try_acquire_for(wait).await.unwrap().is_none() });
+        let refused = tokio::spawn(async move { !lock.try_acquire_for(wait).await.unwrap().is_acquired() });
         while !refused.is_finished() {
             let is_due = || left(&server, "theirs") <= SHORT_LEASE * 2 / 3;
             assert!(eventually(PATIENCE, async || is_due() || refused.is_finished()).await);
@@ -125,7 +125,7 @@ async fn killed_holder_succeeded_across_libraries() {
         let waiting = waiter(&locks.simple_lock("theirs"), &locks).await;
         let killed = Instant::now();
         doomed.kill();
-        let guard = waiting.await.unwrap().expect("its lease ends");
+        let guard = waiting.await.unwrap().acquired().expect("its lease ends");
         let took = killed.elapsed();
         assert!(took <= SHORT_LEASE + SLACK, "we succeeded {} after {took:?}", library.name);
         assert_eq!(server.cli(&["GET", "theirs"]), guard.owner().to_string());
@@ -140,14 +140,14 @@ async fn late_calls_spare_successor() {
 
         // Their lease ends and our hold follows. Neither their late extension nor their late release changes our hold.
         assert!(peer.acquires(NAME, SHORT_LEASE, Duration::ZERO).await);
-        let guard = lock.try_acquire_for(PATIENCE).await.unwrap().expect("their lease ends");
+        let guard = lock.try_acquire_for(PATIENCE).await.unwrap().acquired().expect("their lease ends");
         if library.extends {
             assert!(!peer.extends(SHORT_LEASE).await, "{}", library.name);
         }
         assert_ne!(peer.releases().await, Some(true), "{}", library.name);
         assert_eq!(server.cli(&["GET", NAME]), guard.owner().to_string());
         assert!(left(&server, NAME) > LEASE / 2 && guard.is_valid());
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        guard.release().await.unwrap();
 
         // Our lease ends and their hold follows. Neither our late release nor our late drop changes their hold.
         for name in ["released", "dropped"] {
@@ -156,7 +156,7 @@ async fn late_calls_spare_successor() {
             let token = server.cli(&["GET", name]);
             lost(&guard).await;
             if name == "released" {
-                assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+                assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
             } else {
                 drop(guard);
             }
@@ -170,7 +170,7 @@ async fn late_calls_spare_successor() {
         // A holder that was robbed by force finds out, and takes nothing from its successor.
         assert!(peer.acquires(NAME, LEASE, Duration::ZERO).await);
         assert!(lock.force_release().await.unwrap());
-        let guard = lock.try_acquire().await.unwrap().unwrap();
+        let guard = lock.try_acquire().await.unwrap().acquired().unwrap();
         assert_ne!(peer.releases().await, Some(true), "{}", library.name);
         assert_eq!(server.cli(&["GET", NAME]), guard.owner().to_string());
     }
@@ -186,14 +186,14 @@ async fn waiter_waits_for_endless_peer_lock() {
         assert_eq!(lock.remaining_lease().await.unwrap(), Some(Duration::MAX));
         let waiting = waiter(&lock, &locks).await;
         assert_eq!(peer.releases().await, Some(true));
-        waiting.await.unwrap().expect("it was released").release().await.unwrap();
+        waiting.await.unwrap().acquired().expect("it was released").release().await.unwrap();
 
         // The holder is dead, and the lock stays until a forced release.
         assert!(peer.acquires(NAME, Duration::ZERO, Duration::ZERO).await);
         let waiting = waiter(&lock, &locks).await;
         peer.kill();
         assert!(lock.force_release().await.unwrap());
-        assert!(waiting.await.unwrap().is_some());
+        assert!(waiting.await.unwrap().is_acquired());
     }
 }
 
@@ -212,7 +212,7 @@ async fn peer_shares_majority_of_three() {
         assert!(doomed.acquires(NAME, SHORT_LEASE, Duration::ZERO).await);
         let killed = Instant::now();
         doomed.kill();
-        let guard = lock.try_acquire_for(PATIENCE).await.unwrap().expect("their leases end");
+        let guard = lock.try_acquire_for(PATIENCE).await.unwrap().acquired().expect("their leases end");
         let took = killed.elapsed();
         assert!(took <= SHORT_LEASE + SLACK, "we succeeded {} after {took:?}", library.name);
         guard.release().await.unwrap();
@@ -235,7 +235,7 @@ async fn shared_majority_increments_lose_none() {
         let turns = contend(200, &file, async || {
             let guard = lock.acquire().await.unwrap();
             let found = increment(&file).await;
-            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            guard.release().await.unwrap();
             found
         });
         let turns = turns.await;
@@ -306,22 +306,22 @@ async fn exclude_each_other(lock: &RedLock, peer: &mut Peer, library: &Library) 
         let guard = lock.acquire().await.unwrap();
         assert!(!peer.acquires(NAME, LEASE, Duration::ZERO).await, "{}", library.name);
         peer.asks_for(NAME, LEASE, PATIENCE);
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        guard.release().await.unwrap();
         assert_eq!(peer.answer().await, "acquired", "{}", library.name);
-        assert!(lock.try_acquire().await.unwrap().is_none(), "{}", library.name);
+        assert!(!lock.try_acquire().await.unwrap().is_acquired(), "{}", library.name);
         let waiting = tokio::spawn({
             let lock = lock.clone();
             async move { lock.try_acquire_for(WOKEN).await.unwrap() }
         });
         yield_now().await;
         assert_ne!(peer.releases().await, Some(false), "{}", library.name);
-        let guard = waiting.await.unwrap().expect("nobody tells us, so we ask");
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        let guard = waiting.await.unwrap().acquired().expect("nobody tells us, so we ask");
+        guard.release().await.unwrap();
     }
 }
 
 /// Starts a task that waits for `lock` and was refused.
-async fn waiter(lock: &Lock, locks: &LockManager) -> tokio::task::JoinHandle<Option<wheellock::Guard>> {
+async fn waiter(lock: &Lock, locks: &LockManager) -> tokio::task::JoinHandle<Attempt<wheellock::Guard>> {
     let lock = lock.clone();
     let waiting = tokio::spawn(async move { lock.try_acquire_for(WOKEN).await.unwrap() });
     assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await);

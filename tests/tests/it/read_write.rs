@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Barrier;
 use tokio::time::timeout;
 use wheellock::testing::server::Which;
-use wheellock::{Error, Fairness, Guard, LockManager, LostReason, Outcome, Released};
+use wheellock::{Error, Fairness, Guard, LockManager, LostReason, Outcome};
 use wheellock_tests::locks::{PATIENCE, RENEWED, WOKEN, at_rest, brisk, clock, gone, lost, manager, renewed};
 use wheellock_tests::{RedisServer, Reply, eventually};
 
@@ -67,13 +67,13 @@ async fn read_lock_matches_wire_contract() {
     assert_eq!(keys(&server).len(), 4);
     assert!((55_000..=60_000).contains(&pttl(&server, NAME)), "the longest of all leases");
 
-    assert_eq!(second.release().await.unwrap(), Released::Released);
+    second.release().await.unwrap();
     assert!((35_000..=40_000).contains(&pttl(&server, NAME)), "the longest of those that are left");
     assert_eq!(lock.read().hold_count(&owner).await.unwrap(), 1);
-    assert_eq!(other.release().await.unwrap(), Released::Released);
+    other.release().await.unwrap();
     assert!((15_000..=20_000).contains(&pttl(&server, NAME)));
     assert!(lock.read().is_locked().await.unwrap() && !lock.write().is_locked().await.unwrap());
-    assert_eq!(first.release().await.unwrap(), Released::Released);
+    first.release().await.unwrap();
     assert!(keys(&server).is_empty() && !lock.read().is_locked().await.unwrap());
 }
 
@@ -90,9 +90,9 @@ async fn write_lock_matches_wire_contract() {
     assert_eq!(keys(&server), ["a:{tag}"]);
     assert!(lock.write().is_locked().await.unwrap() && !lock.read().is_locked().await.unwrap());
     assert!(lock.write().is_held_by(&owner).await.unwrap() && !lock.read().is_held_by(&owner).await.unwrap());
-    assert_eq!(second.release().await.unwrap(), Released::Released);
+    second.release().await.unwrap();
     assert_eq!(lock.write().hold_count(&owner).await.unwrap(), 1);
-    assert_eq!(first.release().await.unwrap(), Released::Released);
+    first.release().await.unwrap();
     assert!(keys(&server).is_empty());
 }
 
@@ -102,19 +102,21 @@ async fn readers_share_writer_excludes() {
     let lock = locks.read_write_lock(NAME);
     let mut reading = Vec::new();
     for _ in 0..5 {
-        reading.push(lock.read().try_acquire().await.unwrap().expect("readers do not exclude each other"));
+        reading.push(
+            lock.read().try_acquire().await.unwrap().acquired().expect("readers do not exclude each other"),
+        );
     }
-    assert!(lock.write().try_acquire().await.unwrap().is_none());
+    assert!(!lock.write().try_acquire().await.unwrap().is_acquired());
     for guard in reading {
-        assert!(lock.write().try_acquire().await.unwrap().is_none());
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        assert!(!lock.write().try_acquire().await.unwrap().is_acquired());
+        guard.release().await.unwrap();
     }
-    let writing = lock.write().try_acquire().await.unwrap().expect("nobody reads");
-    assert!(lock.write().try_acquire().await.unwrap().is_none());
-    assert!(lock.read().try_acquire().await.unwrap().is_none());
+    let writing = lock.write().try_acquire().await.unwrap().acquired().expect("nobody reads");
+    assert!(!lock.write().try_acquire().await.unwrap().is_acquired());
+    assert!(!lock.read().try_acquire().await.unwrap().is_acquired());
     drop(writing);
     let reading = lock.read().acquire().await.unwrap();
-    assert_eq!(reading.release().await.unwrap(), Released::Released);
+    reading.release().await.unwrap();
 }
 
 #[tokio::test]
@@ -136,14 +138,14 @@ async fn writer_downgrade_admits_readers() {
     assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
     let reading = lock.read().with_owner(writing.owner()).acquire().await.unwrap();
     assert!(lock.read().is_locked().await.unwrap() && lock.write().is_locked().await.unwrap());
-    assert_eq!(writing.release().await.unwrap(), Released::Released);
+    writing.release().await.unwrap();
     assert_eq!(server.cli(&["HGET", NAME, "mode"]), "read");
     for waiting in [waiting, beside] {
-        let read = waiting.await.unwrap().expect("readers are told that nobody writes any more");
+        let read = waiting.await.unwrap().acquired().expect("readers are told that nobody writes any more");
         assert!(reading.is_valid() && read.is_valid());
     }
-    assert!(lock.write().try_acquire().await.unwrap().is_none(), "it still reads");
-    assert_eq!(reading.release().await.unwrap(), Released::Released);
+    assert!(!lock.write().try_acquire().await.unwrap().is_acquired(), "it still reads");
+    reading.release().await.unwrap();
     assert!(gone(&server, NAME).await && keys(&server).is_empty());
 }
 
@@ -154,7 +156,9 @@ async fn upgrade_is_refused_immediately() {
     let reading = lock.read().acquire().await.unwrap();
     let upgrade = lock.write().with_owner(reading.owner());
     let without_limit = timeout(PATIENCE, upgrade.acquire()).await.expect("it waits for itself");
-    for refused in [without_limit, upgrade.try_acquire_for(PATIENCE).await.map(Option::unwrap)] {
+    for refused in
+        [without_limit, upgrade.try_acquire_for(PATIENCE).await.map(|attempt| attempt.acquired().unwrap())]
+    {
         let error = refused.unwrap_err();
         assert!(matches!(error, Error::Upgrade { .. }), "{error}");
         assert_eq!(error.outcome(), Outcome::Rejected);
@@ -181,9 +185,9 @@ async fn short_inner_lease_shortens_nothing() {
         let inner = side.with_owner(outer.owner()).with_lease(Duration::from_secs(1));
         let inner = inner.acquire().await.unwrap();
         assert!(pttl(&server, NAME) > 55_000);
-        assert_eq!(inner.release().await.unwrap(), Released::Released);
+        inner.release().await.unwrap();
         assert!(pttl(&server, NAME) > 55_000 && outer.is_valid());
-        assert_eq!(outer.release().await.unwrap(), Released::Released);
+        outer.release().await.unwrap();
     }
 }
 
@@ -198,7 +202,7 @@ async fn waiting_readers_enter_together() {
         .map(|_| {
             let (read, inside) = (lock.read(), Arc::clone(&inside));
             tokio::spawn(async move {
-                let guard = read.try_acquire_for(WOKEN).await.unwrap().expect("readers are woken");
+                let guard = read.try_acquire_for(WOKEN).await.unwrap().acquired().expect("readers are woken");
                 // No reader leaves before all have entered.
                 inside.wait().await;
                 guard.release().await.unwrap()
@@ -209,7 +213,7 @@ async fn waiting_readers_enter_together() {
     let monitor = server.monitor();
     writing.release().await.unwrap();
     for reader in readers {
-        assert_eq!(reader.await.unwrap(), Released::Released);
+        reader.await.unwrap();
     }
     let asked = monitor.stop().unwrap();
     let scripts =
@@ -232,14 +236,14 @@ async fn waiting_writer_precedes_new_readers() {
     };
     let mark = format!("{{{NAME}}}:wheellock_writer");
     assert!(eventually(PATIENCE, async || server.cli(&["EXISTS", &mark]) == "1").await);
-    assert!(near.read().try_acquire().await.unwrap().is_none(), "of the other process");
-    assert!(far.read().try_acquire().await.unwrap().is_none(), "of its own");
+    assert!(!near.read().try_acquire().await.unwrap().is_acquired(), "of the other process");
+    assert!(!far.read().try_acquire().await.unwrap().is_acquired(), "of its own");
     let eager = near.with_fairness(Fairness::ReadersFirst);
-    let passes = eager.read().try_acquire().await.unwrap().expect("it is not asked to stand back");
-    assert_eq!(passes.release().await.unwrap(), Released::Released);
+    let passes = eager.read().try_acquire().await.unwrap().acquired().expect("it is not asked to stand back");
+    passes.release().await.unwrap();
     let again = near.read().with_owner(reading.owner()).acquire().await.unwrap();
-    assert_eq!(again.release().await.unwrap(), Released::Released, "who reads already must not wait");
-    assert_eq!(reading.release().await.unwrap(), Released::Released);
+    again.release().await.expect("who reads already must not wait");
+    reading.release().await.unwrap();
     let writing = writer.await.unwrap();
     assert_eq!(keys(&server), [NAME], "what told of the writer has gone");
     let waiting = {
@@ -248,7 +252,7 @@ async fn waiting_writer_precedes_new_readers() {
     };
     assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
     writing.release().await.unwrap();
-    assert!(waiting.await.unwrap().is_some());
+    assert!(waiting.await.unwrap().is_acquired());
 }
 
 #[tokio::test]
@@ -261,7 +265,7 @@ async fn readers_first_writer_blocks_no_reader() {
         tokio::spawn(async move { write.acquire().await.unwrap() })
     };
     assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
-    assert!(locks.read_write_lock(NAME).read().try_acquire().await.unwrap().is_some());
+    assert!(locks.read_write_lock(NAME).read().try_acquire().await.unwrap().is_acquired());
     reading.release().await.unwrap();
     writer.await.unwrap().release().await.unwrap();
     assert!(gone(&server, NAME).await);
@@ -277,7 +281,7 @@ async fn reader_after_deletion_counts_once() {
         let owner = old.owner();
         set(&server, &["DEL", NAME]);
         let another = if is_read_by_another {
-            others.read_write_lock(NAME).read().try_acquire().await.unwrap()
+            others.read_write_lock(NAME).read().try_acquire().await.unwrap().acquired()
         } else {
             None
         };
@@ -286,12 +290,12 @@ async fn reader_after_deletion_counts_once() {
         assert_eq!(server.cli(&["HGET", NAME, &owner.to_string()]), "1");
         let inner = reader.with_owner(owner).acquire().await.unwrap();
         inner.release().await.unwrap();
-        assert!(writer.try_acquire().await.unwrap().is_none());
+        assert!(!writer.try_acquire().await.unwrap().is_acquired());
         assert!(outer.is_valid());
         drop(another);
         outer.release().await.unwrap();
-        assert_eq!(old.release().await.unwrap(), Released::AlreadyLost);
-        assert!(writer.try_acquire_for(PATIENCE).await.unwrap().is_some());
+        assert!(matches!(old.release().await, Err(Error::Lost { .. })));
+        assert!(writer.try_acquire_for(PATIENCE).await.unwrap().is_acquired());
     }
 }
 
@@ -308,7 +312,8 @@ async fn reader_relies_on_remaining_leases() {
     let half = clock(&server) + lease / 2;
     assert!(eventually(PATIENCE, async || clock(&server) > half).await);
     inner.release().await.unwrap();
-    let writing = writer.try_acquire_for(PATIENCE).await.unwrap().expect("the outer lease has ended");
+    let writing =
+        writer.try_acquire_for(PATIENCE).await.unwrap().acquired().expect("the outer lease has ended");
     assert!(!outer.is_valid(), "a writer has the lock");
     writing.release().await.unwrap();
 
@@ -319,7 +324,7 @@ async fn reader_relies_on_remaining_leases() {
     let over = clock(&server) + 2 * lease;
     assert!(eventually(PATIENCE, async || clock(&server) > over || !inner.is_valid()).await);
     assert!(inner.is_valid(), "the watchdog keeps it");
-    assert!(writer.try_acquire().await.unwrap().is_none());
+    assert!(!writer.try_acquire().await.unwrap().is_acquired());
     inner.release().await.unwrap();
 
     // The remaining hold has ended before, so no reader is left.
@@ -330,8 +335,16 @@ async fn reader_relies_on_remaining_leases() {
     assert!(inner.is_valid());
     inner.release().await.unwrap();
     assert!(!outer.is_valid());
-    writer.try_acquire_for(PATIENCE).await.unwrap().expect("nobody reads").release().await.unwrap();
-    assert_eq!(outer.release().await.unwrap(), Released::AlreadyLost);
+    writer
+        .try_acquire_for(PATIENCE)
+        .await
+        .unwrap()
+        .acquired()
+        .expect("nobody reads")
+        .release()
+        .await
+        .unwrap();
+    assert!(matches!(outer.release().await, Err(Error::Lost { .. })));
     assert!(eventually(PATIENCE, async || keys(&server).is_empty()).await, "{:?}", keys(&server));
 }
 
@@ -353,7 +366,7 @@ async fn lock_lives_for_longest_reader_lease() {
         assert!((30_000..=40_000).contains(&left), "{left}");
     }
     for guard in guards {
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        guard.release().await.unwrap();
     }
     assert_eq!(keys(&server), [""; 0]);
 }
@@ -378,15 +391,15 @@ async fn leaving_writer_lets_readers_pass() {
         if dropped {
             writer.abort();
         } else {
-            assert!(writer.await.unwrap().is_none());
+            assert!(!writer.await.unwrap().is_acquired());
         }
         let began = Instant::now();
-        let passed = reader.await.unwrap().expect("it is told");
+        let passed = reader.await.unwrap().acquired().expect("it is told");
         assert!(began.elapsed() < WOKEN);
         passed.release().await.unwrap();
         assert!(gone(&server, &mark).await);
     }
-    assert!(far.write().try_acquire().await.unwrap().is_none());
+    assert!(!far.write().try_acquire().await.unwrap().is_acquired());
     assert_eq!(server.cli(&["EXISTS", &mark]), "0", "who does not wait keeps nobody out");
     reading.release().await.unwrap();
     assert!(keys(&server).is_empty());
@@ -407,9 +420,9 @@ async fn short_wait_hides_no_waiting_writer() {
     assert!(eventually(PATIENCE, async || server.cli(&["EXISTS", &mark]) == "1").await);
     let waits = server.cli(&["GET", &mark]);
     let hasty = hasty.read_write_lock(NAME).write();
-    assert!(hasty.try_acquire_for(Duration::from_millis(50)).await.unwrap().is_none());
+    assert!(!hasty.try_acquire_for(Duration::from_millis(50)).await.unwrap().is_acquired());
     assert_eq!(server.cli(&["GET", &mark]), waits);
-    assert!(near.read().try_acquire().await.unwrap().is_none(), "readers still stand behind it");
+    assert!(!near.read().try_acquire().await.unwrap().is_acquired(), "readers still stand behind it");
     reading.release().await.unwrap();
     writer.await.unwrap().release().await.unwrap();
 }
@@ -425,7 +438,7 @@ async fn next_writer_keeps_readers_out() {
         let [hasty, patient] = [far.write(), far.write()];
         let hasty = tokio::spawn(async move { hasty.try_acquire_for(Duration::from_millis(1)).await });
         let patient = tokio::spawn(async move { patient.acquire().await });
-        assert!(hasty.await.unwrap().unwrap().is_none());
+        assert!(!hasty.await.unwrap().unwrap().is_acquired());
         assert!(eventually(WOKEN, async || server.cli(&["EXISTS", &mark]) == "1").await);
         patient.abort();
         assert!(gone(&server, &mark).await);
@@ -442,7 +455,7 @@ async fn dead_writer_mark_expires() {
     let mark = format!("{{{NAME}}}:wheellock_writer");
     set(&server, &["SET", &mark, "somebody:1:write", "PX", "700"]);
     let began = Instant::now();
-    let read = lock.read().try_acquire_for(PATIENCE).await.unwrap().expect("it has ended");
+    let read = lock.read().try_acquire_for(PATIENCE).await.unwrap().acquired().expect("it has ended");
     assert!((Duration::from_millis(500)..WOKEN).contains(&began.elapsed()), "{:?}", began.elapsed());
     drop((reading, read));
     assert!(gone(&server, NAME).await);
@@ -512,10 +525,10 @@ async fn the_watchdog_keeps_both_sides() {
     let timeout = |hold: u32| format!("{{{NAME}}}:{}:rwlock_timeout:{hold}", reading.owner());
     assert!(pttl(&server, &timeout(1)) > 0 && pttl(&server, &timeout(2)) > 0);
     // The release of an inner hold does not end the renewal of the outer hold.
-    assert_eq!(also_reads.release().await.unwrap(), Released::Released);
+    also_reads.release().await.unwrap();
     assert!(renewed(&writing, 4).await);
     for guard in [again, reading, writing, beside] {
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        guard.release().await.unwrap();
     }
     assert!(keys(&server).is_empty());
 }
@@ -567,7 +580,7 @@ async fn fixed_lease_reader_restores_lock_lease() {
     assert!(reading.is_valid() && pttl(&server, &timeout) > 1000);
     set(&server, &["DEL", NAME]);
     assert_eq!(lost(&reading).await, LostReason::NotOwner);
-    assert_eq!(reading.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(reading.release().await, Err(Error::Lost { .. })));
 }
 
 /// The reader checks as often as the watchdog renews other holds, whatever its own lease is.
@@ -599,7 +612,7 @@ async fn lost_lock_notifies_readers_and_writers() {
         assert_eq!(forced.iter().filter(|forced| **forced).count(), 1, "each frees its own side only");
         assert!(keys(&server).is_empty());
         assert_eq!(lost(&one).await, LostReason::NotOwner);
-        assert_eq!(one.release().await.unwrap(), Released::AlreadyLost);
+        assert!(matches!(one.release().await, Err(Error::Lost { .. })));
     }
 }
 
@@ -649,7 +662,7 @@ async fn deleted_reader_lease_is_restored() {
     set(&server, &["DEL", &timeout]);
     assert!(renewed(&reading, 2).await);
     assert_eq!(server.cli(&["EXISTS", &timeout]), "1");
-    assert_eq!(reading.release().await.unwrap(), Released::Released);
+    reading.release().await.unwrap();
     assert!(keys(&server).is_empty());
 }
 
@@ -660,7 +673,7 @@ async fn last_reader_removes_dead_field() {
     let lock = locks.read_write_lock(NAME);
     let reading = lock.read().acquire().await.unwrap();
     set(&server, &["HSET", NAME, "dead:1", "1"]);
-    assert_eq!(reading.release().await.unwrap(), Released::Released);
+    reading.release().await.unwrap();
     assert!(keys(&server).is_empty());
 }
 
@@ -694,9 +707,9 @@ async fn set_combines_lock_kinds() {
         [prices.read(), locks.lock("plain"), fenced.as_lock().clone(), locks.read_write_lock("w").write()];
     let set = wheellock::multi_lock(set).unwrap();
     let guard = set.acquire().await.unwrap();
-    assert!(prices.read().try_acquire().await.unwrap().is_some());
-    assert!(prices.write().try_acquire().await.unwrap().is_none());
-    assert!(set.try_acquire().await.unwrap().is_none());
+    assert!(prices.read().try_acquire().await.unwrap().is_acquired());
+    assert!(!prices.write().try_acquire().await.unwrap().is_acquired());
+    assert!(!set.try_acquire().await.unwrap().is_acquired());
     guard.release().await.unwrap();
     assert_eq!(keys(&server), ["redisson_lock_token:{fenced}"]);
     let both = wheellock::multi_lock([prices.read(), prices.write()]);
@@ -743,8 +756,9 @@ async fn forced_release_lets_its_reader_write() {
         let owner = reading.owner();
         assert!(lock.read().force_release().await.unwrap());
         assert!(!reading.is_valid());
-        let writing = lock.write().with_owner(owner).try_acquire().await.unwrap().expect("it is free");
-        assert_eq!(reading.release().await.unwrap(), Released::AlreadyLost);
+        let writing =
+            lock.write().with_owner(owner).try_acquire().await.unwrap().acquired().expect("it is free");
+        assert!(matches!(reading.release().await, Err(Error::Lost { .. })));
         assert!(writing.is_valid());
         writing.release().await.unwrap();
         assert!(keys(&server).is_empty());
@@ -753,11 +767,11 @@ async fn forced_release_lets_its_reader_write() {
     let plain = locks.lock(NAME).acquire().await.unwrap();
     assert!(locks.lock(NAME).force_release().await.unwrap());
     let fenced = locks.fenced_lock(NAME).as_lock().with_owner(plain.owner()).try_acquire().await.unwrap();
-    fenced.expect("it is free").release().await.unwrap();
+    fenced.acquired().expect("it is free").release().await.unwrap();
     let simple = locks.simple_lock(NAME).acquire().await.unwrap();
     assert!(locks.simple_lock(NAME).force_release().await.unwrap());
     let again = locks.simple_lock(NAME).with_owner(simple.owner()).try_acquire().await.unwrap();
-    again.expect("it is free").release().await.unwrap();
+    again.acquired().expect("it is free").release().await.unwrap();
 }
 
 /// L9: for a reader with its own or a presented owner, `lost()` and `release()` give the same result, and nothing stays.
@@ -776,7 +790,7 @@ async fn expired_reader_leaves_nothing() {
             if is_dropped {
                 drop(reading);
             } else {
-                assert_eq!(reading.release().await.unwrap(), Released::AlreadyLost);
+                assert!(matches!(reading.release().await, Err(Error::Lost { .. })));
             }
             let is_gone = async || read.hold_count(&field).await.unwrap() == 0;
             assert!(eventually(PATIENCE, is_gone).await, "{owner:?}");

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::task::{JoinSet, LocalSet, yield_now};
-use wheellock::{BootInstant, Error, Lock, LostReason, Outcome, Released};
+use wheellock::{Attempt, BootInstant, Error, Lock, LostReason, Outcome};
 use wheellock_tests::fault::{At, Direction, Fault, Gate, Proxy, Random, Rule};
 use wheellock_tests::locks::{
     Asked, PATIENCE, RENEWED, WOKEN, adjusted, at_rest, brisk, gone, listeners, lost, manager, renewed,
@@ -53,9 +53,9 @@ async fn w01_repeated_acquire_counts_once() {
         assert_eq!(server.cli(&["HVALS", "once"]), "2", "and not 3");
         let asked = Asked::all(&monitor.stop().unwrap());
         assert_eq!(count(&asked, |asked| asked.acquires("once")), 4, "each was executed twice: {asked:?}");
-        assert_eq!(second.release().await.unwrap(), Released::Released);
+        second.release().await.unwrap();
         assert_eq!(server.cli(&["HVALS", "once"]), "1");
-        assert_eq!(first.release().await.unwrap(), Released::Released);
+        first.release().await.unwrap();
         assert_eq!(server.cli(&["EXISTS", "once"]), "0");
     }
 }
@@ -118,7 +118,12 @@ async fn w03_no_renewal_follows_release() {
         tasks.spawn(async move {
             let mut random = Random::new(task);
             for _ in 0..ROUNDS {
-                let guard = lock.try_acquire_for(PATIENCE).await.unwrap().expect("freed by the last round");
+                let guard = lock
+                    .try_acquire_for(PATIENCE)
+                    .await
+                    .unwrap()
+                    .acquired()
+                    .expect("freed by the last round");
                 // The release falls around the first renewal, which is due after a third of the lease.
                 tokio::time::sleep(Duration::from_micros(290_000 + random.below(25_000))).await;
                 if random.below(2) == 0 {
@@ -223,7 +228,7 @@ async fn w07_remaining_holds_are_always_renewed() {
             for (place, number) in order.into_iter().enumerate() {
                 let guard = guards[number].take().unwrap();
                 if place % 2 == 0 {
-                    assert_eq!(guard.release().await.unwrap(), Released::Released);
+                    guard.release().await.unwrap();
                 } else {
                     drop(guard);
                 }
@@ -249,13 +254,13 @@ async fn w08_lease_belongs_to_one_hold() {
     let full = 29_000..=30_000;
 
     let guard = lock.acquire().await.unwrap();
-    assert!(short.try_acquire().await.unwrap().is_none());
+    assert!(!short.try_acquire().await.unwrap().is_acquired());
     assert!(full.contains(&ttl(&server, "leased")), "a failed attempt changes nothing");
     let inner = short.with_owner(guard.owner()).acquire().await.unwrap();
     assert!(full.contains(&ttl(&server, "leased")), "an inner hold does not shorten the outer one's lease");
-    assert_eq!(inner.release().await.unwrap(), Released::Released);
+    inner.release().await.unwrap();
     assert!(full.contains(&ttl(&server, "leased")));
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
 
     let expired = short.acquire().await.unwrap();
     assert!((1..=100).contains(&ttl(&server, "leased")));
@@ -336,8 +341,8 @@ async fn w14_a_replica_is_asked_nothing() {
     assert!(lock.is_locked().await.unwrap() && lock.is_held_by(&guard.owner()).await.unwrap());
     assert_eq!(lock.hold_count(&guard.owner()).await.unwrap(), 1);
     assert!(lock.remaining_lease().await.unwrap().is_some());
-    assert!(lock.try_acquire().await.unwrap().is_none());
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert!(!lock.try_acquire().await.unwrap().is_acquired());
+    guard.release().await.unwrap();
     assert!(!lock.is_locked().await.unwrap(), "at once, however far behind the replica is");
     // WAIT covers only the writes of its own connection.
     let mut cli = server.connect().unwrap();
@@ -366,23 +371,23 @@ async fn w15_release_during_disconnect_wakes_waiter() {
                 proxy.gate(Gate::Refuse);
                 proxy.strike(Direction::ToClient, Fault::Rst);
                 assert!(eventually(PATIENCE, async || !locks.client().is_ready()).await);
-                assert_eq!(guard.release().await.unwrap(), Released::Released);
+                guard.release().await.unwrap();
                 proxy.gate(Gate::Open);
             }
             "killed" => {
                 let (released, killed) = tokio::join!(guard.release(), async {
                     server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"])
                 });
-                assert_eq!((released.unwrap(), killed.as_str()), (Released::Released, "1"));
+                assert!(released.is_ok() && killed == "1", "{released:?}, {killed}");
             }
             _ => {
                 assert_eq!(server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]), "1");
-                assert_eq!(guard.release().await.unwrap(), Released::Released);
+                guard.release().await.unwrap();
             }
         }
         let taken = tokio::time::timeout(WOKEN, waiter).await;
         let taken = taken.unwrap_or_else(|_| panic!("{way}: the waiter slept on")).unwrap().unwrap();
-        assert_eq!(taken.release().await.unwrap(), Released::Released);
+        taken.release().await.unwrap();
     }
 }
 
@@ -397,7 +402,7 @@ async fn w16_release_racing_attempt_wakes_waiter() {
         tasks.spawn(async move {
             for round in 0..ROUNDS {
                 let guard = lock.try_acquire_for(WOKEN).await.unwrap();
-                let guard = guard.unwrap_or_else(|| panic!("round {round}: a release was missed"));
+                let guard = guard.acquired().unwrap_or_else(|| panic!("round {round}: a release was missed"));
                 assert!(!inside.swap(true, Ordering::SeqCst), "two inside");
                 yield_now().await;
                 inside.store(false, Ordering::SeqCst);
@@ -406,7 +411,7 @@ async fn w16_release_racing_attempt_wakes_waiter() {
                 if round % 2 == 0 {
                     drop(guard);
                 } else {
-                    assert_eq!(guard.release().await.unwrap(), Released::Released);
+                    guard.release().await.unwrap();
                 }
             }
         });
@@ -430,7 +435,7 @@ async fn w17_leaving_head_passes_on_wakeup() {
         let mut waiters: Vec<_> = (0..4)
             .map(|_| {
                 let lock = locks.lock(name);
-                tokio::spawn(async move { lock.try_acquire_for(WOKEN).await.unwrap().is_some() })
+                tokio::spawn(async move { lock.try_acquire_for(WOKEN).await.unwrap().is_acquired() })
             })
             .collect();
         assert!(listeners(&server, name, 1).await && at_rest(&locks).await);
@@ -446,7 +451,7 @@ async fn w17_leaving_head_passes_on_wakeup() {
         for (place, waiter) in waiters.into_iter().enumerate() {
             assert!(waiter.await.unwrap(), "round {round}: waiter {place} was not woken");
         }
-        assert_eq!(release.await.unwrap().unwrap(), Released::Released);
+        release.await.unwrap().unwrap();
         assert!(gone(&server, name).await);
     }
 }
@@ -459,15 +464,15 @@ async fn w17_timed_out_waiter_passes_on_wakeup() {
         let guard = holder.lock("baton").acquire().await.unwrap();
         let first = tokio::spawn({
             let lock = locks.lock("baton");
-            async move { lock.try_acquire_for(Duration::from_millis(40)).await.unwrap().is_some() }
+            async move { lock.try_acquire_for(Duration::from_millis(40)).await.unwrap().is_acquired() }
         });
         let second = tokio::spawn({
             let lock = locks.lock("baton");
-            async move { lock.try_acquire_for(WOKEN).await.unwrap().is_some() }
+            async move { lock.try_acquire_for(WOKEN).await.unwrap().is_acquired() }
         });
         // The release falls around the end of the first waiter's wait.
         tokio::time::sleep(Duration::from_micros(39_000 + 100 * round)).await;
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        guard.release().await.unwrap();
         assert!(second.await.unwrap(), "round {round}");
         first.await.unwrap();
         assert!(gone(&server, "baton").await);
@@ -489,7 +494,7 @@ async fn w19_waiters_share_requests() {
             if entered.fetch_add(1, Ordering::SeqCst) == 0 {
                 leave.notified().await;
             }
-            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            guard.release().await.unwrap();
         });
     }
     assert!(listeners(&server, "herd", 1).await && at_rest(&locks).await);
@@ -502,7 +507,7 @@ async fn w19_waiters_share_requests() {
     let release = server.monitor();
     let late = locks.lock("herd");
     waiters.spawn(async move { drop(late.acquire().await.unwrap()) });
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
     assert!(
         eventually(PATIENCE, async || entered.load(Ordering::SeqCst) == 1).await && at_rest(&locks).await
     );
@@ -534,9 +539,9 @@ async fn w19_simultaneous_waiters_share_requests() {
         2,
         "before and after subscribing: {asked:?}"
     );
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
     for waiter in waiters {
-        assert_eq!(waiter.await.unwrap().unwrap(), Released::Released);
+        waiter.await.unwrap().unwrap();
     }
 }
 
@@ -570,7 +575,7 @@ async fn w20_burst_of_contention_subscribes_once() {
         let waiter = tokio::spawn(async move { drop(lock.acquire().await.unwrap()) });
         assert!(eventually(PATIENCE, async || locks.client().stats().calls > calls).await);
         assert!(listeners(&server, "burst", 1).await && at_rest(&locks).await);
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        guard.release().await.unwrap();
         waiter.await.unwrap();
         // Otherwise the holder has to wait in the next round, and subscribes, too.
         assert!(gone(&server, "burst").await);
@@ -590,7 +595,7 @@ async fn w21_ended_wait_leaves_no_subscription() {
     let (holder, locks) = (manager(&server.url()).await, brisk(&proxy.url(), LEASE).await);
     let wait = async |name| {
         let (guard, lock) = (holder.lock(name).acquire().await.unwrap(), locks.lock(name));
-        assert!(lock.try_acquire_for(Duration::from_millis(30)).await.unwrap().is_none());
+        assert!(!lock.try_acquire_for(Duration::from_millis(30)).await.unwrap().is_acquired());
         // The handle is kept as well, so that its end does not end the subscription.
         (guard, lock)
     };
@@ -635,7 +640,10 @@ async fn w23_bounded_wait_ends_despite_faults() {
             }
             for wait in [0, 1, 100].map(Duration::from_millis) {
                 let outcome = bounded(&locks.lock("bounded"), wait).await;
-                assert!(!matches!(outcome, Ok(Some(_))), "{way}: nobody can have heard of a grant");
+                assert!(
+                    !matches!(outcome, Ok(Attempt::Acquired(_))),
+                    "{way}: nobody can have heard of a grant"
+                );
             }
             if way == "stopped" {
                 server.resume();
@@ -663,15 +671,15 @@ async fn w23_bounded_wait_behind_own_attempt_ends() {
     }
     proxy.heal();
     let first = first.await.unwrap().unwrap();
-    let second = bounded(&lock, SLACK).await.unwrap().expect("nothing is in the way any more");
+    let second = bounded(&lock, SLACK).await.unwrap().acquired().expect("nothing is in the way any more");
     assert_eq!(server.cli(&["HVALS", "gated"]), "2");
     for guard in [first, second] {
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        guard.release().await.unwrap();
     }
     assert_eq!(server.cli(&["EXISTS", "gated"]), "0");
 }
 
-async fn bounded(lock: &Lock, wait: Duration) -> Result<Option<wheellock::Guard>, Error> {
+async fn bounded(lock: &Lock, wait: Duration) -> Result<Attempt<wheellock::Guard>, Error> {
     let start = Instant::now();
     let outcome = tokio::time::timeout(PATIENCE, lock.try_acquire_for(wait)).await.expect("a hang");
     assert!(
@@ -695,7 +703,7 @@ async fn w25_uncontended_pair_runs_two_scripts() {
             // This request uses the same connection, so its reply comes after the release.
             assert!(!lock.is_locked().await.unwrap());
         } else {
-            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            guard.release().await.unwrap();
         }
         let seen = monitor.stop().unwrap();
         let words = |line: &wheellock_tests::Observed| {
@@ -727,7 +735,7 @@ async fn w25_unanswered_release_is_repeated_successfully() {
         let guard = locks.lock("answer").acquire().await.unwrap();
         let monitor = server.monitor();
         cut_reply(&proxy, 0, &fault);
-        assert_eq!(guard.release().await.unwrap(), Released::Released, "it was ours until it was released");
+        guard.release().await.expect("it was ours until it was released");
         assert_eq!(server.cli(&["EXISTS", "answer"]), "0");
         let asked = Asked::all(&monitor.stop().unwrap());
         assert_eq!(count(&asked, |asked| asked.frees("answer")), 2, "{asked:?}");
@@ -746,15 +754,14 @@ async fn w27_only_presented_owner_reenters() {
         yield_now().await;
         inside.fetch_sub(1, Ordering::SeqCst);
         entered.fetch_add(1, Ordering::SeqCst);
-        guard.release().await.unwrap()
+        guard.release().await
     };
     // Branches of one task.
-    let released = Released::Released;
-    assert_eq!(tokio::join!(enter(), enter(), enter()), (released, released, released));
+    tokio::try_join!(enter(), enter(), enter()).unwrap();
     let guard = lock.acquire().await.unwrap();
-    assert!(lock.try_acquire().await.unwrap().is_none(), "not even the task that holds it");
+    assert!(!lock.try_acquire().await.unwrap().is_acquired(), "not even the task that holds it");
     let again = lock.with_owner(guard.owner()).try_acquire().await.unwrap();
-    assert!(again.is_some());
+    assert!(again.is_acquired());
     drop((guard, again));
     assert_eq!(entered.load(Ordering::SeqCst), 3);
 
@@ -770,7 +777,7 @@ async fn w27_only_presented_owner_reenters() {
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two inside");
                 yield_now().await;
                 inside.fetch_sub(1, Ordering::SeqCst);
-                assert_eq!(guard.release().await.unwrap(), Released::Released);
+                guard.release().await.unwrap();
             }
         }));
     }

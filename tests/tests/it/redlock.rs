@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::task::{JoinSet, spawn_blocking};
 use wheellock::client::Outcome;
 use wheellock::{
-    BootInstant, Error, Finding, LockManager, LostReason, MemberState, RedLockGuard, RedLockManager, Released,
+    Attempt, BootInstant, Error, Finding, LockManager, LostReason, MemberState, RedLockGuard, RedLockManager,
 };
 use wheellock_tests::beside::calls;
 use wheellock_tests::fault::{Direction, Fault, Gate, Proxy, Random, cancel_at};
@@ -144,14 +144,14 @@ async fn majority_grants_then_others_join() {
             assert_eq!(server.cli(&["HVALS", "orders:42"]), "1");
         }
         let other = fleet.red(LEASE, ANSWER).await;
-        assert!(other.lock("orders:42").try_acquire().await.unwrap().is_none());
+        assert!(!other.lock("orders:42").try_acquire().await.unwrap().is_acquired());
         let began = Instant::now();
         let wait = Duration::from_millis(50);
-        assert!(other.lock("orders:42").try_acquire_for(wait).await.unwrap().is_none());
+        assert!(!other.lock("orders:42").try_acquire_for(wait).await.unwrap().is_acquired());
         assert!(began.elapsed() >= wait);
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        guard.release().await.unwrap();
         assert!(fleet.free("orders:42").await);
-        assert!(other.lock("orders:42").run(async |guard| held(guard) > 0).await.unwrap());
+        assert!(other.lock("orders:42").run(async |guard| Ok::<_, Error>(held(guard) > 0)).await.unwrap());
         assert!(fleet.free("orders:42").await);
     }
 }
@@ -180,13 +180,13 @@ async fn broken_minority(how: Break, count: usize) {
         fleet.break_it(broken, how);
     }
     let began = Instant::now();
-    assert_eq!(before.release().await.unwrap(), Released::Released, "{how:?} of {count}");
+    assert!(matches!(before.release().await, Ok(())), "{how:?} of {count}");
     for _ in 0..10 {
         let guard = lock.acquire().await.unwrap();
         assert!(guard.is_valid());
-        assert!(lock.try_acquire().await.unwrap().is_none(), "{how:?} of {count}");
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
-        drop(lock.try_acquire_for(PATIENCE).await.unwrap().expect("free"));
+        assert!(!lock.try_acquire().await.unwrap().is_acquired(), "{how:?} of {count}");
+        guard.release().await.unwrap();
+        drop(lock.try_acquire_for(PATIENCE).await.unwrap().acquired().expect("free"));
         let took = began.elapsed();
         assert!(took < FAST, "{how:?} of {count}: {took:?}");
     }
@@ -208,7 +208,7 @@ async fn broken_majority_fails_in_time() {
         fleet.break_it(2, how);
         let began = Instant::now();
         for outcome in [
-            lock.acquire().await.map(Some),
+            lock.acquire().await.map(Attempt::Acquired),
             lock.try_acquire().await,
             lock.try_acquire_for(Duration::from_millis(100)).await,
         ] {
@@ -263,7 +263,7 @@ async fn late_turn_reports_known_holder() {
     head.abort();
     let outcome = behind.await.unwrap();
     fleet.servers.iter().for_each(RedisServer::resume);
-    assert!(matches!(outcome, Ok(None)), "{outcome:?}");
+    assert!(matches!(outcome, Ok(Attempt::Held { .. })), "{outcome:?}");
     drop(guard);
 }
 
@@ -296,25 +296,25 @@ async fn only_majority_held_elsewhere_is_busy() {
     let red = fleet.red(LEASE, ANSWER).await;
     fleet.hold_elsewhere(0, "two", LEASE);
     fleet.hold_elsewhere(2, "two", LEASE);
-    assert!(red.lock("two").try_acquire().await.unwrap().is_none());
-    assert!(red.lock("two").try_acquire_for(Duration::from_millis(50)).await.unwrap().is_none());
+    assert!(!red.lock("two").try_acquire().await.unwrap().is_acquired());
+    assert!(!red.lock("two").try_acquire_for(Duration::from_millis(50)).await.unwrap().is_acquired());
     assert!(gone(&fleet.servers[1], "two").await);
     assert_eq!(fleet.servers[0].cli(&["HGETALL", "two"]), format!("{STRANGER}\n1"), "and stays theirs");
 
     fleet.hold_elsewhere(1, "one", LEASE);
     let guard = red.lock("one").acquire().await.unwrap();
     assert!(eventually(PATIENCE, async || matches!(guard.members()[1].state, MemberState::Refused)).await);
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
     assert_eq!(fleet.servers[1].cli(&["HGETALL", "one"]), format!("{STRANGER}\n1"));
     assert!(gone(&fleet.servers[0], "one").await && gone(&fleet.servers[2], "one").await);
 
     fleet.servers[0].kill();
     let guard = red.lock("down").acquire().await.unwrap();
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
 
     // One server is dead, and the lock is held elsewhere on one of the two others.
     fleet.hold_elsewhere(1, "both", LEASE);
-    assert!(red.lock("both").try_acquire().await.unwrap().is_none());
+    assert!(!red.lock("both").try_acquire().await.unwrap().is_acquired());
     assert!(gone(&fleet.servers[2], "both").await);
 }
 
@@ -338,7 +338,7 @@ async fn late_member_replaces_failed_server() {
     assert!(BootInstant::now() <= promised || !guard.is_valid());
     assert_eq!(reason, LostReason::Expired);
     assert!(!guard.is_valid());
-    let error = guard.run(async {}).await.unwrap_err();
+    let error = guard.run(async { Ok::<_, Error>(()) }).await.unwrap_err();
     assert!(matches!(error, Error::Lost { .. }), "{error}");
     drop(guard);
     assert!(gone(&fleet.servers[2], "l").await);
@@ -361,7 +361,7 @@ async fn late_member_does_not_revive_lock() {
     assert!(answered && !guard.is_valid(), "{:?}", guard.members());
     assert_eq!(guard.lost().await, LostReason::NotOwner);
     assert!(gone(&fleet.servers[2], "l").await, "it was given back");
-    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
 }
 
 #[tokio::test]
@@ -374,7 +374,7 @@ async fn ended_guard_releases_late_members() {
         let guard = red.lock("l").acquire().await.unwrap();
         assert!(taken(&fleet.servers[0], "l").await);
         if release {
-            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            guard.release().await.unwrap();
         } else {
             drop(guard);
         }
@@ -399,7 +399,7 @@ async fn grant_without_reply_is_released() {
         fleet.proxies[place].heal();
         fleet.proxies[place].strike(Direction::ToServer, Fault::Rst);
     }
-    drop(red.lock("l").try_acquire_for(PATIENCE).await.unwrap().expect("free"));
+    drop(red.lock("l").try_acquire_for(PATIENCE).await.unwrap().acquired().expect("free"));
     assert!(fleet.free("l").await);
 }
 
@@ -412,7 +412,7 @@ async fn release_or_expiry_wakes_waiter() {
     let lock = there.lock("l");
     let waiting = tokio::spawn(async move { lock.acquire().await });
     assert!(listeners(&fleet.servers[4], "l", 1).await);
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
     let guard = tokio::time::timeout(WOKEN, waiting).await.expect("woken").unwrap().unwrap();
     drop(guard);
     assert!(fleet.free("l").await);
@@ -450,7 +450,7 @@ async fn waiters_of_process_share_requests() {
         waiters.spawn(async move {
             let guard = lock.acquire().await.unwrap();
             assert_eq!(order.fetch_add(1, Ordering::SeqCst), number, "first come, first served");
-            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            guard.release().await.unwrap();
         });
         tokio::task::yield_now().await;
     }
@@ -461,7 +461,7 @@ async fn waiters_of_process_share_requests() {
         calls.and_then(|calls| calls.split(',').next()?.parse::<usize>().ok()).unwrap_or(0)
     };
     let before = asked(&fleet.servers[0]);
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
     while let Some(waiter) = waiters.join_next().await {
         waiter.unwrap();
     }
@@ -488,7 +488,7 @@ async fn cancelled_acquire_leaves_nothing() {
             assert!(fleet.free("l").await, "busy {busy}, {pendings} pendings");
         }
     }
-    assert!(red.lock("l").try_acquire_for(PATIENCE).await.unwrap().is_some(), "nobody is stuck in line");
+    assert!(red.lock("l").try_acquire_for(PATIENCE).await.unwrap().is_acquired(), "nobody is stuck in line");
 }
 
 #[tokio::test]
@@ -502,9 +502,9 @@ async fn server_losing_data_costs_one_member() {
     let lost = async || matches!(guard.members()[0].state, MemberState::Lost(LostReason::NotOwner));
     assert!(eventually(PATIENCE, lost).await, "{:?}", guard.members());
     assert!(guard.is_valid());
-    assert!(matches!(other.lock("l").try_acquire_for(SHORT / 2).await, Ok(None)));
+    assert!(matches!(other.lock("l").try_acquire_for(SHORT / 2).await, Ok(Attempt::Held { .. })));
     assert!(guard.is_valid());
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
 }
 
 #[tokio::test]
@@ -521,7 +521,7 @@ async fn fixed_lease_renews_manually_and_expires() {
     assert!(BootInstant::now() <= promised, "the news came after the deadline");
     assert!(!guard.is_valid() && guard.renew().await.is_err());
     assert!(fleet.free("l").await);
-    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
     // A grant that takes longer than its lease is not a grant. A wait without a limit would send requests for ever.
     (0..2).for_each(|place| fleet.slow(place, Duration::from_millis(300)));
     let short = red.lock("late").with_lease(Duration::from_millis(100));
@@ -587,7 +587,7 @@ async fn dead_minority_does_not_prevent_start() {
     let red = RedLockManager::connect(&urls).await.unwrap();
     let guard = red.lock("l").acquire().await.unwrap();
     assert!(began.elapsed() < FAST, "{:?}", began.elapsed());
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
     fleet.servers[1].restart();
     let whole = async || {
         let guard = red.lock("l").acquire().await.unwrap();
@@ -613,13 +613,13 @@ async fn threads_take_it_too_and_again() {
         let inner = lock.acquire().unwrap();
         let other = std::thread::scope(|threads| {
             threads
-                .spawn(|| lock.try_acquire_for(Duration::from_millis(20)).unwrap().is_none())
+                .spawn(|| !lock.try_acquire_for(Duration::from_millis(20)).unwrap().is_acquired())
                 .join()
                 .unwrap()
         });
         inner.renew().unwrap();
         assert!(inner.is_valid() && inner.members().len() == 3);
-        assert_eq!(inner.release().unwrap(), Released::Released);
+        inner.release().unwrap();
         assert!(outer.is_valid());
         drop(outer);
         let simple = red.simple_lock("s");
@@ -631,7 +631,7 @@ async fn threads_take_it_too_and_again() {
             other => panic!("{other:?}"),
         }
         guard.release().unwrap();
-        other && lock.run(|guard| guard.is_valid()).unwrap()
+        other && lock.run(|guard| Ok::<_, Error>(guard.is_valid())).unwrap()
     });
     assert!(worked.await.unwrap());
     assert!(fleet.free("l").await && fleet.free("s").await);
@@ -673,10 +673,10 @@ async fn rolling_restart(forgets: bool) {
         assert!(eventually(PATIENCE, threads).await, "{:?}", threaded.members());
         assert!(guard.is_valid() && threaded.is_valid());
     }
-    guard.run(async {}).await.unwrap();
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.run(async { Ok::<_, Error>(()) }).await.unwrap();
+    guard.release().await.unwrap();
     let released = spawn_blocking(move || threaded.release().unwrap());
-    assert_eq!(released.await.unwrap(), Released::Released);
+    released.await.unwrap();
     assert!(fleet.free("l").await && fleet.free("t").await);
 }
 
@@ -707,8 +707,9 @@ impl Crowd {
                     let cell = Witness::new(&directory).cell("l").unwrap();
                     while Instant::now() < until {
                         let guard = match lock.try_acquire_for(Duration::from_millis(500)).await {
-                            Ok(Some(guard)) => guard,
-                            Ok(None) | Err(Error::NoQuorum { .. } | Error::GrantedTooLate { .. }) => continue,
+                            Ok(Attempt::Acquired(guard)) => guard,
+                            Ok(Attempt::Held { .. })
+                            | Err(Error::NoQuorum { .. } | Error::GrantedTooLate { .. }) => continue,
                             Err(error) => panic!("{error}"),
                         };
                         let Some(token) = cell.enter(|| guard.is_valid()).unwrap() else { continue };
@@ -799,7 +800,7 @@ async fn split_attempt_ignores_slow_servers() {
     fleet.hold_elsewhere(0, "l", LEASE);
     let began = Instant::now();
     let lock = red.lock("l");
-    assert!(lock.try_acquire().await.unwrap().is_none());
+    assert!(!lock.try_acquire().await.unwrap().is_acquired());
     assert!(gone(&fleet.servers[1], "l").await && gone(&fleet.servers[2], "l").await);
     assert!(began.elapsed() < FAST, "{:?}", began.elapsed());
     // A waiter reaches the point at which its majority needs a slow server.
@@ -815,7 +816,7 @@ async fn single_try_waits_for_slow_server() {
     fleet.proxies[2]
         .strike(Direction::ToClient, Fault::Delay(Duration::from_millis(30), Duration::from_nanos(1)));
     fleet.hold_elsewhere(0, "l", LEASE);
-    let guard = red.lock("l").try_acquire().await.unwrap().expect("two of three servers are free");
+    let guard = red.lock("l").try_acquire().await.unwrap().acquired().expect("two of three servers are free");
     assert!(guard.is_valid());
 }
 
@@ -858,7 +859,7 @@ async fn contenders_all_reach_quorum() {
                     assert!(cell.entered_since(token).unwrap().is_none() || !guard.is_valid());
                     cell.leave(token).unwrap();
                 }
-                assert_eq!(guard.release().await.unwrap(), Released::Released);
+                guard.release().await.unwrap();
             }
         });
     }

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use wheellock::{Election, Error, Lock, LockManager, RedLockManager, Released, blocking, multi_lock};
+use wheellock::{Election, Error, Lock, LockManager, RedLockManager, blocking, multi_lock};
 use wheellock_tests::RedisServer;
 use wheellock_tests::locks::{PATIENCE, adjusted, at_rest, gone};
 
@@ -47,7 +47,7 @@ async fn waits(locks: &LockManager) -> Vec<Wait> {
     for (lock, limited) in kinds(locks).into_iter().zip(kinds(locks)) {
         waits.push(Box::pin(async move { lock.acquire().await.map(drop) }));
         waits.push(Box::pin(async move {
-            assert!(limited.try_acquire_for(PATIENCE).await?.is_some());
+            assert!(limited.try_acquire_for(PATIENCE).await?.is_acquired());
             Ok(())
         }));
     }
@@ -126,7 +126,7 @@ async fn refused_releases_are_repeated() {
         if is_short {
             tokio::time::sleep(RESPONSE_TIMEOUT / 10).await;
             set(&server, "min-replicas-to-write", "0");
-            assert_eq!(release.await.unwrap().unwrap(), Released::Released);
+            release.await.unwrap().unwrap();
         } else {
             let error = release.await.unwrap().unwrap_err();
             let said = error.to_string();
@@ -147,7 +147,7 @@ fn threads_outlast_refused_writes() {
     let error = lock.try_acquire().unwrap_err();
     assert!(error.to_string().contains("NOREPLICAS"), "{error}");
     std::thread::scope(|threads| {
-        let waiting = threads.spawn(|| lock.try_acquire_for(PATIENCE).unwrap().is_some());
+        let waiting = threads.spawn(|| lock.try_acquire_for(PATIENCE).unwrap().is_acquired());
         std::thread::sleep(Duration::from_millis(200));
         assert!(!waiting.is_finished());
         set(&server, "min-replicas-to-write", "0");

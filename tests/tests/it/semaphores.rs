@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use wheellock::testing::server::Which;
-use wheellock::{CountDownLatch, Error, LockManager, LostReason, PermitId, Released, Semaphore};
+use wheellock::{CountDownLatch, Error, LockManager, LostReason, PermitId, Semaphore};
 use wheellock_tests::fault::{At, Direction, Fault, Proxy, Rule, cancel_at};
 use wheellock_tests::locks::{PATIENCE, RENEWED, WOKEN, at_rest, brisk, clock, gone, lost, manager, renewed};
 use wheellock_tests::worker::{Outcome, Request, Worker, monotonic};
@@ -58,11 +58,11 @@ async fn the_wire_contract_of_a_semaphore() {
     let mut permits = semaphore.acquire(4).await.unwrap();
     assert_eq!((permits.count(), server.cli(&["GET", NAME])), (4, "6".to_owned()));
     assert_eq!(books(&server).len(), 1);
-    assert!(semaphore.try_acquire(7).await.unwrap().is_none(), "all or none");
+    assert!(!semaphore.try_acquire(7).await.unwrap().is_acquired(), "all or none");
     let part = permits.split(1).unwrap();
     assert!(permits.split(4).is_none());
     assert_eq!((part.count(), permits.count()), (1, 3));
-    assert_eq!(part.release().await.unwrap(), Released::Released);
+    part.release().await.unwrap();
     assert_eq!(server.cli(&["GET", NAME]), "7");
     permits.split(1).unwrap().forget();
     drop(permits);
@@ -72,9 +72,9 @@ async fn the_wire_contract_of_a_semaphore() {
     assert_eq!(semaphore.drain().await.unwrap(), 7);
     assert_eq!((semaphore.drain().await.unwrap(), semaphore.available().await.unwrap()), (0, 0));
     assert_eq!(semaphore.add_permits(-2).await.unwrap(), -2);
-    assert!(semaphore.try_acquire(1).await.unwrap().is_none());
+    assert!(!semaphore.try_acquire(1).await.unwrap().is_acquired());
     let none = semaphore.acquire(0).await.unwrap();
-    assert_eq!((none.count(), none.release().await.unwrap()), (0, Released::Released));
+    assert_eq!((none.count(), none.release().await.unwrap()), (0, ()));
     assert!(semaphore.delete().await.unwrap() && !semaphore.delete().await.unwrap());
     assert_eq!(semaphore.available().await.unwrap(), 0);
 }
@@ -98,7 +98,7 @@ async fn permits_do_not_recreate_deleted_semaphore() {
     let semaphore = semaphore_of(&locks, 2).await;
     let permits = semaphore.acquire(2).await.unwrap();
     semaphore.delete().await.unwrap();
-    assert_eq!(permits.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(permits.release().await, Err(Error::Lost { .. })));
     assert_eq!((server.cli(&["EXISTS", NAME]), books(&server).len()), ("0".to_owned(), 0));
 }
 
@@ -185,7 +185,7 @@ async fn what_gets_lost_counts_once() {
         let permits = semaphore.acquire(3).await.unwrap();
         assert_eq!(server.cli(&["GET", NAME]), "7");
         cut();
-        assert_eq!(permits.release().await.unwrap(), Released::Released);
+        permits.release().await.unwrap();
         assert_eq!(server.cli(&["GET", NAME]), "10");
         cut();
         semaphore.release(1).await.unwrap();
@@ -203,8 +203,8 @@ async fn what_gets_lost_counts_once() {
         let mut permits = semaphore.acquire(5).await.unwrap();
         let part = permits.split(2).unwrap();
         cut();
-        assert_eq!(part.release().await.unwrap(), Released::Released);
-        assert_eq!(permits.release().await.unwrap(), Released::Released, "they are not lost with the part");
+        part.release().await.unwrap();
+        permits.release().await.expect("they are not lost with the part");
         assert_eq!(server.cli(&["GET", NAME]), "10");
         let latch = locks.count_down_latch("latch");
         cut();
@@ -223,7 +223,7 @@ async fn what_gets_lost_counts_once() {
         assert!(permits.release(permit.id()).await.unwrap());
         let permit = permits.acquire().await.unwrap();
         cut();
-        assert_eq!(permit.release().await.unwrap(), Released::Released);
+        permit.release().await.unwrap();
         assert_eq!(permits.available().await.unwrap(), 4);
     }
 }
@@ -322,15 +322,15 @@ async fn the_wire_contract_of_permits() {
     assert_eq!(permit.id().to_string().len(), 32);
     assert_eq!(PermitId::parse(&permit.id().to_string()), Some(permit.id()));
     assert_eq!(permits.set_permits(1).await.unwrap(), 0, "one is taken");
-    assert!(permits.try_acquire().await.unwrap().is_none());
+    assert!(!permits.try_acquire().await.unwrap().is_acquired());
     assert_eq!(permits.set_permits(2).await.unwrap(), 1);
-    assert_eq!(permit.release().await.unwrap(), Released::Released);
+    permit.release().await.unwrap();
     assert_eq!(server.cli(&["GET", NAME]), "2");
     assert_eq!(server.cli(&["EXISTS", "{pool}:timeout"]), "0");
     assert!(!permits.release(PermitId::parse(&"0".repeat(32)).unwrap()).await.unwrap());
     let held = permits.acquire().await.unwrap();
     assert!(permits.release(held.id()).await.unwrap());
-    assert_eq!(held.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(held.release().await, Err(Error::Lost { .. })));
     assert_eq!(permits.available().await.unwrap(), 2);
     assert!(permits.delete().await.unwrap());
 }
@@ -347,8 +347,9 @@ async fn permits_together_are_all_or_none() {
     let mut two = permits.acquire_many(2).await.unwrap();
     assert_eq!((two.len(), taken()), (2, books("1", "2")));
     assert!(two.iter().all(|permit| permit.is_valid()) && two[0].id() != two[1].id());
-    assert!(permits.try_acquire_many(2).await.unwrap().is_none());
-    assert_eq!(permits.try_acquire_many_for(2, Duration::from_millis(30)).await.unwrap().map(|_| ()), None);
+    assert!(!permits.try_acquire_many(2).await.unwrap().is_acquired());
+    let wait = Duration::from_millis(30);
+    assert!(!permits.try_acquire_many_for(2, wait).await.unwrap().is_acquired());
     assert_eq!(taken(), books("1", "2"), "a part is not kept");
 
     // Each permit is released by itself, and a waiter that wants two permits gets two.
@@ -357,14 +358,14 @@ async fn permits_together_are_all_or_none() {
         async move { permits.acquire_many(2).await.unwrap() }
     });
     assert!(waiting(&locks, 1).await);
-    assert_eq!(two.remove(0).release().await.unwrap(), Released::Released);
+    two.remove(0).release().await.unwrap();
     let others = tokio::time::timeout(WOKEN, waiter).await.expect("two are free").unwrap();
     assert_eq!((others.len(), taken()), (2, books("0", "3")));
     drop(others);
     assert!(eventually(PATIENCE, async || taken() == books("2", "1")).await);
     drop(two);
     assert!(eventually(PATIENCE, async || taken() == books("3", "0")).await);
-    assert!(permits.try_acquire_many(4).await.unwrap().is_none());
+    assert!(!permits.try_acquire_many(4).await.unwrap().is_acquired());
 }
 
 /// If each caller acquired one permit at a time, two callers could each hold one and wait for the other.
@@ -379,7 +380,7 @@ async fn callers_of_all_permits_never_deadlock() {
                 let both = locks.permit_semaphore(NAME).acquire_many(2).await.unwrap();
                 assert!(both.iter().all(|permit| permit.is_valid()));
                 for permit in both {
-                    assert_eq!(permit.release().await.unwrap(), Released::Released);
+                    permit.release().await.unwrap();
                 }
             }
         })
@@ -444,9 +445,12 @@ async fn releasing_many_ids_is_atomic() {
     );
     let mut released = Vec::new();
     for permit in held {
-        released.push(permit.release().await.unwrap());
+        released.push(permit.release().await);
     }
-    assert_eq!(released, [Released::AlreadyLost, Released::AlreadyLost, Released::Released]);
+    assert!(
+        matches!(released[..], [Err(Error::Lost { .. }), Err(Error::Lost { .. }), Ok(())]),
+        "{released:?}"
+    );
     assert_eq!(permits.permits().await.unwrap(), 3);
 }
 
@@ -481,7 +485,7 @@ async fn leases_are_looked_at_and_extended() {
         assert_eq!(permits.remaining_lease(gone).await.unwrap(), None);
         assert!(!permits.extend(gone, Duration::from_secs(1)).await.unwrap());
     }
-    assert_eq!(permit.release().await.unwrap(), Released::Released);
+    permit.release().await.unwrap();
 }
 
 #[tokio::test]
@@ -499,10 +503,10 @@ async fn watchdog_keeps_permit_unrenewed_permit_expires() {
     let others = manager(&server.url()).await.permit_semaphore(NAME);
     let dead = others.with_lease(Duration::from_millis(700)).acquire().await.unwrap();
     let began = Instant::now();
-    let next = permits.try_acquire_for(WOKEN).await.unwrap().expect("its lease ends");
+    let next = permits.try_acquire_for(WOKEN).await.unwrap().acquired().expect("its lease ends");
     assert!(began.elapsed() >= Duration::from_millis(400), "{:?}", began.elapsed());
     assert!(!dead.is_valid());
-    assert_eq!(dead.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(dead.release().await, Err(Error::Lost { .. })));
     drop((kept, next));
     assert!(eventually(PATIENCE, async || permits.available().await.unwrap() == 2).await);
     assert_eq!(permits.permits().await.unwrap(), 2, "nothing is given back twice");
@@ -519,10 +523,10 @@ async fn permit_released_by_id_is_lost() {
     assert_eq!(lost(&permit).await, LostReason::NotOwner);
     let failed = permits.run(async |permit| {
         assert!(permits.release(permit.id()).await.unwrap());
-        permit.lost().await
+        Ok(permit.lost().await)
     });
     assert!(matches!(failed.await, Err(Error::Lost { .. })));
-    assert_eq!(permits.run(async |_| 7).await.unwrap(), 7);
+    assert_eq!(permits.run(async |_| Ok::<_, Error>(7)).await.unwrap(), 7);
 }
 
 /// No caller has taken the permit meanwhile, and still its lease had ended. Redisson's reply is the same.
@@ -535,7 +539,7 @@ async fn release_of_expired_permit_reports_loss() {
     let over = clock(&server) + Duration::from_millis(100);
     assert!(eventually(PATIENCE, async || !permit.is_valid() && clock(&server) > over).await);
     assert_eq!(server.cli(&["ZCARD", "{pool}:timeout"]), "1", "nobody has come");
-    assert_eq!(permit.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(permit.release().await, Err(Error::Lost { .. })));
     assert_eq!(
         (server.cli(&["GET", NAME]), server.cli(&["ZCARD", "{pool}:timeout"])),
         ("1".to_owned(), "0".to_owned())
@@ -718,7 +722,7 @@ async fn shutdown_releases_permits_and_fails_waiters() {
     assert!(matches!(open, Err(Error::ShutDown { .. })), "{open:?}");
     assert!(matches!(acquired, Err(Error::ShutDown { .. })), "{acquired:?}");
     assert_eq!(server.cli(&["GET", NAME]), "2");
-    assert_eq!(permits.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(permits.release().await, Err(Error::Lost { .. })));
 }
 
 /// The records of counted permits live for a day. The retry of a refused release must not wait for a twentieth of that.

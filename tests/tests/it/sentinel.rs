@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use wheellock::{Guard, LockManager, LostReason};
+use wheellock::{Attempt, Guard, LockManager, LostReason};
 use wheellock_client::{Client, Command, Config, ErrorKind};
 use wheellock_tests::fault::{FakeServer, Session};
 use wheellock_tests::topology::{Replicas, SERVICE, SentinelSet, Settings};
@@ -137,7 +137,7 @@ async fn t3_resumed_old_primary_is_not_used() {
     for _ in 0..200 {
         assert_ne!(*here.client().server_address(), *stopped);
         if guard.is_valid() {
-            assert!(there.lock("split").try_acquire().await.unwrap().is_none(), "two hold the lock");
+            assert!(!there.lock("split").try_acquire().await.unwrap().is_acquired(), "two hold the lock");
         }
     }
     assert!(guard.is_valid(), "the replica had the lock before the pause");
@@ -347,11 +347,11 @@ impl Load {
             set.spawn(async move {
                 while !stop.load(SeqCst) {
                     let lock = locks.lock(&format!("load:{}", task % 4));
-                    let guard: Result<Option<Guard>, _> =
+                    let guard: Result<Attempt<Guard>, _> =
                         timeout(NO_HANG, lock.try_acquire_for(Duration::from_secs(2)))
                             .await
                             .expect("no call hangs");
-                    if let Ok(Some(guard)) = guard
+                    if let Ok(Attempt::Acquired(guard)) = guard
                         && timeout(NO_HANG, guard.release()).await.expect("no release hangs").is_ok()
                     {
                         served.fetch_add(1, SeqCst);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use wheellock::{
-    Error, Guard, Leftover, LockManager, LostReason, Outcome, RedLockManager, Released, blocking, multi_lock,
+    Error, Guard, Leftover, LockManager, LostReason, Outcome, RedLockManager, blocking, multi_lock,
 };
 use wheellock_client::ErrorKind;
 use wheellock_tests::locks::{PATIENCE, WOKEN, listeners, lost, manager, taken};
@@ -68,8 +68,11 @@ async fn shutdown_releases_locks_and_notifies_callers() {
         assert!(!guard.is_valid());
     }
     assert!(matches!(guards[1].renew().await, Err(Error::Lost { reason: LostReason::ShutDown, .. })));
-    assert!(matches!(guards[1].run(async {}).await, Err(Error::Lost { reason: LostReason::ShutDown, .. })));
-    assert_eq!(again.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(
+        guards[1].run(async { Ok(()) }).await,
+        Err(Error::Lost { reason: LostReason::ShutDown, .. })
+    ));
+    assert!(matches!(again.release().await, Err(Error::Lost { .. })));
     let lock = locks.lock("held:1");
     assert_eq!(shut_down(lock.acquire().await), Outcome::NotSent);
     assert_eq!(shut_down(lock.try_acquire().await), Outcome::NotSent);
@@ -85,7 +88,7 @@ async fn shutdown_releases_locks_and_notifies_callers() {
     assert_eq!((metrics.held, metrics.waiting, metrics.lost_expired, metrics.lost_not_owner), (0, 0, 0, 0));
     assert!(locks.clone().shutdown(Duration::ZERO).await.is_empty(), "once more, by a clone");
     drop(guards);
-    assert!(other.lock("held:1").try_acquire().await.unwrap().is_some(), "others go on");
+    assert!(other.lock("held:1").try_acquire().await.unwrap().is_acquired(), "others go on");
     assert!(elsewhere.is_valid());
 }
 
@@ -127,8 +130,7 @@ async fn shutdown_reports_unconfirmed_releases() {
     let server = RedisServer::start();
     let locks = manager(&server.url()).await;
     let guards = acquire_all(&locks, "held", 3).await;
-    let released = locks.lock("released").acquire().await.unwrap().release().await.unwrap();
-    assert_eq!(released, Released::Released);
+    locks.lock("released").acquire().await.unwrap().release().await.unwrap();
     server.pause();
     let (began, within) = (Instant::now(), Duration::from_millis(200));
     let left = locks.shutdown(within).await;

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use wheellock::{Error, LockManager, LostReason, Outcome, RedLockManager, Released};
+use wheellock::{Attempt, Error, LockManager, LostReason, Outcome, RedLockManager};
 use wheellock_tests::locks::{
     PATIENCE, RENEWED, WOKEN, at_rest, brisk, exclude_each_other, gone, lost, manager, renewed,
 };
@@ -41,12 +41,12 @@ async fn simple_lock_matches_wire_contract() {
     assert!(!lock.is_held_by(&locks.owner()).await.unwrap());
     assert_eq!(lock.hold_count(&owner).await.unwrap(), 1);
     assert!(lock.remaining_lease().await.unwrap().is_some());
-    assert!(lock.try_acquire().await.unwrap().is_none());
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert!(!lock.try_acquire().await.unwrap().is_acquired());
+    guard.release().await.unwrap();
     assert_eq!(server.cli(&["EXISTS", NAME]), "0");
     assert_eq!(lock.hold_count(&owner).await.unwrap(), 0);
     assert!(taken_by_another(&server, 60_000));
-    assert!(lock.try_acquire().await.unwrap().is_none());
+    assert!(!lock.try_acquire().await.unwrap().is_acquired());
 }
 
 /// Returns the number of times the server has executed `command`. Refused calls are not counted.
@@ -64,7 +64,7 @@ async fn uncontended_calls_run_no_script() {
     for confirmed in [true, false, true] {
         let guard = lock.acquire().await.unwrap();
         if confirmed {
-            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            guard.release().await.unwrap();
         } else {
             drop(guard);
             assert!(at_rest(&locks).await);
@@ -98,7 +98,7 @@ async fn release_works_without_command_permissions() {
             for _ in 0..3 {
                 let guard = locks.simple_lock(name).acquire().await.unwrap();
                 assert_eq!(server.cli(&["EXISTS", name]), "1");
-                assert_eq!(guard.release().await.unwrap(), Released::Released, "{denied:?} {allowed:?}");
+                assert!(matches!(guard.release().await, Ok(())), "{denied:?} {allowed:?}");
                 assert_eq!(server.cli(&["EXISTS", name]), "0");
             }
         }
@@ -111,16 +111,16 @@ async fn second_acquire_of_owner_is_refused() {
     let lock = locks.simple_lock(NAME);
     let guard = lock.acquire().await.unwrap();
     let again = lock.with_owner(guard.owner());
-    for refused in [again.acquire().await.map(Some), again.try_acquire().await] {
+    for refused in [again.acquire().await.map(Attempt::Acquired), again.try_acquire().await] {
         let error = refused.unwrap_err();
         assert!(matches!(error, Error::NotReentrant { .. }), "{error}");
         assert_eq!(error.outcome(), Outcome::NotSent);
     }
     assert!(at_rest(&locks).await && guard.is_valid());
     assert_eq!(server.cli(&["EXISTS", NAME]), "1");
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
     let guard = again.acquire().await.unwrap();
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
 }
 
 #[tokio::test]
@@ -137,7 +137,7 @@ async fn waiter_polls_only_for_foreign_releases() {
     assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
     let calls = locks.client().stats().calls;
     guard.release().await.unwrap();
-    drop(waiting.await.unwrap().expect("it is woken"));
+    drop(waiting.await.unwrap().acquired().expect("it is woken"));
     let asked = locks.client().stats().calls - calls;
     assert!(asked <= 3, "it does not poll: {asked}");
     assert!(gone(&server, NAME).await);
@@ -146,12 +146,12 @@ async fn waiter_polls_only_for_foreign_releases() {
     let waiting = wait();
     assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
     set(&server, &["DEL", NAME]);
-    drop(waiting.await.unwrap().expect("nobody tells it, so it asks"));
+    drop(waiting.await.unwrap().acquired().expect("nobody tells it, so it asks"));
     assert!(gone(&server, NAME).await);
 
     assert!(taken_by_another(&server, 700));
     let began = Instant::now();
-    drop(wait().await.unwrap().expect("the lease of another has ended"));
+    drop(wait().await.unwrap().acquired().expect("the lease of another has ended"));
     assert!((Duration::from_millis(500)..WOKEN).contains(&began.elapsed()));
 }
 
@@ -163,7 +163,7 @@ async fn watchdog_renews_and_reports_loss() {
     assert!(renewed(&guard, 4).await);
     set(&server, &["SET", NAME, "random", "PX", "600000"]);
     assert_eq!(lost(&guard).await, LostReason::NotOwner);
-    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
     assert_eq!(server.cli(&["GET", NAME]), "random", "what another has taken is left alone");
     assert!(locks.simple_lock(NAME).force_release().await.unwrap());
     assert!(!locks.simple_lock(NAME).force_release().await.unwrap());
@@ -177,7 +177,7 @@ async fn release_spares_lock_of_new_holder() {
         let guard = locks.simple_lock(NAME).acquire().await.unwrap();
         set(&server, &["SET", NAME, "random", "PX", "600000"]);
         if confirmed {
-            assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+            assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
         } else {
             drop(guard);
             assert!(at_rest(&locks).await);
@@ -220,11 +220,11 @@ async fn majority_excludes_foreign_clients_both_ways() {
     let lock = red.simple_lock(NAME);
     let guard = lock.acquire().await.unwrap();
     assert_eq!(servers.iter().filter(|server| taken_by_another(server, 1000)).count(), 0);
-    assert!(red.lock("beside").try_acquire().await.unwrap().is_some());
+    assert!(red.lock("beside").try_acquire().await.unwrap().is_acquired());
     guard.release().await.unwrap();
     let theirs = servers.iter().take(2).filter(|server| taken_by_another(server, 600_000)).count();
     assert_eq!(theirs, 2);
-    assert!(lock.try_acquire().await.unwrap().is_none(), "they have the majority");
+    assert!(!lock.try_acquire().await.unwrap().is_acquired(), "they have the majority");
     assert!(gone(&servers[2], NAME).await, "and nothing of ours is left");
 }
 
@@ -242,5 +242,5 @@ async fn majority_waiter_polls_for_silent_releases() {
     };
     assert!(eventually(PATIENCE, async || servers.iter().all(asked)).await);
     servers.iter().for_each(|server| set(server, &["DEL", NAME]));
-    assert!(waiting.await.unwrap().is_some(), "nobody tells it, so it asks");
+    assert!(waiting.await.unwrap().is_acquired(), "nobody tells it, so it asks");
 }

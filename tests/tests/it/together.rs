@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use wheellock::{Error, Guard, Lock, LockManager, Outcome, Released};
+use wheellock::{Error, Guard, Lock, LockManager, Outcome};
 use wheellock_tests::locks::{PATIENCE, at_rest, manager};
 use wheellock_tests::{RedisServer, eventually};
 
@@ -28,7 +28,7 @@ async fn acquire_all(locks: &[Lock]) -> Vec<Result<Guard, Error>> {
     all.into_iter().map(|(_, result)| result).collect()
 }
 
-async fn release_all(guards: Vec<Guard>) -> Vec<Result<Released, Error>> {
+async fn release_all(guards: Vec<Guard>) -> Vec<Result<(), Error>> {
     let mut tasks = JoinSet::new();
     guards.into_iter().for_each(|guard| _ = tasks.spawn(guard.release()));
     tasks.join_all().await
@@ -79,9 +79,7 @@ async fn simultaneous_acquires_share_commands() {
         let asked = called(&server).0 - before;
         assert!(asked <= MANY as u64 / 4, "{asked} commands to take {MANY} locks");
         let before = called(&server).0;
-        assert!(
-            release_all(guards).await.into_iter().all(|released| released.unwrap() == Released::Released)
-        );
+        assert!(release_all(guards).await.into_iter().all(|released| released.is_ok()));
         let asked = called(&server).0 - before;
         assert!(asked <= MANY as u64 / 4, "{asked} commands to give {MANY} locks back");
         assert_eq!(server.cli(&["DBSIZE"]), "0");
@@ -121,19 +119,19 @@ async fn batched_readers_behave_like_single_readers() {
         coming.spawn(async move { reader.try_acquire().await });
     }
     for came in coming.join_all().await {
-        assert!(came.unwrap().is_none(), "a writer waits");
+        assert!(!came.unwrap().is_acquired(), "a writer waits");
     }
 
-    assert!(release_all(longer).await.into_iter().all(|released| released.unwrap() == Released::Released));
+    assert!(release_all(longer).await.into_iter().all(|released| released.is_ok()));
     assert!((20_000..=30_000).contains(&left()), "{}", left());
     let (kept, rest): (Vec<_>, Vec<_>) = guards.into_iter().enumerate().partition(|(place, _)| *place == 0);
     let rest = rest.into_iter().map(|(_, guard)| guard).collect();
-    assert!(release_all(rest).await.into_iter().all(|released| released.unwrap() == Released::Released));
+    assert!(release_all(rest).await.into_iter().all(|released| released.is_ok()));
     assert_eq!(server.cli(&["HLEN", "lock"]), "2", "one reads still");
     assert_eq!(server.cli(&["KEYS", "{lock}:*:rwlock_timeout:*"]).lines().count(), 1);
     drop(kept);
     let writer = tokio::time::timeout(PATIENCE, writing).await.expect("the last of them tells it").unwrap();
-    assert_eq!(writer.release().await.unwrap(), Released::Released);
+    writer.release().await.unwrap();
     assert_eq!(server.cli(&["DBSIZE"]), "0");
 }
 
@@ -150,8 +148,8 @@ async fn batched_acquires_have_separate_results() {
     for (place, result) in tasks.join_all().await {
         match place {
             5 => assert!(matches!(result, Err(Error::OtherData { .. })), "{result:?}"),
-            7 => assert!(result.unwrap().is_none()),
-            _ => assert!(result.unwrap().is_some_and(|guard| guard.is_valid())),
+            7 => assert!(!result.unwrap().is_acquired()),
+            _ => assert!(result.unwrap().acquired().is_some_and(|guard| guard.is_valid())),
         }
     }
     assert_eq!(server.cli(&["GET", "lock:5"]), "text");

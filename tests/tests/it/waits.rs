@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use wheellock::client::ErrorKind;
-use wheellock::{Error, Guard, LockManager, RedLockManager, blocking, multi_lock};
+use wheellock::{Attempt, Error, Guard, LockManager, RedLockManager, blocking, multi_lock};
 use wheellock_tests::fault::{Direction, Fault, Proxy};
 use wheellock_tests::locks::{PATIENCE, adjusted, at_rest, gone, listeners, manager};
 use wheellock_tests::{RedisServer, eventually};
@@ -30,11 +30,11 @@ async fn far(proxy: &Proxy, round_trip: u64) -> LockManager {
 }
 
 #[track_caller]
-fn assert_none(result: &Result<Option<Guard>, Error>, what: &str) {
-    assert!(matches!(result, Ok(None)), "{what}: {result:?}");
+fn assert_none(result: &Result<Attempt<Guard>, Error>, what: &str) {
+    assert!(matches!(result, Ok(Attempt::Held { .. })), "{what}: {result:?}");
 }
 
-/// A2: waits of one process that end 0 to 3 ms apart end with `None` while the server replies. The round trip does not matter.
+/// A2: waits of one process that end 0 to 3 ms apart end with `Held` while the server replies. The round trip does not matter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn simultaneous_timeouts_are_not_errors() {
     let server = RedisServer::start();
@@ -53,8 +53,8 @@ async fn simultaneous_timeouts_are_not_errors() {
             }
             while let Some(ended) = waits.join_next().await {
                 match ended.unwrap() {
-                    Ok(None) => {}
-                    Ok(Some(_)) => panic!("it is held"),
+                    Ok(Attempt::Held { .. }) => {}
+                    Ok(Attempt::Acquired(_)) => panic!("it is held"),
                     Err(error) => {
                         println!("{round_trip} ms, round {round}: {error}");
                         errors.fetch_add(1, Ordering::Relaxed);
@@ -85,7 +85,7 @@ fn simultaneous_set_timeouts_are_not_errors() {
                 .collect();
             for ended in waits {
                 let ended = ended.join().unwrap();
-                assert!(matches!(&ended, Ok(None)), "{ended:?}");
+                assert!(matches!(&ended, Ok(Attempt::Held { .. })), "{ended:?}");
             }
         });
     }
@@ -102,14 +102,14 @@ async fn wait_below_round_trip_still_requests() {
     let others = far(&proxy, 20).await;
     for wait in [Duration::ZERO, Duration::from_nanos(1), MILLI, 5 * MILLI] {
         let lock = locks.lock("n");
-        let guard = lock.try_acquire_for(wait).await.unwrap().expect("it is free");
+        let guard = lock.try_acquire_for(wait).await.unwrap().acquired().expect("it is free");
         assert_none(&others.lock("n").try_acquire_for(wait).await, "held");
         assert_none(&lock.try_acquire_for(wait).await, "held by this process");
         let set = multi_lock([lock.clone(), locks.lock("m")]).unwrap();
-        assert!(set.try_acquire_for(wait).await.unwrap().is_none());
+        assert!(!set.try_acquire_for(wait).await.unwrap().is_acquired());
         drop(guard);
         assert!(gone(&server, "n").await);
-        drop(set.try_acquire_for(wait).await.unwrap().expect("all are free"));
+        drop(set.try_acquire_for(wait).await.unwrap().acquired().expect("all are free"));
         assert!(eventually(PATIENCE, async || server.cli(&["DBSIZE"]) == "0").await);
         let mut crowd = JoinSet::new();
         for _ in 0..8 {
@@ -118,16 +118,20 @@ async fn wait_below_round_trip_still_requests() {
         }
         let ended = crowd.join_all().await;
         assert!(ended.iter().all(Result::is_ok), "{ended:?}");
-        assert_eq!(ended.iter().flatten().flatten().count(), 1, "a free lock is somebody's");
+        assert_eq!(
+            ended.iter().flatten().filter(|attempt| attempt.is_acquired()).count(),
+            1,
+            "a free lock is somebody's"
+        );
         drop(ended);
         assert!(gone(&server, "n").await);
     }
     let red = RedLockManager::new([locks]).await.unwrap();
-    drop(red.lock("q").try_acquire_for(Duration::ZERO).await.unwrap().expect("it is free"));
+    drop(red.lock("q").try_acquire_for(Duration::ZERO).await.unwrap().acquired().expect("it is free"));
     assert!(gone(&server, "q").await);
     let theirs = holder.lock("q").acquire().await.unwrap();
     for wait in [Duration::ZERO, MILLI] {
-        assert!(red.lock("q").try_acquire_for(wait).await.unwrap().is_none());
+        assert!(!red.lock("q").try_acquire_for(wait).await.unwrap().is_acquired());
     }
     drop(theirs);
 }
@@ -163,7 +167,8 @@ async fn an_error_ends_with_its_cause() {
     assert_eq!(server.cli(&["ACL", "SETUSER", "default", "+evalsha", "+eval"]), "OK");
     // The subscription lingers, so these waits find the state that the earlier waits have left.
     for wait in [Duration::ZERO, 20 * MILLI, PATIENCE] {
-        let guard = lock.try_acquire_for(wait).await.expect("the server answers").expect("it is free");
+        let guard =
+            lock.try_acquire_for(wait).await.expect("the server answers").acquired().expect("it is free");
         let second = lock.try_acquire_for(20 * MILLI).await;
         assert_none(&second, "held here");
         drop(guard);

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tokio::runtime::Runtime;
-use wheellock::Released;
 use wheellock_tests::worker::{Outcome, Request, Worker, connect};
 use wheellock_tests::{eventually, poll_until};
 
 use super::{Finding, Latency, Stage};
+use wheellock::Error;
 
 pub(super) struct Scene {
     pub(super) claim: &'static str,
@@ -84,7 +84,7 @@ fn a_long_hold_survives(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
     let held_for = start.elapsed();
     let excluded = runtime.block_on(async {
         let lock = connect(&stage.server.url(), LEASE).await?.lock(NAME);
-        anyhow::Ok(lock.try_acquire().await?.is_none())
+        anyhow::Ok(!lock.try_acquire().await?.is_acquired())
     })?;
     let released = worker.ask(&Request::Release)?.what;
     Ok(Finding {
@@ -170,7 +170,7 @@ fn holds_are_counted(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
         let mut counts = Vec::new();
         let mut guards = Vec::new();
         for _ in 0..3 {
-            guards.push(lock.try_acquire().await?.context("the owner was refused its own lock")?);
+            guards.push(lock.try_acquire().await?.acquired().context("the owner was refused its own lock")?);
             counts.push(count());
         }
         while let Some(guard) = guards.pop() {
@@ -196,7 +196,7 @@ fn a_wait_ends_on_time(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
         let guard = lock.try_acquire_for(WAIT).await?;
         let took = start.elapsed();
         Ok(Finding {
-            held: guard.is_none() && took + SLACK >= WAIT && took <= WAIT + SLACK,
+            held: !guard.is_acquired() && took + SLACK >= WAIT && took <= WAIT + SLACK,
             seen: format!(
                 "asked for {} ms, gave up after {:.1} ms",
                 WAIT.as_millis(),
@@ -219,9 +219,9 @@ fn a_fixed_lease_ends(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
         let lost_after = start.elapsed();
         let expired = poll_until(2 * FIXED, || stage.redis(&["EXISTS", NAME]) == "0");
         let expired_after = start.elapsed();
-        let released = guard.release().await?;
+        let released = guard.release().await;
         Ok(Finding {
-            held: lost.is_ok() && expired && released == Released::AlreadyLost,
+            held: lost.is_ok() && expired && matches!(released, Err(Error::Lost { .. })),
             seen: format!(
                 "lost() after {} ms, expired after {} ms, {released:?}",
                 lost_after.as_millis(),
@@ -279,7 +279,7 @@ fn readers_and_a_writer(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
         let prices = [one.read_write_lock(NAME), other.read_write_lock(NAME)];
         let mut reading = Vec::new();
         for number in 0..READERS {
-            reading.extend(prices[number % 2].read().try_acquire().await?);
+            reading.extend(prices[number % 2].read().try_acquire().await?.acquired());
         }
         let together = reading.len();
         let write = prices[0].write();
@@ -288,14 +288,14 @@ fn readers_and_a_writer(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
         let mut late_readers = 0;
         if eventually(LEASE, async || waits()).await {
             for lock in &prices {
-                late_readers += usize::from(lock.read().try_acquire().await?.is_some());
+                late_readers += usize::from(lock.read().try_acquire().await?.is_acquired());
             }
         }
         for guard in reading {
             let _ = guard.release().await?;
         }
         let writing = writer.await??;
-        let beside = prices[1].read().try_acquire().await?.is_some();
+        let beside = prices[1].read().try_acquire().await?.is_acquired();
         let _ = writing.release().await?;
         Ok(Finding {
             held: together == READERS && late_readers == 0 && !beside,

@@ -136,7 +136,15 @@ pub enum Error {
         /// The server's reply.
         reason: String,
     },
-    /// The lock was lost while work was running under it.
+    /// Another holder has the lock: [`Attempt::or_held`](crate::Attempt::or_held) makes this error. A web service would reply 409, with
+    /// `lease_left` as `Retry-After`.
+    Held {
+        /// The lock's name.
+        lock: String,
+        /// Remaining lease of the holder, as in [`Attempt::Held`](crate::Attempt::Held).
+        lease_left: Option<Duration>,
+    },
+    /// The lock was lost before the call ended: while work was running under it, or before its release.
     Lost {
         /// The lock's name.
         lock: String,
@@ -243,7 +251,7 @@ impl Error {
             | Self::Lost { .. }
             | Self::GrantedTooLate { .. }
             | Self::NotReplicated { .. } => Outcome::MaybeExecuted,
-            Self::OtherData { .. } | Self::Upgrade { .. } => Outcome::Rejected,
+            Self::OtherData { .. } | Self::Upgrade { .. } | Self::Held { .. } => Outcome::Rejected,
             // A request for a server's identity has no effect.
             Self::NoQuorum { lock, .. } if lock.is_empty() => Outcome::NotSent,
             Self::NoQuorum { granted, failures, .. } => {
@@ -276,7 +284,8 @@ impl Error {
     /// serve at the moment. A web service would reply 503.
     ///
     /// Returns false if you have to change something first: a name, a setting, a password, a permission, or other data under the name. Also
-    /// returns false if the manager was shut down, or if work was begun under a lock that was [lost](Self::Lost).
+    /// returns false if the manager was shut down, or if work was begun under a lock that was [lost](Self::Lost). A [held](Self::Held) lock
+    /// is not a fault of the server, so it is false there as well.
     ///
     /// The result says nothing about the effect of this call: see [`outcome`](Self::outcome).
     ///
@@ -304,6 +313,7 @@ impl Error {
                 failures.is_empty() || failures.iter().any(|failure| failure.error.is_unavailable())
             }
             Self::UnexpectedReply { .. }
+            | Self::Held { .. }
             | Self::Lost { .. }
             | Self::ShutDown { .. }
             | Self::OtherData { .. }
@@ -361,6 +371,13 @@ impl fmt::Display for Error {
             Self::NotReplicated { .. } => self.fmt_shortfall(f),
             Self::UnsupportedDurability { durability, reason } => {
                 write!(f, "locks cannot be kept by {durability}: {reason}")
+            }
+            Self::Held { lock, lease_left } => {
+                write!(f, "the lock \"{}\" is held", quotable(lock))?;
+                lease_left.map_or(Ok(()), |left| match left.as_millis().div_ceil(1000) {
+                    0 | 1 => f.write_str("; its lease ends in less than 1 s"),
+                    seconds => write!(f, "; its lease ends in {seconds} s"),
+                })
             }
             Self::Lost { lock, reason } => write!(f, "\"{}\" was lost: {reason}", quotable(lock)),
             Self::ShutDown { lock, .. } => {

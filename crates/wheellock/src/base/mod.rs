@@ -1,5 +1,6 @@
 //! Basic values of the lock layer. They do not refer to any lock.
 
+pub(crate) mod attempt;
 pub(crate) mod backoff;
 pub(crate) mod clock;
 pub(crate) mod durability;

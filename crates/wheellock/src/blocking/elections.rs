@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::LockManager;
 use super::served::Served;
-use crate::{BootInstant, Error, Leader, LostReason, Released};
+use crate::{Attempt, BootInstant, Error, Leader, LostReason};
 
 /// An election by name, like [`crate::Election`]. The leader is a [`Leadership`], not a thread. A thread that leads and campaigns
 /// again therefore waits for itself.
@@ -20,6 +20,7 @@ use crate::{BootInstant, Error, Leader, LostReason, Released};
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "this is only a handle: call `campaign()` to lead"]
 #[derive(Clone, Debug)]
 pub struct Election {
     inner: crate::Election,
@@ -33,7 +34,6 @@ impl Election {
     }
 
     /// Works like [`crate::Election::with_announcement`].
-    #[must_use]
     pub fn with_announcement(&self, text: &str) -> Self {
         Self { inner: self.inner.with_announcement(text), runtime: Arc::clone(&self.runtime) }
     }
@@ -52,16 +52,17 @@ impl Election {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Election::campaign`].
-    pub fn try_campaign(&self) -> Result<Option<Leadership>, Error> {
+    pub fn try_campaign(&self) -> Result<Attempt<Leadership>, Error> {
         Ok(self.runtime.block_on(self.inner.try_campaign())?.map(|inner| self.leadership(inner)))
     }
 
-    /// Waits for at most `wait`, and becomes the leader. Returns `None` if another candidate still leads at the end of that time.
+    /// Waits for at most `wait`, and becomes the leader. Returns [`Attempt::Held`] if another candidate still leads at the end of
+    /// that time.
     ///
     /// # Errors
     ///
     /// Returns the errors of [`crate::Election::try_campaign_for`].
-    pub fn try_campaign_for(&self, wait: Duration) -> Result<Option<Leadership>, Error> {
+    pub fn try_campaign_for(&self, wait: Duration) -> Result<Attempt<Leadership>, Error> {
         Ok(self.runtime.block_on(self.inner.try_campaign_for(wait))?.map(|inner| self.leadership(inner)))
     }
 
@@ -139,7 +140,7 @@ impl Leadership {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Leadership::resign`].
-    pub fn resign(self) -> Result<Released, Error> {
+    pub fn resign(self) -> Result<(), Error> {
         self.runtime.block_on(self.inner.resign())
     }
 }

@@ -21,6 +21,7 @@ use crate::{Error, Fairness};
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "this is only a handle: call `read().acquire()` or `write().acquire()` to take the lock"]
 #[derive(Clone, Debug)]
 pub struct ReadWriteLock {
     manager: LockManager,
@@ -34,19 +35,16 @@ impl ReadWriteLock {
     }
 
     /// Works like [`crate::ReadWriteLock::with_fairness`].
-    #[must_use]
     pub fn with_fairness(&self, fairness: Fairness) -> Self {
         Self { manager: self.manager.clone(), inner: self.inner.with_fairness(fairness) }
     }
 
     /// Returns the read side, which any number of readers may hold at once.
-    #[must_use]
     pub fn read(&self) -> Lock {
         Lock::new(self.inner.read(), &self.manager.runtime)
     }
 
     /// Returns the write side, which a single writer may hold.
-    #[must_use]
     pub fn write(&self) -> Lock {
         Lock::new(self.inner.write(), &self.manager.runtime)
     }
@@ -59,7 +57,7 @@ impl ReadWriteLock {
 ///
 /// # fn example(locks: wheellock::blocking::LockManager) -> Result<(), wheellock::Error> {
 /// let ledger: FencedLock = locks.fenced_lock("ledger");
-/// ledger.run(|guard| println!("with token {}", guard.token()))?;
+/// ledger.run(|guard| Ok::<_, wheellock::Error>(println!("with token {}", guard.token())))?;
 /// println!("the last one was {:?}", ledger.token()?);
 /// # Ok(())
 /// # }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::served::Served;
 use crate::lock::verbs::AsyncLock;
 use crate::request::context::Context;
-use crate::{Backoff, BootInstant, Error, Holder, Holders, Owner, Released};
+use crate::{Attempt, Backoff, BootInstant, Error, Holder, Holders, Owner};
 
 /// A reentrant lock by name for threads, like [`crate::Lock`].
 ///
@@ -26,12 +26,12 @@ use crate::{Backoff, BootInstant, Error, Holder, Holders, Owner, Released};
 /// let outer = orders.acquire()?;
 /// let inner = orders.acquire()?; // at once: the thread holds it already
 /// drop((inner, outer));
-/// if let Some(guard) = orders.try_acquire_for(Duration::from_secs(5))? {
-///     guard.release()?;
-/// }
+/// let guard = orders.try_acquire_for(Duration::from_secs(5))?.or_held()?; // an error if it is held after 5 s
+/// guard.release()?; // an error if the lock was lost meanwhile
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "this is only a handle: call `acquire()` to take the lock"]
 #[derive(Clone)]
 pub struct Lock<L = crate::Lock> {
     pub(super) inner: L,
@@ -46,7 +46,6 @@ impl<L: AsyncLock> Lock<L> {
     /// Returns the same lock with a fixed lease. The watchdog does not renew it, so the hold ends `lease` after the grant unless
     /// it is released before. In a [`MultiLock`](super::MultiLock), each member has this lease. In a
     /// [`PermitSemaphore`](super::PermitSemaphore), each permit has it.
-    #[must_use]
     pub fn with_lease(&self, lease: Duration) -> Self {
         Self::new(self.inner.with_lease(lease), &self.runtime)
     }
@@ -71,66 +70,82 @@ impl<L: AsyncLock> Lock<L> {
     /// # Errors
     ///
     /// Returns the errors of [`acquire`](Self::acquire).
-    pub fn try_acquire(&self) -> Result<Option<Guard<L>>, Error> {
+    pub fn try_acquire(&self) -> Result<Attempt<Guard<L>>, Error> {
         let guard = self.runtime.block_on(self.for_this_thread().try_acquire())?;
         Ok(guard.map(|guard| self.guard(guard)))
     }
 
-    /// Waits for the lock for at most `wait`. Returns `None` at the end of that time, and no later, if another holder still has
-    /// the lock.
+    /// Waits for the lock for at most `wait`. Returns [`Attempt::Held`] at the end of that time, and no later, if another holder
+    /// still has the lock.
     ///
     /// # Errors
     ///
     /// Returns the errors of [`crate::Lock::try_acquire_for`], [`crate::MultiLock::try_acquire_for`] or
     /// [`crate::RedLock::try_acquire_for`].
-    pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<Guard<L>>, Error> {
+    pub fn try_acquire_for(&self, wait: Duration) -> Result<Attempt<Guard<L>>, Error> {
         let guard = self.runtime.block_on(self.for_this_thread().try_acquire_for(wait))?;
         Ok(guard.map(|guard| self.guard(guard)))
     }
 
-    /// Acquires the lock, runs `work` with the guard, and releases with confirmation. Releases the lock also if `work` panics.
+    /// Acquires the lock, runs `work` with the guard, and releases with confirmation. Waits without a limit. Releases the lock
+    /// also if `work` panics.
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`acquire`](Self::acquire), and [`Error::Lost`] if the lock was lost before `work` ended. Work in a
-    /// thread cannot be stopped. After [`Error::Lost`] it has run to its end, but not under the lock.
-    pub fn run<T>(&self, work: impl FnOnce(&Guard<L>) -> T) -> Result<T, Error> {
+    /// Returns the error of `work`, after the lock was released. Returns the errors of [`acquire`](Self::acquire), and
+    /// [`Error::Lost`] if the lock was lost before `work` ended. Work in a thread cannot be stopped. After [`Error::Lost`] it has
+    /// run to its end, but not under the lock.
+    pub fn run<T, E: From<Error>>(&self, work: impl FnOnce(&Guard<L>) -> Result<T, E>) -> Result<T, E> {
         self.run_under(self.acquire()?, work)
     }
 
-    /// Works like [`run`](Self::run), for work that can fail. Returns one `Result` for both, as [`crate::Lock::try_run`] does.
+    /// Works like [`run`](Self::run), and waits for the lock for at most `wait`. If another holder still has it at the end of that
+    /// time, `work` does not start.
     ///
     /// # Errors
     ///
-    /// Returns the error of `work`, after the lock was released. Also returns the errors of [`run`](Self::run).
-    pub fn try_run<T, E: From<Error>>(&self, work: impl FnOnce(&Guard<L>) -> Result<T, E>) -> Result<T, E> {
-        self.run(work)?
-    }
-
-    /// Works like [`try_run`](Self::try_run), and waits for the lock for at most `wait`. Returns `None` if another holder still
-    /// has it at the end of that time. Then `work` did not begin.
-    ///
-    /// # Errors
-    ///
-    /// Returns the error of `work`, after the lock was released. Also returns the errors of
-    /// [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
-    pub fn try_run_for<T, E: From<Error>>(
+    /// Returns the errors of [`run`](Self::run) and [`try_acquire_for`](Self::try_acquire_for).
+    pub fn run_for<T, E: From<Error>>(
         &self,
         wait: Duration,
         work: impl FnOnce(&Guard<L>) -> Result<T, E>,
-    ) -> Result<Option<T>, E> {
-        match self.try_acquire_for(wait)? {
-            Some(guard) => self.run_under(guard, work)?.map(Some),
-            None => Ok(None),
+    ) -> Result<Attempt<T>, E> {
+        self.run_if_granted(self.try_acquire_for(wait)?, work)
+    }
+
+    /// Works like [`run`](Self::run), and does not wait. If another holder has the lock, `work` does not start.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`run`](Self::run).
+    pub fn try_run<T, E: From<Error>>(
+        &self,
+        work: impl FnOnce(&Guard<L>) -> Result<T, E>,
+    ) -> Result<Attempt<T>, E> {
+        self.run_if_granted(self.try_acquire()?, work)
+    }
+
+    fn run_if_granted<T, E: From<Error>>(
+        &self,
+        attempt: Attempt<Guard<L>>,
+        work: impl FnOnce(&Guard<L>) -> Result<T, E>,
+    ) -> Result<Attempt<T>, E> {
+        match attempt {
+            Attempt::Acquired(guard) => self.run_under(guard, work).map(Attempt::Acquired),
+            Attempt::Held { lock, lease_left } => Ok(Attempt::Held { lock, lease_left }),
         }
     }
 
     /// Runs `work` under `guard`, and releases the guard.
-    fn run_under<T>(&self, guard: Guard<L>, work: impl FnOnce(&Guard<L>) -> T) -> Result<T, Error> {
+    fn run_under<T, E: From<Error>>(
+        &self,
+        guard: Guard<L>,
+        work: impl FnOnce(&Guard<L>) -> Result<T, E>,
+    ) -> Result<T, E> {
         let result = work(&guard);
         L::check(&guard.inner)?;
         self.runtime.block_on(L::release_after_work(guard.inner))?;
-        Ok(result)
+        result
     }
 
     pub(super) fn guard(&self, inner: L::Guard) -> Guard<L> {
@@ -150,13 +165,11 @@ impl Lock {
     }
 
     /// Returns the same lock with `owner` as its owner instead of the calling thread.
-    #[must_use]
     pub fn with_owner(&self, owner: Owner) -> Self {
         Self::new(self.inner.with_owner(owner), &self.runtime)
     }
 
     /// Works like [`crate::Lock::with_backoff`].
-    #[must_use]
     pub fn with_backoff(&self, backoff: Backoff) -> Self {
         Self::new(self.inner.with_backoff(backoff), &self.runtime)
     }
@@ -312,7 +325,7 @@ impl<L: AsyncLock> Guard<L> {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Guard::release`], [`crate::MultiGuard::release`] or [`crate::RedLockGuard::release`].
-    pub fn release(self) -> Result<Released, Error> {
+    pub fn release(self) -> Result<(), Error> {
         self.runtime.block_on(L::release(self.inner))
     }
 }

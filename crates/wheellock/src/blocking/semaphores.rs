@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::LockManager;
 use super::lock::{Guard, Lock};
 use super::served::Served;
-use crate::{Error, PermitId, Released};
+use crate::{Attempt, Error, PermitId};
 
 /// A semaphore without holders, for threads, like [`crate::Semaphore`]. The permits of a process that dies are gone until another
 /// process adds them.
@@ -25,6 +25,7 @@ use crate::{Error, PermitId, Released};
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "this is only a handle: call `acquire()` to take permits"]
 #[derive(Clone)]
 pub struct Semaphore {
     inner: crate::Semaphore,
@@ -51,7 +52,7 @@ impl Semaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Semaphore::try_acquire`].
-    pub fn try_acquire(&self, permits: u32) -> Result<Option<Permits>, Error> {
+    pub fn try_acquire(&self, permits: u32) -> Result<Attempt<Permits>, Error> {
         let permits = self.runtime.block_on(self.inner.try_acquire(permits))?;
         Ok(permits.map(|permits| self.permits(permits)))
     }
@@ -61,7 +62,7 @@ impl Semaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Semaphore::try_acquire_for`].
-    pub fn try_acquire_for(&self, permits: u32, wait: Duration) -> Result<Option<Permits>, Error> {
+    pub fn try_acquire_for(&self, permits: u32, wait: Duration) -> Result<Attempt<Permits>, Error> {
         let permits = self.runtime.block_on(self.inner.try_acquire_for(permits, wait))?;
         Ok(permits.map(|permits| self.permits(permits)))
     }
@@ -169,7 +170,7 @@ impl Permits {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Permits::release`].
-    pub fn release(self) -> Result<Released, Error> {
+    pub fn release(self) -> Result<(), Error> {
         self.runtime.block_on(self.inner.release())
     }
 }
@@ -217,7 +218,7 @@ impl PermitSemaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::PermitSemaphore::try_acquire_many`].
-    pub fn try_acquire_many(&self, permits: u16) -> Result<Option<Vec<Permit>>, Error> {
+    pub fn try_acquire_many(&self, permits: u16) -> Result<Attempt<Vec<Permit>>, Error> {
         let permits = self.runtime.block_on(self.inner.try_acquire_many(permits))?;
         Ok(permits.map(|permits| self.permits_of(permits)))
     }
@@ -227,7 +228,7 @@ impl PermitSemaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::PermitSemaphore::try_acquire_many_for`].
-    pub fn try_acquire_many_for(&self, permits: u16, wait: Duration) -> Result<Option<Vec<Permit>>, Error> {
+    pub fn try_acquire_many_for(&self, permits: u16, wait: Duration) -> Result<Attempt<Vec<Permit>>, Error> {
         let permits = self.runtime.block_on(self.inner.try_acquire_many_for(permits, wait))?;
         Ok(permits.map(|permits| self.permits_of(permits)))
     }
@@ -368,6 +369,7 @@ impl Permit {
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "this is only a handle: call `wait()` to wait for the latch"]
 #[derive(Clone)]
 pub struct CountDownLatch {
     inner: crate::CountDownLatch,

@@ -30,7 +30,9 @@ pub fn multi_lock(members: impl IntoIterator<Item = Lock>) -> Result<MultiLock, 
 ///
 /// # fn example(locks: wheellock::blocking::LockManager) -> Result<(), wheellock::Error> {
 /// let transfer: MultiLock = multi_lock([locks.lock("account:1"), locks.lock("account:2")])?;
-/// transfer.run(|_guard| println!("nobody else moves money of either account"))?;
+/// let guard = transfer.acquire()?;
+/// // ... no other holder moves money of either account ...
+/// guard.release()?;
 /// # Ok(())
 /// # }
 /// ```
@@ -213,9 +215,8 @@ impl fmt::Debug for RedLockManager {
 ///
 /// # fn example(servers: wheellock::blocking::RedLockManager) -> Result<(), wheellock::Error> {
 /// let orders: RedLock = servers.lock("orders:42");
-/// if let Some(guard) = orders.try_acquire()? {
-///     guard.release()?;
-/// }
+/// let guard = orders.try_acquire()?.or_held()?;
+/// guard.release()?;
 /// # Ok(())
 /// # }
 /// ```

@@ -35,6 +35,7 @@ use std::time::{Duration, Instant};
 
 use wheellock_client::Timer;
 
+use crate::base::attempt::Attempt;
 use crate::base::backoff::Backoff;
 use crate::base::clock::BootInstant;
 use crate::base::error::{Error, LostReason};
@@ -45,8 +46,8 @@ use crate::base::work::unless_lost;
 use crate::group::{jitter, sleep_within};
 use crate::lock::Lock;
 use crate::lock::verbs::{self, AsyncLock, forward_verbs};
-use crate::request::acquire::{Limit, SILENT_PART, Wait, acquire, ask_together, is_only_late};
-use crate::request::guard::{Guard, Released};
+use crate::request::acquire::{Limit, Over, SILENT_PART, Wait, acquire, ask_together, is_only_late};
+use crate::request::guard::Guard;
 use crate::wait::spans::{Held, Subject, acquiring};
 use crate::wire::Refusal;
 
@@ -59,13 +60,13 @@ use crate::wire::Refusal;
 /// ```no_run
 /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
 /// let transfer = wheellock::multi_lock([locks.lock("account:1"), locks.lock("account:2")])?;
-/// if let Some(guard) = transfer.try_acquire().await? {
-///     // ... nobody else moves money of either account ...
-///     guard.release().await?;
-/// }
+/// let guard = transfer.try_acquire().await?.or_held()?;
+/// // ... no other holder moves money of either account ...
+/// guard.release().await?;
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "this is only a handle: call `acquire()` to take the locks"]
 #[derive(Clone)]
 pub struct MultiLock {
     /// The members, in the order in which they were given.
@@ -150,7 +151,6 @@ impl MultiLock {
 
     /// Returns the same locks with a fixed lease each, without watchdogs. `acquire` renews members that it held while
     /// it waited for others, before it returns.
-    #[must_use]
     pub fn with_lease(&self, lease: Duration) -> Self {
         self.map(|lock| lock.with_lease(lease))
     }
@@ -186,12 +186,12 @@ impl MultiLock {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire).
-    pub fn try_acquire(&self) -> impl Future<Output = Result<Option<MultiGuard>, Error>> + Send {
+    pub fn try_acquire(&self) -> impl Future<Output = Result<Attempt<MultiGuard>, Error>> + Send {
         self.take_within(Wait::NO)
     }
 
-    /// Waits up to `wait`, counted from this call, until all members are held. Returns `None` if another holder still
-    /// has some of them then. The servers get at least one request, as in [`Lock::try_acquire_for`].
+    /// Waits up to `wait`, counted from this call, until all members are held. Returns [`Attempt::Held`] if another
+    /// holder still has some of them then. The servers get at least one request, as in [`Lock::try_acquire_for`].
     ///
     /// # Cancel safety
     ///
@@ -203,12 +203,11 @@ impl MultiLock {
     pub fn try_acquire_for(
         &self,
         wait: Duration,
-    ) -> impl Future<Output = Result<Option<MultiGuard>, Error>> + Send {
+    ) -> impl Future<Output = Result<Attempt<MultiGuard>, Error>> + Send {
         self.take_within(Wait::up_to(wait, &self.lead.context.client.config().timer))
     }
 
-    /// Acquires, runs `work` with the guard, and releases with confirmation. If a member is lost meanwhile, `work` is
-    /// dropped at its current await point.
+    /// Acquires, runs `work`, and releases, as [`Lock::run`], all members. Waits without a limit.
     ///
     /// # Cancel safety
     ///
@@ -217,28 +216,14 @@ impl MultiLock {
     /// # Errors
     ///
     /// As [`Lock::run`], for the first member that was lost.
-    pub async fn run<T>(&self, work: impl AsyncFnOnce(&MultiGuard) -> T) -> Result<T, Error> {
-        verbs::run(self, work).await
-    }
-
-    /// [`run`](Self::run) for work that can fail, as [`Lock::try_run`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`run`](Self::run).
-    ///
-    /// # Errors
-    ///
-    /// The error of `work`, and all errors of [`run`](Self::run).
-    pub async fn try_run<T, E: From<Error>>(
+    pub async fn run<T, E: From<Error>>(
         &self,
         work: impl AsyncFnOnce(&MultiGuard) -> Result<T, E>,
     ) -> Result<T, E> {
-        self.run(work).await?
+        verbs::run(self, work).await
     }
 
-    /// [`try_run`](Self::try_run) with the wait of [`try_acquire_for`](Self::try_acquire_for), as
-    /// [`Lock::try_run_for`].
+    /// Does the same as [`run`](Self::run), with the wait of [`try_acquire_for`](Self::try_acquire_for).
     ///
     /// # Cancel safety
     ///
@@ -246,13 +231,29 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// The error of `work`, and all errors of [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
-    pub async fn try_run_for<T, E: From<Error>>(
+    /// The errors of [`run`](Self::run) and [`try_acquire_for`](Self::try_acquire_for).
+    pub async fn run_for<T, E: From<Error>>(
         &self,
         wait: Duration,
         work: impl AsyncFnOnce(&MultiGuard) -> Result<T, E>,
-    ) -> Result<Option<T>, E> {
-        verbs::try_run_for(self, wait, work).await
+    ) -> Result<Attempt<T>, E> {
+        verbs::run_for(self, wait, work).await
+    }
+
+    /// Does the same as [`run`](Self::run), without a wait, as [`try_acquire`](Self::try_acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`run`](Self::run).
+    pub async fn try_run<T, E: From<Error>>(
+        &self,
+        work: impl AsyncFnOnce(&MultiGuard) -> Result<T, E>,
+    ) -> Result<Attempt<T>, E> {
+        verbs::try_run(self, work).await
     }
 
     /// Returns true if any member is held now. Then [`try_acquire`](Self::try_acquire) would be refused to all but that
@@ -344,23 +345,26 @@ impl MultiLock {
         join_all(self.members.iter().map(request)).await.into_iter().collect()
     }
 
-    async fn take_within(&self, wait: Wait) -> Result<Option<MultiGuard>, Error> {
-        Ok(self.take(wait).await?.ok())
+    async fn take_within(&self, wait: Wait) -> Result<Attempt<MultiGuard>, Error> {
+        Ok(Over::attempt(self.take(wait).await?))
     }
 
     fn take<L: Copy + Into<Limit>>(
         &self,
         wait: Wait<L>,
-    ) -> impl Future<Output = Result<Result<MultiGuard, L>, Error>> {
+    ) -> impl Future<Output = Result<Result<MultiGuard, Over<L>>, Error>> {
         let subject = Subject { lock: self.lead.name(), kind: "multi_lock" };
         acquiring(Some(subject), true, move || self.take_all(wait))
     }
 
-    async fn take_all<L: Copy + Into<Limit>>(&self, wait: Wait<L>) -> Result<Result<MultiGuard, L>, Error> {
+    async fn take_all<L: Copy + Into<Limit>>(
+        &self,
+        wait: Wait<L>,
+    ) -> Result<Result<MultiGuard, Over<L>>, Error> {
         self.members.iter().try_for_each(Lock::check)?;
         let mut taken = Taken::new();
         // The first wait keeps no members: see the module's documentation.
-        let (mut keep, mut known_held, called) = (false, false, self.timer().now());
+        let (mut keep, mut held, called) = (false, None, self.timer().now());
         // If leases end before all members are held and no wait was in between, the servers are too slow for them. A
         // second try would end the same way, so report it.
         let mut was_too_late = false;
@@ -370,12 +374,13 @@ impl MultiLock {
             // A member may have been lost during a wait for another member.
             taken.retain(|_, guard| guard.is_valid());
             let waited_with: Vec<_> = taken.keys().copied().collect();
-            let (until, sent_at) = (self.answer_by(wait, called, known_held), self.now());
+            let (until, sent_at) = (self.answer_by(wait, called, held.is_some()), self.now());
             let refused = match self.try_missing(&mut taken, until).await {
                 Ok(refused) => refused,
-                Err(error) => match self.cut_short_by(wait, sent_at, &error).filter(|_| known_held) {
-                    Some(limit) => return Ok(Err(limit)),
-                    None => {
+                Err(error) => match (self.cut_short_by(wait, sent_at, &error), held) {
+                    // No reply tells the lease of the present holder.
+                    (Some(limit), Some(lock)) => return Ok(Err(Over::new(limit, lock, None))),
+                    _ => {
                         self.try_again_later(wait, error, &mut failures, &mut taken).await?;
                         continue;
                     }
@@ -402,20 +407,20 @@ impl MultiLock {
                 was_too_late = is_too_late;
                 continue;
             };
-            (known_held, was_too_late) = (true, false);
+            (held, was_too_late) = (Some(self.member(refused).name()), false);
             if self.has_several_managers() {
                 // A manager may have connected since the set was made. Only now can its run id show that two members
                 // are the same lock, which would wait for itself for ever.
                 in_order(&self.members)?;
             }
             if let Some(limit) = wait.one_try().or_else(|| wait.over(self.timer())) {
-                return Ok(Err(limit));
+                return Ok(Err(Over::new(limit, self.member(refused).name(), refusal.lease_left)));
             }
             let keep_now = std::mem::replace(&mut keep, true);
             taken.retain(|rank, _| keep_now && *rank < refused);
             match self.wait_for(self.member(refused), refusal, &mut taken, wait).await? {
                 Ok(guard) => taken.insert(refused, guard),
-                Err(limit) => return Ok(Err(limit)),
+                Err(over) => return Ok(Err(over)),
             };
         }
     }
@@ -518,7 +523,7 @@ impl MultiLock {
         refusal: Refusal,
         taken: &mut Taken,
         wait: Wait<L>,
-    ) -> Result<Result<Guard, L>, Error> {
+    ) -> Result<Result<Guard, Over<L>>, Error> {
         if !taken.is_empty() {
             let patience = PATIENCE + jitter(self.lead.context.client.config().random, PATIENCE);
             let impatient = self.now() + patience;
@@ -643,7 +648,7 @@ pub struct MultiGuard {
 /// # async fn example(guard: wheellock::MultiGuard) -> Result<(), wheellock::Error> {
 /// let lost = guard.lost().await;
 /// eprintln!("{}: {}", lost.lock, lost.reason);
-/// guard.release().await?; // the others are still held
+/// drop(guard); // the others are still held until now
 /// # Ok(())
 /// # }
 /// ```
@@ -709,23 +714,10 @@ impl MultiGuard {
     /// # Errors
     ///
     /// As [`Guard::run`], with the name of the first member that was lost.
-    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Error> {
-        let output = self.run_unconfirmed(work).await?;
+    pub async fn run<T, E: From<Error>>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+        let result = self.run_unconfirmed(work).await?;
         join_all(self.members.iter().map(Guard::confirm)).await.into_iter().collect::<Result<Vec<_>, _>>()?;
-        Ok(output)
-    }
-
-    /// [`run`](Self::run) for work that can fail: one `Result` for both, as in [`Lock::try_run`](crate::Lock::try_run).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`run`](Self::run).
-    ///
-    /// # Errors
-    ///
-    /// The error of `work`, and all errors of [`run`](Self::run).
-    pub async fn try_run<T, E: From<Error>>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
-        self.run(work).await?
+        result
     }
 
     async fn run_unconfirmed<F: Future>(&self, work: F) -> Result<F::Output, Error> {
@@ -755,21 +747,21 @@ impl MultiGuard {
 
     /// Releases all members at once, and waits for every server's confirmation.
     ///
-    /// [`Released::AlreadyLost`] if any member had been lost before.
-    ///
     /// # Cancel safety
     ///
     /// Dropping the future releases in the background, as dropping the guard does.
     ///
     /// # Errors
     ///
-    /// As [`Guard::release`], for the first member that could not be released in time. All members were tried. Failed
-    /// releases are retried in the background until the leases have ended.
-    pub async fn release(self) -> Result<Released, Error> {
+    /// [`Error::Lost`] if a member had been lost before. Otherwise as [`Guard::release`], for the first member that could
+    /// not be released in time. All members were tried. Failed releases are retried in the background until the leases
+    /// have ended.
+    pub async fn release(self) -> Result<(), Error> {
         let released = join_all(self.members.into_iter().map(Guard::release)).await;
-        let released: Vec<_> = released.into_iter().collect::<Result<_, _>>()?;
-        let is_lost = released.contains(&Released::AlreadyLost);
-        Ok(if is_lost { Released::AlreadyLost } else { Released::Released })
+        let mut errors: Vec<_> = released.into_iter().filter_map(Result::err).collect();
+        // A loss concerns the caller's work. A failed release does not, because it is repeated.
+        errors.sort_by_key(|error| !matches!(error, Error::Lost { .. }));
+        errors.into_iter().next().map_or(Ok(()), Err)
     }
 
     /// Fails if a member is lost.

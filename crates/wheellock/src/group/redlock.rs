@@ -32,6 +32,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::base::attempt::Attempt;
 use crate::base::backoff::Backoff;
 use crate::base::error::{Error, LostReason, MemberFailure};
 use crate::base::join_all::{JoinAll, join_all};
@@ -42,7 +43,7 @@ use crate::lock::verbs::{self, AsyncLock, forward_verbs};
 use crate::manager::health::{Health, health_of_quorum};
 use crate::manager::shutdown::Leftover;
 use crate::manager::{LockManager, LockManagerBuilder};
-use crate::request::acquire::{Limit, Wait, is_only_late};
+use crate::request::acquire::{Limit, Over, Wait, is_only_late};
 use crate::request::diagnostics::Finding;
 use crate::wait::spans::{Subject, acquiring};
 use locks::MemberLocks;
@@ -203,13 +204,13 @@ impl fmt::Debug for RedLockManager {
 ///
 /// # async fn example(servers: wheellock::RedLockManager) -> Result<(), wheellock::Error> {
 /// let orders = servers.lock("orders:42");
-/// if let Some(guard) = orders.try_acquire_for(Duration::from_secs(5)).await? {
-///     // ... alone, also while a minority of the servers is down ...
-///     guard.release().await?;
-/// }
+/// let guard = orders.try_acquire_for(Duration::from_secs(5)).await?.or_held()?;
+/// // ... alone, also while a minority of the servers is down ...
+/// guard.release().await?;
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "this is only a handle: call `acquire()` to take the lock"]
 #[derive(Clone)]
 pub struct RedLock {
     members: MemberLocks,
@@ -224,7 +225,6 @@ impl RedLock {
 
     /// Returns the same lock with a fixed lease. The watchdog does not renew this lease; the lock expires after `lease`
     /// unless released before.
-    #[must_use]
     pub fn with_lease(&self, lease: Duration) -> Self {
         self.map(|lock| lock.with_lease(lease))
     }
@@ -255,7 +255,7 @@ impl RedLock {
 
     /// Takes the lock if a majority grants it now, in one round trip to the fastest majority.
     ///
-    /// Also returns `None` if several callers tried at the same time and none of them got a majority. If another holder has
+    /// Also returns [`Attempt::Held`] if several callers tried at the same time and none of them got a majority. If another holder has
     /// the lock on some servers and a slow server could decide, that server gets at least 100 ms.
     ///
     /// # Cancel safety
@@ -265,12 +265,12 @@ impl RedLock {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire).
-    pub fn try_acquire(&self) -> impl Future<Output = Result<Option<RedLockGuard>, Error>> + Send {
+    pub fn try_acquire(&self) -> impl Future<Output = Result<Attempt<RedLockGuard>, Error>> + Send {
         self.take_within(Wait::NO)
     }
 
-    /// Waits up to `wait`, counted from this call, for the lock. Returns `None` if another holder still has it then.
-    /// The servers get at least one request, as in [`Lock::try_acquire_for`].
+    /// Waits up to `wait`, counted from this call, for the lock. Returns [`Attempt::Held`] if another holder still has it
+    /// then. The servers get at least one request, as in [`Lock::try_acquire_for`].
     ///
     /// # Cancel safety
     ///
@@ -282,12 +282,11 @@ impl RedLock {
     pub fn try_acquire_for(
         &self,
         wait: Duration,
-    ) -> impl Future<Output = Result<Option<RedLockGuard>, Error>> + Send {
+    ) -> impl Future<Output = Result<Attempt<RedLockGuard>, Error>> + Send {
         self.take_within(Wait::up_to(wait, self.members.timer()))
     }
 
-    /// Acquires, runs `work` with the guard, and releases with confirmation. If the quorum is lost meanwhile, `work` is
-    /// dropped at its current await point.
+    /// Acquires, runs `work`, and releases, as [`Lock::run`], a majority of the servers. Waits without a limit.
     ///
     /// # Cancel safety
     ///
@@ -295,30 +294,15 @@ impl RedLock {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire); [`Error::Lost`] if the quorum was lost before `work` ended, or the release found
-    /// it lost. If the release could not be confirmed, the leases decide: work that ended under a valid quorum is `Ok`.
-    pub async fn run<T>(&self, work: impl AsyncFnOnce(&RedLockGuard) -> T) -> Result<T, Error> {
-        verbs::run(self, work).await
-    }
-
-    /// [`run`](Self::run) for work that can fail, as [`Lock::try_run`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`run`](Self::run).
-    ///
-    /// # Errors
-    ///
-    /// The error of `work`, and all errors of [`run`](Self::run).
-    pub async fn try_run<T, E: From<Error>>(
+    /// As [`acquire`](Self::acquire), and those of [`Lock::run`], of a majority.
+    pub async fn run<T, E: From<Error>>(
         &self,
         work: impl AsyncFnOnce(&RedLockGuard) -> Result<T, E>,
     ) -> Result<T, E> {
-        self.run(work).await?
+        verbs::run(self, work).await
     }
 
-    /// [`try_run`](Self::try_run) with the wait of [`try_acquire_for`](Self::try_acquire_for), as
-    /// [`Lock::try_run_for`].
+    /// Does the same as [`run`](Self::run), with the wait of [`try_acquire_for`](Self::try_acquire_for).
     ///
     /// # Cancel safety
     ///
@@ -326,23 +310,39 @@ impl RedLock {
     ///
     /// # Errors
     ///
-    /// The error of `work`, and all errors of [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
-    pub async fn try_run_for<T, E: From<Error>>(
+    /// The errors of [`run`](Self::run) and [`try_acquire_for`](Self::try_acquire_for).
+    pub async fn run_for<T, E: From<Error>>(
         &self,
         wait: Duration,
         work: impl AsyncFnOnce(&RedLockGuard) -> Result<T, E>,
-    ) -> Result<Option<T>, E> {
-        verbs::try_run_for(self, wait, work).await
+    ) -> Result<Attempt<T>, E> {
+        verbs::run_for(self, wait, work).await
     }
 
-    async fn take_within(&self, wait: Wait) -> Result<Option<RedLockGuard>, Error> {
-        Ok(self.take(wait).await?.ok())
+    /// Does the same as [`run`](Self::run), without a wait, as [`try_acquire`](Self::try_acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`run`](Self::run).
+    pub async fn try_run<T, E: From<Error>>(
+        &self,
+        work: impl AsyncFnOnce(&RedLockGuard) -> Result<T, E>,
+    ) -> Result<Attempt<T>, E> {
+        verbs::try_run(self, work).await
+    }
+
+    async fn take_within(&self, wait: Wait) -> Result<Attempt<RedLockGuard>, Error> {
+        Ok(Over::attempt(self.take(wait).await?))
     }
 
     fn take<L: Copy + Into<Limit> + Send>(
         &self,
         wait: Wait<L>,
-    ) -> impl Future<Output = Result<Result<RedLockGuard, L>, Error>> + Send {
+    ) -> impl Future<Output = Result<Result<RedLockGuard, Over<L>>, Error>> + Send {
         let subject = Subject { lock: self.name(), kind: "redlock" };
         let take = move || self.members.servers.unless_shut_down(self.name(), self.take_in_time(wait));
         acquiring(Some(subject), true, take)
@@ -382,13 +382,13 @@ impl RedLock {
     async fn take_in_time<L: Copy + Into<Limit>>(
         &self,
         wait: Wait<L>,
-    ) -> Result<Result<RedLockGuard, L>, Error> {
+    ) -> Result<Result<RedLockGuard, Over<L>>, Error> {
         self.members.locks.iter().try_for_each(Lock::check)?;
         let (timer, random) = (self.members.timer(), self.members.servers.random());
         let called = timer.now();
         let (mut waiter, mut own) = match self.queue_up(wait).await? {
             Ok(waiter) => (waiter, None),
-            Err(limit) => return self.timed_out(limit, true, Vec::new()),
+            Err(limit) => return self.timed_out(limit, true, None, Vec::new()),
         };
         let subscriptions = waiter.as_mut().map_or(&mut own, |waiter| &mut waiter.subscriptions);
         let (mut splits, mut given_up, mut known_held, mut failed_rounds) = (0, 0, false, 0_u32);
@@ -410,7 +410,8 @@ impl RedLock {
                     Err(error) => match (error, wait.over(timer)) {
                         (Error::NoQuorum { failures, .. }, Some(limit)) => {
                             // A waiter whose turn came late relies on the replies to the waiters before it.
-                            return self.timed_out(limit, known_held || self.queue.knows_held(), failures);
+                            let known_held = known_held || self.queue.knows_held();
+                            return self.timed_out(limit, known_held, None, failures);
                         }
                         (error, _) => return Err(self.failed(error, wait.one_try().is_none())),
                     },
@@ -419,10 +420,10 @@ impl RedLock {
             // Waiters behind this one that time out report a busy lock, although they have sent no request.
             self.queue.on_held();
             if let Some(limit) = wait.one_try() {
-                return Ok(Err(limit));
+                return Ok(Err(Over::new(limit, self.name(), busy.free_after)));
             }
             if let Some(limit) = wait.over(timer) {
-                return self.timed_out(limit, true, Vec::new());
+                return self.timed_out(limit, true, busy.free_after, Vec::new());
             }
             let Some(subscriptions) = subscriptions else {
                 // Poll once more after subscribing: a release before the subscription gives no message.
@@ -445,7 +446,7 @@ impl RedLock {
                 sleep_within(wait, jitter(random, most), timer).await;
             }
             if let Some(limit) = wait.over(timer) {
-                return self.timed_out(limit, true, Vec::new());
+                return self.timed_out(limit, true, busy.free_in(timer.now() - began), Vec::new());
             }
         }
     }
@@ -528,14 +529,15 @@ impl RedLock {
         &self,
         limit: L,
         known_held: bool,
+        lease_left: Option<Duration>,
         failures: Vec<MemberFailure>,
-    ) -> Result<Result<RedLockGuard, L>, Error> {
+    ) -> Result<Result<RedLockGuard, Over<L>>, Error> {
         let ready = self.members.locks.iter().filter(|lock| lock.is_ready()).count();
         let enough = ready >= self.members.quorum().wanted();
         // Replies that the end of the wait cut short say nothing about their servers. Other failures do.
         let late = |failure: &MemberFailure| is_only_late(&failure.error);
         if known_held && enough && failures.iter().all(late) {
-            return Ok(Err(limit));
+            return Ok(Err(Over::new(limit, self.name(), lease_left)));
         }
         let failures = if failures.is_empty() { self.members.timeouts() } else { failures };
         Err(self.members.no_quorum(0, failures))

@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use wheellock_client::Script;
 
+use crate::base::attempt::Attempt;
 use crate::base::error::{Error, LostReason};
 use crate::base::request_slots::RequestSlots;
 use crate::kind;
 use crate::kinds::fenced::{FencedGuard, FencedLock};
 use crate::lock::Lock;
 use crate::request::context::Context;
-use crate::request::guard::Released;
 use crate::request::once::once_at;
 use crate::wire;
 
@@ -35,10 +35,12 @@ pub use observer::{Leader, Observer};
 /// let election = locks.election("scheduler").with_announcement("http://10.0.0.7:8080");
 /// loop {
 ///     let leadership = election.campaign().await?; // waits until it is this one's turn
-///     leadership.run(async { /* lead, with leadership.token() */ }).await.ok();
+///     let lead = async { Ok::<_, wheellock::Error>(()) }; // with leadership.token()
+///     leadership.run(lead).await.ok();
 /// }
 /// # }
 /// ```
+#[must_use = "this is only a handle: call `campaign()` to lead"]
 #[derive(Clone)]
 pub struct Election {
     lock: FencedLock,
@@ -58,7 +60,6 @@ impl Election {
 
     /// Returns the same election with an announcement for when this campaigner leads, usually its address. With more
     /// than 4 KiB, campaigns fail. Without an announcement, observers see an empty text.
-    #[must_use]
     pub fn with_announcement(&self, text: &str) -> Self {
         Self { lock: self.lock.clone(), announcement: text.into() }
     }
@@ -90,13 +91,13 @@ impl Election {
     /// # Errors
     ///
     /// As [`campaign`](Self::campaign).
-    pub async fn try_campaign(&self) -> Result<Option<Leadership>, Error> {
+    pub async fn try_campaign(&self) -> Result<Attempt<Leadership>, Error> {
         check_announcement(&self.announcement)?;
         self.lead_if_granted(self.lock.try_acquire().await?).await
     }
 
-    /// Waits up to `wait`, counted from this call. Returns `None` if another process still leads then. A campaigner
-    /// elected in time announces itself. That takes one more round trip, and at most the response timeout.
+    /// Waits up to `wait`, counted from this call. Returns [`Attempt::Held`] if another process still leads then. A
+    /// campaigner elected in time announces itself. That takes one more round trip, and at most the response timeout.
     ///
     /// # Cancel safety
     ///
@@ -105,7 +106,7 @@ impl Election {
     /// # Errors
     ///
     /// As [`Lock::try_acquire_for`] and [`campaign`](Self::campaign).
-    pub async fn try_campaign_for(&self, wait: Duration) -> Result<Option<Leadership>, Error> {
+    pub async fn try_campaign_for(&self, wait: Duration) -> Result<Attempt<Leadership>, Error> {
         check_announcement(&self.announcement)?;
         self.lead_if_granted(self.lock.try_acquire_for(wait).await?).await
     }
@@ -129,10 +130,10 @@ impl Election {
         Observer::new(self.lock.as_lock().clone())
     }
 
-    async fn lead_if_granted(&self, guard: Option<FencedGuard>) -> Result<Option<Leadership>, Error> {
-        match guard {
-            Some(guard) => self.lead(guard).await.map(Some),
-            None => Ok(None),
+    async fn lead_if_granted(&self, attempt: Attempt<FencedGuard>) -> Result<Attempt<Leadership>, Error> {
+        match attempt {
+            Attempt::Acquired(guard) => self.lead(guard).await.map(Attempt::Acquired),
+            Attempt::Held { lock, lease_left } => Ok(Attempt::Held { lock, lease_left }),
         }
     }
 
@@ -163,7 +164,7 @@ impl fmt::Debug for Election {
 /// # async fn example(election: wheellock::Election) -> Result<(), wheellock::Error> {
 /// let leadership = election.campaign().await?;
 /// leadership.announce("http://10.0.0.7:8080, since noon").await?;
-/// leadership.run(async { /* dropped where it stands if the leadership is lost */ }).await?;
+/// leadership.run(async { Ok::<_, wheellock::Error>(()) }).await?; // dropped where it stands if the leadership is lost
 /// leadership.resign().await?; // the next one leads at once
 /// # Ok(())
 /// # }
@@ -245,7 +246,7 @@ impl Leadership {
     /// # Errors
     ///
     /// As [`Guard::release`](crate::Guard::release).
-    pub async fn resign(self) -> Result<Released, Error> {
+    pub async fn resign(self) -> Result<(), Error> {
         self.guard.release().await
     }
 }

@@ -4,11 +4,12 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
+use crate::base::attempt::Attempt;
 use crate::base::error::{Error, LostReason};
 use crate::base::owner::Owner;
 use crate::lock::Lock;
 use crate::lock::verbs::{self, AsyncLock, forward_verbs};
-use crate::request::guard::{Guard, Released};
+use crate::request::guard::Guard;
 use crate::wire;
 
 /// A lock whose every grant has a fencing token, shared by all users of its name: tasks, processes, and Redisson's
@@ -28,6 +29,7 @@ use crate::wire;
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "this is only a handle: call `acquire()` to take the lock"]
 #[derive(Clone)]
 pub struct FencedLock {
     lock: Lock,
@@ -39,13 +41,11 @@ impl FencedLock {
     }
 
     /// As [`Lock::with_lease`].
-    #[must_use]
     pub fn with_lease(&self, lease: Duration) -> Self {
         Self::new(self.lock.with_lease(lease))
     }
 
     /// As [`Lock::with_owner`]. An owner that holds the lock already gets the same token again.
-    #[must_use]
     pub fn with_owner(&self, owner: Owner) -> Self {
         Self::new(self.lock.with_owner(owner))
     }
@@ -78,7 +78,7 @@ impl FencedLock {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire).
-    pub async fn try_acquire(&self) -> Result<Option<FencedGuard>, Error> {
+    pub async fn try_acquire(&self) -> Result<Attempt<FencedGuard>, Error> {
         Ok(self.lock.try_acquire().await?.map(|guard| FencedGuard { guard }))
     }
 
@@ -91,11 +91,11 @@ impl FencedLock {
     /// # Errors
     ///
     /// As [`Lock::try_acquire_for`] and [`acquire`](Self::acquire).
-    pub async fn try_acquire_for(&self, wait: Duration) -> Result<Option<FencedGuard>, Error> {
+    pub async fn try_acquire_for(&self, wait: Duration) -> Result<Attempt<FencedGuard>, Error> {
         Ok(self.lock.try_acquire_for(wait).await?.map(|guard| FencedGuard { guard }))
     }
 
-    /// As [`Lock::run`], with a guard that has a token.
+    /// Acquires, runs `work`, and releases, as [`Lock::run`], with a guard that has a token. Waits without a limit.
     ///
     /// # Cancel safety
     ///
@@ -104,28 +104,14 @@ impl FencedLock {
     /// # Errors
     ///
     /// As [`Lock::run`].
-    pub async fn run<T>(&self, work: impl AsyncFnOnce(&FencedGuard) -> T) -> Result<T, Error> {
-        verbs::run(self, work).await
-    }
-
-    /// [`run`](Self::run) for work that can fail, as [`Lock::try_run`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`run`](Self::run).
-    ///
-    /// # Errors
-    ///
-    /// The error of `work`, and all errors of [`run`](Self::run).
-    pub async fn try_run<T, E: From<Error>>(
+    pub async fn run<T, E: From<Error>>(
         &self,
         work: impl AsyncFnOnce(&FencedGuard) -> Result<T, E>,
     ) -> Result<T, E> {
-        self.run(work).await?
+        verbs::run(self, work).await
     }
 
-    /// [`try_run`](Self::try_run) with the wait of [`try_acquire_for`](Self::try_acquire_for), as
-    /// [`Lock::try_run_for`].
+    /// Does the same as [`run`](Self::run), with the wait of [`try_acquire_for`](Self::try_acquire_for).
     ///
     /// # Cancel safety
     ///
@@ -133,13 +119,29 @@ impl FencedLock {
     ///
     /// # Errors
     ///
-    /// The error of `work`, and all errors of [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
-    pub async fn try_run_for<T, E: From<Error>>(
+    /// The errors of [`run`](Self::run) and [`try_acquire_for`](Self::try_acquire_for).
+    pub async fn run_for<T, E: From<Error>>(
         &self,
         wait: Duration,
         work: impl AsyncFnOnce(&FencedGuard) -> Result<T, E>,
-    ) -> Result<Option<T>, E> {
-        verbs::try_run_for(self, wait, work).await
+    ) -> Result<Attempt<T>, E> {
+        verbs::run_for(self, wait, work).await
+    }
+
+    /// Does the same as [`run`](Self::run), without a wait, as [`try_acquire`](Self::try_acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`run`](Self::run).
+    pub async fn try_run<T, E: From<Error>>(
+        &self,
+        work: impl AsyncFnOnce(&FencedGuard) -> Result<T, E>,
+    ) -> Result<Attempt<T>, E> {
+        verbs::try_run(self, work).await
     }
 
     /// Returns the token of the latest grant, even if that grant has ended. `None` if there was no grant, or the server
@@ -212,7 +214,7 @@ impl FencedGuard {
     /// # Errors
     ///
     /// As [`Guard::release`].
-    pub async fn release(self) -> Result<Released, Error> {
+    pub async fn release(self) -> Result<(), Error> {
         self.guard.release().await
     }
 

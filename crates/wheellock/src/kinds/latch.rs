@@ -34,6 +34,7 @@ use crate::wire::{self, Refusal};
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "this is only a handle: call `wait()` to wait for the latch"]
 #[derive(Clone)]
 pub struct CountDownLatch {
     lock: Lock,

@@ -9,15 +9,16 @@ use std::time::Duration;
 
 use wheellock_client::{Command, Script, Value};
 
+use crate::base::attempt::Attempt;
 use crate::base::error::{Error, LostReason};
 use crate::base::lease::Lease;
 use crate::base::owner::PermitId;
 use crate::kind;
 use crate::lock::Lock;
 use crate::lock::verbs::{self, AsyncLock, forward_verbs};
-use crate::request::acquire::{Limit, Many, Request, Wait, acquire};
+use crate::request::acquire::{Limit, Many, Over, Request, Wait, acquire};
 use crate::request::context::Context;
-use crate::request::guard::{Guard, Released};
+use crate::request::guard::Guard;
 use crate::request::once::{ADD_PERMITS, CHANGE_PERMITS, GIVE_BACK, GIVE_BACK_MANY, SET_PERMITS};
 use crate::wire;
 
@@ -38,6 +39,7 @@ use crate::wire;
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "this is only a handle: call `acquire()` to take permits"]
 #[derive(Clone)]
 pub struct PermitSemaphore {
     lock: Lock,
@@ -55,7 +57,6 @@ impl PermitSemaphore {
 
     /// Returns the same semaphore for permits with a fixed lease. The watchdog does not renew it; a permit expires
     /// after `lease` unless released before. As [`Lock::with_lease`].
-    #[must_use]
     pub fn with_lease(&self, lease: Duration) -> Self {
         Self { lock: self.lock.with_lease(lease) }
     }
@@ -85,12 +86,12 @@ impl PermitSemaphore {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire).
-    pub async fn try_acquire(&self) -> Result<Option<Permit>, Error> {
+    pub async fn try_acquire(&self) -> Result<Attempt<Permit>, Error> {
         Ok(self.lock.try_acquire().await?.map(|guard| Permit { guard }))
     }
 
-    /// Waits up to `wait`, counted from this call, for a permit. Returns `None` if none is free then. The wait ends as
-    /// in [`Lock::try_acquire_for`].
+    /// Waits up to `wait`, counted from this call, for a permit. Returns [`Attempt::Held`] if none is free then. The
+    /// wait ends as in [`Lock::try_acquire_for`].
     ///
     /// # Cancel safety
     ///
@@ -102,7 +103,7 @@ impl PermitSemaphore {
     pub fn try_acquire_for(
         &self,
         wait: Duration,
-    ) -> impl Future<Output = Result<Option<Permit>, Error>> + Send {
+    ) -> impl Future<Output = Result<Attempt<Permit>, Error>> + Send {
         let granted = self.lock.try_acquire_for(wait);
         async { Ok(granted.await?.map(|guard| Permit { guard })) }
     }
@@ -145,12 +146,12 @@ impl PermitSemaphore {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire).
-    pub async fn try_acquire_many(&self, permits: u16) -> Result<Option<Vec<Permit>>, Error> {
-        Ok(self.acquire_within(permits, Wait::NO).await?.ok())
+    pub async fn try_acquire_many(&self, permits: u16) -> Result<Attempt<Vec<Permit>>, Error> {
+        Ok(Over::attempt(self.acquire_within(permits, Wait::NO).await?))
     }
 
-    /// Waits up to `wait`, counted from this call, for `permits` permits. Returns `None` if too few are free then. Also
-    /// returns `None` if an earlier caller of this process still waits for more than are free. The wait ends as in
+    /// Waits up to `wait`, counted from this call, for `permits` permits. Returns [`Attempt::Held`] if too few are free
+    /// then. Also returns it if an earlier caller of this process still waits for more than are free. The wait ends as in
     /// [`Lock::try_acquire_for`].
     ///
     /// # Cancel safety
@@ -164,16 +165,16 @@ impl PermitSemaphore {
         &self,
         permits: u16,
         wait: Duration,
-    ) -> Result<Option<Vec<Permit>>, Error> {
+    ) -> Result<Attempt<Vec<Permit>>, Error> {
         let wait = Wait::up_to(wait, &self.lock.context.client.config().timer);
-        Ok(self.acquire_within(permits, wait).await?.ok())
+        Ok(Over::attempt(self.acquire_within(permits, wait).await?))
     }
 
     async fn acquire_within<L: Copy + Into<Limit>>(
         &self,
         permits: u16,
         wait: Wait<L>,
-    ) -> Result<Result<Vec<Permit>, L>, Error> {
+    ) -> Result<Result<Vec<Permit>, Over<L>>, Error> {
         let request = self.lock.request()?;
         if permits == 0 {
             return Ok(Ok(Vec::new()));
@@ -181,14 +182,14 @@ impl PermitSemaphore {
         let many = Many::new(permits);
         let owner = self.lock.context.new_owners(permits);
         let request = Request { owner, many: Some(&many), ..request };
-        let granted = acquire(Ok(request), wait, None, |end: Result<Guard, L>| {
+        let granted = acquire(Ok(request), wait, None, |end: Result<Guard, Over<L>>| {
             end.map(|first| std::iter::once(first).chain(many.take_granted()).collect::<Vec<_>>())
         });
         let permits = |guards: Vec<_>| guards.into_iter().map(|guard| Permit { guard }).collect();
         Ok(granted.await?.map(permits))
     }
 
-    /// Acquires a permit, runs `work` with it, and releases it with confirmation, as [`Lock::run`].
+    /// Acquires, runs `work`, and releases, as [`Lock::run`], with a permit. Waits without a limit.
     ///
     /// # Cancel safety
     ///
@@ -197,28 +198,14 @@ impl PermitSemaphore {
     /// # Errors
     ///
     /// As [`Lock::run`].
-    pub async fn run<T>(&self, work: impl AsyncFnOnce(&Permit) -> T) -> Result<T, Error> {
-        verbs::run(self, work).await
-    }
-
-    /// [`run`](Self::run) for work that can fail, as [`Lock::try_run`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`run`](Self::run).
-    ///
-    /// # Errors
-    ///
-    /// The error of `work`, and all errors of [`run`](Self::run).
-    pub async fn try_run<T, E: From<Error>>(
+    pub async fn run<T, E: From<Error>>(
         &self,
         work: impl AsyncFnOnce(&Permit) -> Result<T, E>,
     ) -> Result<T, E> {
-        self.run(work).await?
+        verbs::run(self, work).await
     }
 
-    /// [`try_run`](Self::try_run) with the wait of [`try_acquire_for`](Self::try_acquire_for), as
-    /// [`Lock::try_run_for`].
+    /// Does the same as [`run`](Self::run), with the wait of [`try_acquire_for`](Self::try_acquire_for).
     ///
     /// # Cancel safety
     ///
@@ -226,13 +213,29 @@ impl PermitSemaphore {
     ///
     /// # Errors
     ///
-    /// The error of `work`, and all errors of [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
-    pub async fn try_run_for<T, E: From<Error>>(
+    /// The errors of [`run`](Self::run) and [`try_acquire_for`](Self::try_acquire_for).
+    pub async fn run_for<T, E: From<Error>>(
         &self,
         wait: Duration,
         work: impl AsyncFnOnce(&Permit) -> Result<T, E>,
-    ) -> Result<Option<T>, E> {
-        verbs::try_run_for(self, wait, work).await
+    ) -> Result<Attempt<T>, E> {
+        verbs::run_for(self, wait, work).await
+    }
+
+    /// Does the same as [`run`](Self::run), without a wait, as [`try_acquire`](Self::try_acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`run`](Self::run).
+    pub async fn try_run<T, E: From<Error>>(
+        &self,
+        work: impl AsyncFnOnce(&Permit) -> Result<T, E>,
+    ) -> Result<Attempt<T>, E> {
+        verbs::try_run(self, work).await
     }
 
     /// Releases a permit by its id, and wakes waiters. Any process may have acquired it. Returns false if there is no
@@ -474,7 +477,7 @@ impl Permit {
     /// # Errors
     ///
     /// As [`Guard::release`].
-    pub async fn release(self) -> Result<Released, Error> {
+    pub async fn release(self) -> Result<(), Error> {
         self.guard.release().await
     }
 }

@@ -29,6 +29,7 @@ use crate::wait::sides::{Fairness, Sides};
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "this is only a handle: call `read().acquire()` or `write().acquire()` to take the lock"]
 #[derive(Clone, Debug)]
 pub struct ReadWriteLock {
     read: Lock,
@@ -54,7 +55,6 @@ impl ReadWriteLock {
 
     /// Returns the same lock with another rule for the order of readers and writers. A writer goes before later readers
     /// only if neither side uses [`ReadersFirst`](Fairness::ReadersFirst).
-    #[must_use]
     pub fn with_fairness(&self, fairness: Fairness) -> Self {
         let mut lock = self.clone();
         for side in [&mut lock.read, &mut lock.write] {
@@ -70,7 +70,6 @@ impl ReadWriteLock {
     /// Queries on this side are about readers. [`is_locked`](Lock::is_locked) returns true if any reader holds the
     /// lock. [`force_release`](Lock::force_release) frees the holds of all readers, but not of a writer.
     /// [`remaining_lease`](Lock::remaining_lease) returns the longest lease of either side.
-    #[must_use]
     pub fn read(&self) -> Lock {
         self.read.clone()
     }
@@ -79,7 +78,6 @@ impl ReadWriteLock {
     ///
     /// Queries on this side are about the writer. [`force_release`](Lock::force_release) frees the writer's hold. If
     /// the writer also reads, its read holds are freed, too.
-    #[must_use]
     pub fn write(&self) -> Lock {
         self.write.clone()
     }

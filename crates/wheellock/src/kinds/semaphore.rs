@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use wheellock_client::Command;
 
+use crate::base::attempt::Attempt;
 use crate::base::error::Error;
 use crate::base::lease::Lease;
 use crate::kind;
 use crate::lock::Lock;
-use crate::request::acquire::{Limit, Request, Wait, acquire};
+use crate::request::acquire::{Limit, Over, Request, Wait, acquire};
 use crate::request::context::Context;
-use crate::request::guard::{Guard, Released};
+use crate::request::guard::Guard;
 use crate::request::once::{ADD_PERMITS, DRAIN, SET_PERMITS};
 use crate::table::holds::Share;
 use crate::wire;
@@ -41,6 +42,7 @@ use crate::wire;
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "this is only a handle: call `acquire()` to take permits"]
 #[derive(Clone)]
 pub struct Semaphore {
     lock: Lock,
@@ -86,12 +88,12 @@ impl Semaphore {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire).
-    pub async fn try_acquire(&self, permits: u32) -> Result<Option<Permits>, Error> {
-        Ok(self.acquire_within(permits, Wait::NO).await?.ok())
+    pub async fn try_acquire(&self, permits: u32) -> Result<Attempt<Permits>, Error> {
+        Ok(Over::attempt(self.acquire_within(permits, Wait::NO).await?))
     }
 
-    /// Waits up to `wait`, counted from this call, for `permits` permits. Returns `None` if too few are free then. Also
-    /// returns `None` if an earlier caller of this process still waits for more than are free. Even the shortest wait
+    /// Waits up to `wait`, counted from this call, for `permits` permits. Returns [`Attempt::Held`] if too few are free
+    /// then. Also returns it if an earlier caller of this process still waits for more than are free. Even the shortest wait
     /// does not overtake that caller, as [`try_acquire`](Self::try_acquire) does. The wait ends as in
     /// [`Lock::try_acquire_for`].
     ///
@@ -102,16 +104,16 @@ impl Semaphore {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire).
-    pub async fn try_acquire_for(&self, permits: u32, wait: Duration) -> Result<Option<Permits>, Error> {
+    pub async fn try_acquire_for(&self, permits: u32, wait: Duration) -> Result<Attempt<Permits>, Error> {
         let wait = Wait::up_to(wait, &self.lock.context.client.config().timer);
-        Ok(self.acquire_within(permits, wait).await?.ok())
+        Ok(Over::attempt(self.acquire_within(permits, wait).await?))
     }
 
     async fn acquire_within<L: Copy + Into<Limit>>(
         &self,
         permits: u32,
         wait: Wait<L>,
-    ) -> Result<Result<Permits, L>, Error> {
+    ) -> Result<Result<Permits, Over<L>>, Error> {
         let request = self.lock.request()?;
         if permits == 0 {
             return Ok(Ok(Permits { guard: None }));
@@ -259,21 +261,18 @@ impl Permits {
 
     /// Releases the permits and waits for the server's confirmation.
     ///
-    /// [`Released::AlreadyLost`] if the server does not know of these permits any more; then it has changed nothing.
-    /// Possible causes: the server lost its data, the semaphore was deleted, or a shutdown of the manager released the
-    /// permits.
-    ///
     /// # Cancel safety
     ///
     /// Dropping the future releases the permits in the background, as dropping the permits does.
     ///
     /// # Errors
     ///
-    /// As [`Guard::release`].
-    pub async fn release(mut self) -> Result<Released, Error> {
+    /// As [`Guard::release`]. [`Error::Lost`] if the server does not know of these permits any more; then it has changed
+    /// nothing. The server lost its data, the semaphore was deleted, or a shutdown of the manager released the permits.
+    pub async fn release(mut self) -> Result<(), Error> {
         match self.guard.take() {
             Some(guard) => guard.release().await,
-            None => Ok(Released::Released),
+            None => Ok(()),
         }
     }
 }

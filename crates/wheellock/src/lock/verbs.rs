@@ -5,37 +5,52 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use crate::base::attempt::Attempt;
 use crate::base::clock::BootInstant;
 use crate::base::error::Error;
-use crate::request::guard::Released;
 
 /// Acquires, runs `work` under the guard, and releases with confirmation.
-pub(crate) async fn run<L: AsyncLock, T>(
+pub(crate) async fn run<L: AsyncLock, T, E: From<Error>>(
     lock: &L,
-    work: impl AsyncFnOnce(&L::Guard) -> T,
-) -> Result<T, Error> {
-    run_under::<L, T>(lock.acquire().await?, work).await
+    work: impl AsyncFnOnce(&L::Guard) -> Result<T, E>,
+) -> Result<T, E> {
+    run_under::<L, T, E>(lock.acquire().await?, work).await
 }
 
-/// Does the same as [`run`] for work that can fail, with a wait of up to `wait`. Returns `None` if the wait ended first.
-pub(crate) async fn try_run_for<L: AsyncLock, T, E: From<Error>>(
+/// Does the same as [`run`], with a wait of up to `wait`.
+pub(crate) async fn run_for<L: AsyncLock, T, E: From<Error>>(
     lock: &L,
     wait: Duration,
     work: impl AsyncFnOnce(&L::Guard) -> Result<T, E>,
-) -> Result<Option<T>, E> {
-    match lock.try_acquire_for(wait).await? {
-        Some(guard) => run_under::<L, _>(guard, work).await?.map(Some),
-        None => Ok(None),
+) -> Result<Attempt<T>, E> {
+    run_if_granted::<L, T, E>(lock.try_acquire_for(wait).await?, work).await
+}
+
+/// Does the same as [`run`], without a wait.
+pub(crate) async fn try_run<L: AsyncLock, T, E: From<Error>>(
+    lock: &L,
+    work: impl AsyncFnOnce(&L::Guard) -> Result<T, E>,
+) -> Result<Attempt<T>, E> {
+    run_if_granted::<L, T, E>(lock.try_acquire().await?, work).await
+}
+
+async fn run_if_granted<L: AsyncLock, T, E: From<Error>>(
+    attempt: Attempt<L::Guard>,
+    work: impl AsyncFnOnce(&L::Guard) -> Result<T, E>,
+) -> Result<Attempt<T>, E> {
+    match attempt {
+        Attempt::Acquired(guard) => run_under::<L, T, E>(guard, work).await.map(Attempt::Acquired),
+        Attempt::Held { lock, lease_left } => Ok(Attempt::Held { lock, lease_left }),
     }
 }
 
-async fn run_under<L: AsyncLock, T>(
+async fn run_under<L: AsyncLock, T, E: From<Error>>(
     guard: L::Guard,
-    work: impl AsyncFnOnce(&L::Guard) -> T,
-) -> Result<T, Error> {
+    work: impl AsyncFnOnce(&L::Guard) -> Result<T, E>,
+) -> Result<T, E> {
     let result = L::guarded(&guard, work(&guard)).await?;
     L::release_after_work(guard).await?;
-    Ok(result)
+    result
 }
 
 #[cfg(all(test, feature = "testing"))]
@@ -53,14 +68,14 @@ pub trait AsyncLock: Clone + Debug {
     fn with_lease(&self, lease: Duration) -> Self;
 
     fn acquire(&self) -> impl Future<Output = Result<Self::Guard, Error>>;
-    fn try_acquire(&self) -> impl Future<Output = Result<Option<Self::Guard>, Error>>;
-    fn try_acquire_for(&self, wait: Duration) -> impl Future<Output = Result<Option<Self::Guard>, Error>>;
+    fn try_acquire(&self) -> impl Future<Output = Result<Attempt<Self::Guard>, Error>>;
+    fn try_acquire_for(&self, wait: Duration) -> impl Future<Output = Result<Attempt<Self::Guard>, Error>>;
 
     fn valid_until(guard: &Self::Guard) -> BootInstant;
     fn is_valid(guard: &Self::Guard) -> bool;
     fn lost(guard: &Self::Guard) -> impl Future<Output = Self::Loss>;
     fn renew(guard: &Self::Guard) -> impl Future<Output = Result<(), Error>>;
-    fn release(guard: Self::Guard) -> impl Future<Output = Result<Released, Error>>;
+    fn release(guard: Self::Guard) -> impl Future<Output = Result<(), Error>>;
 
     /// Runs `work` while the guard is valid. Does not check the lock with the server afterwards.
     fn guarded<W: Future>(guard: &Self::Guard, work: W) -> impl Future<Output = Result<W::Output, Error>>;
@@ -80,10 +95,10 @@ macro_rules! forward_verbs {
         async fn acquire(&self) -> Result<Self::Guard, Error> {
             self.acquire().await
         }
-        async fn try_acquire(&self) -> Result<Option<Self::Guard>, Error> {
+        async fn try_acquire(&self) -> Result<crate::Attempt<Self::Guard>, Error> {
             self.try_acquire().await
         }
-        async fn try_acquire_for(&self, wait: Duration) -> Result<Option<Self::Guard>, Error> {
+        async fn try_acquire_for(&self, wait: Duration) -> Result<crate::Attempt<Self::Guard>, Error> {
             self.try_acquire_for(wait).await
         }
         fn valid_until(guard: &Self::Guard) -> crate::BootInstant {
@@ -98,7 +113,7 @@ macro_rules! forward_verbs {
         async fn renew(guard: &Self::Guard) -> Result<(), Error> {
             guard.renew().await
         }
-        async fn release(guard: Self::Guard) -> Result<crate::Released, Error> {
+        async fn release(guard: Self::Guard) -> Result<(), Error> {
             guard.release().await
         }
         async fn guarded<W: Future>(guard: &Self::Guard, work: W) -> Result<W::Output, Error> {

@@ -25,16 +25,16 @@ use crate::wire::Refusal;
 pub(crate) use attempt::{Answer, Request};
 pub(crate) use many::Many;
 pub(crate) use together::ask_together;
-pub(crate) use wait::{Limit, Wait};
+pub(crate) use wait::{Limit, Over, Wait};
 pub(crate) use waiter::{AnswerBy, Next, SILENT_PART, Waiter, first_answer_by, is_only_late};
 
 /// Takes one hold. `end` makes the caller's result from the hold. If the wait ended while the lock was held, `end` makes
-/// the result from the limit.
+/// the result from that end.
 ///
 /// The loop polls the server at least once, however short the wait is. The server has at least `FIRST_ANSWER` for its
 /// reply, because only a reply shows that the lock is held. `refused` is the server's refusal, if the server has just
 /// refused this caller.
-pub(crate) fn acquire<'a, L: Copy + Into<Limit>, E: Held, F: FnOnce(Result<Guard, L>) -> E>(
+pub(crate) fn acquire<'a, L: Copy + Into<Limit>, E: Held, F: FnOnce(Result<Guard, Over<L>>) -> E>(
     request: Result<Request<'a>, Error>,
     wait: Wait<L>,
     refused: Option<Refusal>,
@@ -48,7 +48,7 @@ pub(crate) fn acquire<'a, L: Copy + Into<Limit>, E: Held, F: FnOnce(Result<Guard
     acquiring(subject, is_final, move || acquire_until_granted(request, wait, refused, end))
 }
 
-async fn acquire_until_granted<'a, L: Copy + Into<Limit>, E, F: FnOnce(Result<Guard, L>) -> E>(
+async fn acquire_until_granted<'a, L: Copy + Into<Limit>, E, F: FnOnce(Result<Guard, Over<L>>) -> E>(
     request: Result<Request<'a>, Error>,
     wait: Wait<L>,
     refused: Option<Box<Refusal>>,
@@ -76,7 +76,7 @@ async fn poll_until_granted<'r, 'a: 'r, L: Copy + Into<Limit>>(
     wait: Wait<L>,
     refused: Option<Box<Refusal>>,
     waited: Duration,
-) -> Result<Result<Guard, L>, Error> {
+) -> Result<Result<Guard, Over<L>>, Error> {
     request.check_upgrade()?;
     let mut caller = Caller::begin(request, wait.one_try().is_none(), refused.map(|refused| *refused))?;
     loop {
@@ -89,7 +89,7 @@ async fn poll_until_granted<'r, 'a: 'r, L: Copy + Into<Limit>>(
             }
             Some(waiter) => match waiter.turn(wait).await? {
                 Next::Ask(by) => by,
-                Next::Over(limit) => return Ok(Err(limit)),
+                Next::Over(limit) => return Ok(Err(caller.over(limit))),
                 Next::Take(guard) => return Ok(Ok(guard)),
             },
         };
@@ -100,11 +100,12 @@ async fn poll_until_granted<'r, 'a: 'r, L: Copy + Into<Limit>>(
                 return Ok(Ok(guard));
             }
             Ok(Answer::Held(refusal)) => {
+                let lease_left = refusal.lease_left;
                 if let Some(limit) = caller.refused(refusal, wait) {
-                    return Ok(Err(limit));
+                    return Ok(Err(Over::new(limit, request.name.text(), lease_left)));
                 }
             }
-            Err(error) => return caller.failed(error, &by, wait).map(Err),
+            Err(error) => return caller.failed(error, &by, wait).map(|limit| Err(caller.over(limit))),
         }
     }
 }
@@ -190,6 +191,12 @@ impl<'r, 'a> Caller<'r, 'a> {
         // This waiter is the head now and polls for the whole queue.
         self.fast_path = None;
         None
+    }
+
+    /// Returns the end of a wait whose last request had no reply in time.
+    fn over<L>(&self, limit: L) -> Over<L> {
+        let lease_left = self.waiter.as_ref().and_then(Waiter::lease_left);
+        Over::new(limit, self.request.name.text(), lease_left)
     }
 
     /// Returns the limit if the wait ended without a reply, or the error. An error of the head fails every waiter.

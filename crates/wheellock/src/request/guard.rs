@@ -20,7 +20,8 @@ use crate::table::holds::{CallerIndex, Confirmation, Ended, Failed, HoldIndex, S
 use crate::wait::name::Name;
 use crate::wait::spans::{End, Held, HoldSpan};
 
-/// One hold of a lock. Dropping the guard releases the hold in the background. [`release`](Self::release) does so with confirmation.
+/// One hold of a lock. Dropping the guard releases the hold in the background. [`release`](Self::release) does so with confirmation, and
+/// reports a lock that was lost before.
 ///
 /// Dropping a guard never blocks and spawns no task. It works while the runtime shuts down, and afterwards. See
 /// [`shutdown`](crate::LockManager::shutdown) for the end of a service. From the drop on, no renewal of the lease is sent.
@@ -31,7 +32,7 @@ use crate::wait::spans::{End, Held, HoldSpan};
 /// if guard.is_valid() {
 ///     println!("held by {} for {:?} at least", guard.owner(), guard.valid_until().remaining());
 /// }
-/// guard.run(async { /* dropped where it stands if the lock is lost */ }).await?;
+/// guard.run(async { Ok::<_, wheellock::Error>(()) }).await?; // dropped where it stands if the lock is lost
 /// guard.release().await?; // or drop it
 /// # Ok(())
 /// # }
@@ -46,35 +47,6 @@ pub struct Guard {
     /// The fencing token of the grant, if this kind of lock has tokens.
     token: Option<NonZeroU64>,
     span: HoldSpan,
-}
-
-/// The result of a release.
-///
-/// ```no_run
-/// use wheellock::Released;
-///
-/// # async fn example(guard: wheellock::Guard) -> Result<(), wheellock::Error> {
-/// if guard.release().await? == Released::AlreadyLost {
-///     eprintln!("somebody else may have been at it");
-/// }
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Released {
-    /// The hold was ours until now, and it is released. If a task of this process waited for the lock, the hold may have been
-    /// [handed over](crate::LockManagerBuilder::hand_over) to that task. In that case no request was sent to the server, and the hold was
-    /// valid by its lease.
-    Released,
-    /// The lock had been lost before, for the reason that [`Guard::lost`] returns. Its lease expired, it was released or taken by force,
-    /// or its manager was shut down. Other holders' locks are unchanged.
-    AlreadyLost,
-}
-
-impl Released {
-    pub(crate) fn of(held_until_then: Result<(), LostReason>) -> Self {
-        held_until_then.map_or(Self::AlreadyLost, |()| Self::Released)
-    }
 }
 
 impl Guard {
@@ -159,7 +131,8 @@ impl Guard {
     }
 
     /// Runs `work` while the lock is held. If the lock is lost first, `work` is dropped at its current await point. When `work` has
-    /// ended, the guard checks the lock with the server. A lock may be released by force without a message to its holder.
+    /// ended, the guard checks the lock with the server. A lock may be released by force without a message to its holder. [`From`]
+    /// converts the lock's errors into those of `work`.
     ///
     /// # Cancel safety
     ///
@@ -167,26 +140,13 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lock was lost before the server confirmed it, and so perhaps before `work` had ended. The error does not
-    /// show how far `work` got. If the server does not reply, the lease decides: under a valid lease the result is `Ok`.
-    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Error> {
-        let output = self.run_unconfirmed(work).await?;
+    /// The error of `work`. Instead [`Error::Lost`] if the lock was lost before the server confirmed it, and so perhaps before `work` had
+    /// ended. That error does not show how far `work` got. If the server does not reply, the lease decides: under a valid lease the
+    /// result is that of `work`.
+    pub async fn run<T, E: From<Error>>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+        let result = self.run_unconfirmed(work).await?;
         self.confirm().await?;
-        Ok(output)
-    }
-
-    /// Does the same as [`run`](Self::run), for work that can fail. Returns one `Result` for both, as
-    /// [`Lock::try_run`](crate::Lock::try_run) does.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`run`](Self::run).
-    ///
-    /// # Errors
-    ///
-    /// The errors of `work`, and all errors of [`run`](Self::run).
-    pub async fn try_run<T, E: From<Error>>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
-        self.run(work).await?
+        result
     }
 
     /// Does the same as [`run`](Self::run), for a caller that confirms the lock in another way.
@@ -209,10 +169,9 @@ impl Guard {
     /// that case the lock may have been lost before the work ended. An unconfirmed release is not an error, because it is repeated in the
     /// background.
     pub(crate) async fn release_after_work(self) -> Result<(), Error> {
-        let name = Arc::clone(&self.name);
         match self.give_back().await {
-            Ok(Err(reason)) => Err(Error::Lost { lock: name.text().to_owned(), reason }),
-            Ok(Ok(())) | Err(_) => Ok(()),
+            Err(lost @ Error::Lost { .. }) => Err(lost),
+            Ok(()) | Err(_) => Ok(()),
         }
     }
 
@@ -281,14 +240,15 @@ impl Guard {
         lost.map_or(Ok(()), |reason| Err(self.lost_error(reason)))
     }
 
-    fn lost_error(&self, reason: LostReason) -> Error {
+    pub(crate) fn lost_error(&self, reason: LostReason) -> Error {
         Error::Lost { lock: self.name.text().to_owned(), reason }
     }
 
     /// Releases the hold and waits for the server's confirmation. If a task of this process waits for the lock, the hold may be
     /// [handed over](crate::LockManagerBuilder::hand_over) to that task. In that case no request is sent to the server.
     ///
-    /// A release whose reply was lost is repeated. That is safe, because it can only release this owner's hold.
+    /// A release whose reply was lost is repeated. That is safe, because it can only release this owner's hold. A caller that does not need
+    /// the confirmation drops the guard.
     ///
     /// # Cancel safety
     ///
@@ -296,52 +256,59 @@ impl Guard {
     ///
     /// # Errors
     ///
+    /// [`Error::Lost`] if the lock had been lost before, so that work under it may have met another holder. Its lease expired, it was
+    /// released or taken by force, or its manager was shut down. Other holders' locks are unchanged.
+    ///
     /// [`Error::Server`] if there was no reply within the response timeout. The release is then repeated in the background until the
     /// lease has expired.
     ///
     /// The source's kind is [`Closed`](wheellock_client::ErrorKind::Closed) in two cases. If the client was closed before, the lock stays
     /// held until its lease expires. If the client's runtime has ended, the release was sent nevertheless, but no task can receive the
     /// reply.
-    pub async fn release(mut self) -> Result<Released, Error> {
+    pub async fn release(mut self) -> Result<(), Error> {
         if hand_over::hand_over(&self.context, &self.name, self.hold, self.share) {
             self.released = true;
             self.span.end(|| End::HandedOver);
-            return Ok(Released::Released);
+            return Ok(());
         }
-        self.confirmed().await.map(Released::of)
+        self.confirmed().await
     }
 
-    /// Does the same as [`release`](Self::release), but always with the server's confirmation. Returns the reason if the lock was lost.
-    pub(crate) async fn give_back(mut self) -> Result<Result<(), LostReason>, Error> {
+    /// Does the same as [`release`](Self::release), but always with the server's confirmation.
+    pub(crate) async fn give_back(mut self) -> Result<(), Error> {
         // This release goes to the server and not to a waiter. A head without a subscription would not learn of it.
         hand_over::tell_head(&self.context, &self.name, self.hold, self.share);
         self.confirmed().await
     }
 
-    async fn confirmed(&mut self) -> Result<Result<(), LostReason>, Error> {
+    async fn confirmed(&mut self) -> Result<(), Error> {
         // The release starts at its first poll. From then on, this future only observes it.
         self.released = true;
         let mut lost = None;
         let end = self.result(|waker| self.begin_release(&mut lost, waker)).await;
-        let end = match end {
+        let released = match end {
             // This release needs no reply, because the lock is lost.
-            None => Ok(lost.map_or(Ok(()), Err)),
-            Some(Ok(Confirmation::Lost)) => Ok(Err(LostReason::NotOwner)),
-            Some(end) => end.map(|_| Ok(())),
+            None => lost.map_or(Ok(()), |reason| Err(self.lost_error(reason))),
+            Some(Ok(Confirmation::Lost)) => Err(self.lost_error(LostReason::NotOwner)),
+            Some(Ok(_)) => Ok(()),
+            Some(Err(failed)) => Err(self.unreleased(failed)),
         };
-        self.span.end(|| match &end {
-            Ok(Ok(())) => End::Released,
-            Ok(Err(_)) => End::Lost,
+        self.span.end(|| match &released {
+            Ok(()) => End::Released,
+            Err(Error::Lost { .. }) => End::Lost,
             Err(_) => End::Dropped,
         });
-        end.map_err(|failed| {
-            let is_refused = match &failed {
-                Failed::Error(error) | Failed::TimedOut { reason: Some(error), .. } => refuses_writes(error),
-                Failed::Unexpected(_) | Failed::TimedOut { reason: None, .. } => false,
-            };
-            let what = if is_refused { " yet (it is repeated in the background)" } else { "" };
-            self.failure(format!("release {}{what}", self.name.display_name()), failed)
-        })
+        released
+    }
+
+    /// Returns the error for a release that the server did not confirm.
+    fn unreleased(&self, failed: Failed) -> Error {
+        let is_refused = match &failed {
+            Failed::Error(error) | Failed::TimedOut { reason: Some(error), .. } => refuses_writes(error),
+            Failed::Unexpected(_) | Failed::TimedOut { reason: None, .. } => false,
+        };
+        let what = if is_refused { " yet (it is repeated in the background)" } else { "" };
+        self.failure(format!("release {}{what}", self.name.display_name()), failed)
     }
 
     /// Releases the hold. Sets `lost` to the reason if the lock was lost before.

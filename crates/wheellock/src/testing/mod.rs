@@ -58,9 +58,9 @@ use server::{Host, How};
 /// let double = wheellock::testing::Double::new();
 /// let (here, there) = (double.manager().await?, double.manager().await?);
 /// let guard = here.lock("orders:42").acquire().await?;
-/// assert!(there.lock("orders:42").try_acquire().await?.is_none());
+/// assert!(!there.lock("orders:42").try_acquire().await?.is_acquired());
 /// guard.release().await?;
-/// assert!(there.lock("orders:42").try_acquire().await?.is_some());
+/// assert!(there.lock("orders:42").try_acquire().await?.is_acquired());
 /// # Ok(())
 /// # }
 /// ```

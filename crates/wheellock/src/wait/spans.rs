@@ -8,6 +8,8 @@ pub(crate) use off::{HoldSpan, acquiring};
 #[cfg(feature = "tracing")]
 pub(crate) use on::{HoldSpan, acquiring};
 
+use crate::base::attempt::Attempt;
+
 /// The lock that a span describes.
 #[derive(Clone, Copy)]
 #[cfg_attr(not(feature = "tracing"), allow(dead_code, reason = "nobody listens"))]
@@ -29,14 +31,17 @@ pub(crate) trait Held {
     fn begin_span(&mut self);
 }
 
-/// `None` if another holder still had the lock when the wait ended.
-impl<T: Held> Held for Option<T> {
+/// Held if another holder still had the lock when the wait ended.
+impl<T: Held> Held for Attempt<T> {
     fn outcome(&self) -> &'static str {
-        self.as_ref().map_or("held", T::outcome)
+        match self {
+            Self::Acquired(held) => held.outcome(),
+            Self::Held { .. } => "held",
+        }
     }
 
     fn begin_span(&mut self) {
-        if let Some(held) = self {
+        if let Self::Acquired(held) = self {
             held.begin_span();
         }
     }
@@ -49,7 +54,7 @@ impl<T: Held> Held for Vec<T> {
     }
 }
 
-/// As for an `Option`.
+/// As for an [`Attempt`].
 impl<T: Held, L> Held for Result<T, L> {
     fn outcome(&self) -> &'static str {
         self.as_ref().map_or("held", T::outcome)

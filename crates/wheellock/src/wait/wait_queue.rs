@@ -32,6 +32,8 @@ pub(crate) struct WaitQueue {
     queue: Queue<Waiter>,
     /// Poll schedule of the head, passed on from head to head. Its subscription is kept while there are waiters, and a little longer.
     questions: PollSchedule,
+    /// When the holder's lease ends, by the last refusal. It only informs callers whose waits end.
+    lease_ends: Option<Instant>,
     /// Next poll after our own release. A reply to a request from before the release must not postpone it.
     look_at: Option<Instant>,
     /// The watchdog drops the subscription if no waiter joins soon.
@@ -108,6 +110,16 @@ impl WaitQueue {
         if let Some(look_at) = self.look_at {
             self.questions.poll_by(look_at);
         }
+    }
+
+    /// Records when the holder's lease ends, by the last refusal of any waiter.
+    pub(crate) fn set_lease_ends(&mut self, lease_ends: Option<Instant>) {
+        self.lease_ends = lease_ends;
+    }
+
+    /// Returns when the holder's lease ends, by the last refusal of any waiter.
+    pub(crate) fn lease_ends(&self) -> Option<Instant> {
+        self.lease_ends
     }
 
     /// Records that the server refused the head after this round trip and counted this many listeners. `random` is uniform over all of

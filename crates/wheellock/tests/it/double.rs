@@ -15,7 +15,7 @@ use tokio::time::{Instant, advance, sleep, timeout};
 use wheellock::client::{Command, Config};
 use wheellock::testing::{Double, Outage};
 use wheellock::{
-    Durability, Error, FencedLock, Finding, Lock, LockManager, LostReason, Outcome, RedLockManager, Released,
+    Attempt, Durability, Error, FencedLock, Finding, Lock, LockManager, LostReason, Outcome, RedLockManager,
     multi_lock,
 };
 
@@ -77,12 +77,12 @@ async fn managers_exclude_and_wake_each_other() {
         assert_eq!(who, wanted, "kind {kind}");
         assert!(there.is_held_by(&guard.owner()).await.unwrap(), "kind {kind}");
         assert!(there.remaining_lease().await.unwrap().unwrap() <= LEASE, "kind {kind}");
-        assert!(there.try_acquire().await.unwrap().is_none(), "kind {kind}");
+        assert!(!there.try_acquire().await.unwrap().is_acquired(), "kind {kind}");
         let there = there.clone();
         let waiter = tokio::spawn(async move { there.acquire().await });
         sleep(Duration::from_secs(1)).await;
         let released = Instant::now();
-        assert_eq!(guard.release().await.unwrap(), Released::Released, "kind {kind}");
+        assert!(matches!(guard.release().await, Ok(())), "kind {kind}");
         let next = waiter.await.unwrap().unwrap();
         // A spin lock polls from time to time.
         assert!(released.elapsed() <= Duration::from_millis(200), "kind {kind}: {:?}", released.elapsed());
@@ -99,9 +99,9 @@ async fn watchdog_lock_outlasts_fixed_lease() {
     let fixed = here.lock("fixed").with_lease(LEASE).acquire().await.unwrap();
     let began = std::time::Instant::now();
     sleep(100 * LEASE).await;
-    assert!(kept.is_valid() && there.lock("kept").try_acquire().await.unwrap().is_none());
+    assert!(kept.is_valid() && !there.lock("kept").try_acquire().await.unwrap().is_acquired());
     assert_eq!(fixed.lost().await, LostReason::Expired);
-    assert!(there.lock("fixed").try_acquire().await.unwrap().is_some());
+    assert!(there.lock("fixed").try_acquire().await.unwrap().is_acquired());
     assert!(began.elapsed() < LEASE, "virtual time is not waited for");
 }
 
@@ -112,7 +112,7 @@ async fn stalled_process_loses_locks() {
     advance(LEASE + Duration::from_secs(1)).await;
     assert!(!guard.is_valid());
     assert_eq!(guard.lost().await, LostReason::Expired);
-    assert!(there.lock(NAME).try_acquire().await.unwrap().is_some());
+    assert!(there.lock(NAME).try_acquire().await.unwrap().is_acquired());
 }
 
 /// The clock moves on while no other task runs, not even the watchdog.
@@ -123,7 +123,7 @@ async fn unnoticed_expiry_releases_nothing() {
     let mut stood_still = pin!(advance(LEASE + Duration::from_secs(1)));
     assert!(poll_fn(|cx| Poll::Ready(stood_still.as_mut().poll(cx))).await.is_pending());
     assert_eq!(guard.lost().await, LostReason::Expired);
-    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
 }
 
 #[tokio::test(start_paused = true)]
@@ -155,7 +155,7 @@ async fn readers_enter_together_and_tokens_rise() {
     let reads = [here.read_write_lock(NAME).read(), there.read_write_lock(NAME).read()];
     let guards = [reads[0].acquire().await.unwrap(), reads[1].acquire().await.unwrap()];
     assert!(reads[0].is_locked().await.unwrap());
-    assert!(there.read_write_lock(NAME).write().try_acquire().await.unwrap().is_none());
+    assert!(!there.read_write_lock(NAME).write().try_acquire().await.unwrap().is_acquired());
     drop(guards);
     let fenced: [FencedLock; 2] = [here.fenced_lock("ledger"), there.fenced_lock("ledger")];
     let first = fenced[0].acquire().await.unwrap();
@@ -170,7 +170,7 @@ async fn permits_and_latches() {
     let pool = (here.semaphore("pool"), there.semaphore("pool"));
     assert!(pool.0.try_set_permits(3).await.unwrap());
     let two = pool.0.acquire(2).await.unwrap();
-    assert!(pool.1.try_acquire(2).await.unwrap().is_none());
+    assert!(!pool.1.try_acquire(2).await.unwrap().is_acquired());
     two.release().await.unwrap();
     assert_eq!(pool.1.available().await.unwrap(), 3);
 
@@ -178,17 +178,17 @@ async fn permits_and_latches() {
     leased.0.try_set_permits(1).await.unwrap();
     leased.0.add_permits(1).await.unwrap();
     let both = leased.0.acquire_many(2).await.unwrap();
-    assert!(leased.1.try_acquire_many(1).await.unwrap().is_none());
+    assert!(!leased.1.try_acquire_many(1).await.unwrap().is_acquired());
     assert!(leased.1.extend(both[1].id(), 10 * LEASE).await.unwrap());
     assert!(leased.1.remaining_lease(both[1].id()).await.unwrap() > Some(9 * LEASE));
     let ids: Vec<_> = both.iter().map(|permit| permit.id()).collect();
     assert!(leased.1.release_many(&ids).await.unwrap() && !leased.1.release_many(&ids).await.unwrap());
     leased.0.set_permits(1).await.unwrap();
     let permit = leased.0.acquire().await.unwrap();
-    assert!(leased.1.try_acquire().await.unwrap().is_none());
+    assert!(!leased.1.try_acquire().await.unwrap().is_acquired());
     assert!(double.lose("leased"));
     assert_eq!(permit.lost().await, LostReason::NotOwner);
-    let next = leased.1.try_acquire().await.unwrap().expect("it is free");
+    let next = leased.1.try_acquire().await.unwrap().acquired().expect("it is free");
     sleep(2 * LEASE).await;
     assert!(next.is_valid(), "renewed");
 
@@ -290,7 +290,7 @@ async fn doubles_support_sets_and_quorums() {
     let (_double, here, there) = two().await;
     let both = multi_lock([here.lock("a"), here.lock("b")]).unwrap();
     let guard = both.acquire().await.unwrap();
-    assert!(there.lock("b").try_acquire().await.unwrap().is_none());
+    assert!(!there.lock("b").try_acquire().await.unwrap().is_acquired());
     guard.release().await.unwrap();
 
     let doubles = [Double::new(), Double::new(), Double::new()];
@@ -366,7 +366,7 @@ async fn every_kind_reports_loss_at_once() {
         assert!(double.lose(NAME), "kind {kind}");
         assert_eq!(guard.lost().await, LostReason::NotOwner, "kind {kind}");
         assert!(lost_at.elapsed() < Duration::from_millis(100), "kind {kind}: {:?}", lost_at.elapsed());
-        assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost, "kind {kind}");
+        assert!(matches!(guard.release().await, Err(Error::Lost { .. })), "kind {kind}");
         drop(
             timeout(Duration::from_millis(200), waiter)
                 .await
@@ -394,7 +394,7 @@ async fn readers_lose_theirs_too() {
     for guard in &guards {
         assert_eq!(guard.lost().await, LostReason::NotOwner);
     }
-    assert!(there.read_write_lock(NAME).write().try_acquire().await.unwrap().is_some());
+    assert!(there.read_write_lock(NAME).write().try_acquire().await.unwrap().is_acquired());
 }
 
 #[tokio::test(start_paused = true)]
@@ -409,7 +409,7 @@ async fn outage_errors_end_with_outage() {
     assert!(guard.is_valid(), "a short outage costs nothing");
     double.come_back();
     guard.renew().await.unwrap();
-    assert!(there.lock(NAME).try_acquire().await.unwrap().is_none(), "it has kept its data");
+    assert!(!there.lock(NAME).try_acquire().await.unwrap().is_acquired(), "it has kept its data");
 
     double.outage(Outage::Silent);
     let error = there.lock("other").try_acquire().await.unwrap_err();
@@ -430,7 +430,7 @@ async fn double_simulates_lost_replies_and_data() {
     let guard = here.lock(NAME).acquire().await.unwrap();
     assert_eq!(here.lock(NAME).hold_count(&guard.owner()).await.unwrap(), 1, "repeated, and counted once");
     double.forget_everything();
-    assert!(there.lock(NAME).try_acquire().await.unwrap().is_some());
+    assert!(there.lock(NAME).try_acquire().await.unwrap().is_acquired());
     assert_eq!(timeout(LEASE / 2, guard.lost()).await.unwrap(), LostReason::NotOwner);
 }
 
@@ -442,7 +442,7 @@ async fn answers_that_take_longer() {
     let guard = here.lock(NAME).acquire().await.unwrap();
     assert!((250..260).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
     let error = here.lock(NAME).try_acquire_for(Duration::from_millis(10)).await;
-    assert!(!matches!(error, Ok(Some(_))));
+    assert!(!matches!(error, Ok(Attempt::Acquired(_))));
     double.delay(Duration::ZERO);
     guard.release().await.unwrap();
     let began = Instant::now();
@@ -469,7 +469,7 @@ async fn unknown_command_returns_error() {
     let locks = double.manager().await.unwrap();
     let error = locks.client().call(&Command::new("FLUSHALL")).await.unwrap_err();
     assert!(error.to_string().contains("FLUSHALL"), "{error}");
-    assert!(locks.lock(NAME).try_acquire().await.unwrap().is_some(), "it goes on");
+    assert!(locks.lock(NAME).try_acquire().await.unwrap().is_acquired(), "it goes on");
 }
 
 /// Hand-written commands get the same replies as from a server. They never end the test that sends them.
@@ -480,7 +480,7 @@ async fn foreign_data_under_key_returns_error() {
         let command = Command::new(words[0]).args(words[1..].iter().copied());
         locks.client().call(&command).await.unwrap();
     };
-    let is_told = |refused: Result<Option<()>, Error>| {
+    let is_told = |refused: Result<Attempt<()>, Error>| {
         let error = refused.unwrap_err();
         assert!(matches!(error, Error::OtherData { .. }), "{error}");
     };
@@ -556,11 +556,11 @@ fn for_threads() {
     let locks = double.blocking_manager().unwrap();
     let other = double.blocking_manager().unwrap();
     let guard = locks.lock(NAME).acquire().unwrap();
-    assert!(other.lock(NAME).try_acquire().unwrap().is_none());
+    assert!(!other.lock(NAME).try_acquire().unwrap().is_acquired());
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| other.lock(NAME).acquire().unwrap().release().unwrap());
         guard.release().unwrap();
-        assert_eq!(waits.join().unwrap(), Released::Released);
+        waits.join().unwrap();
     });
 }
 
@@ -574,7 +574,7 @@ fn work_under_lost_permit_returns_error() {
     permits.set_permits(1).unwrap();
     let ended = permits.run(|permit| {
         double.outage(Outage::Silent);
-        permit.lost()
+        Ok(permit.lost())
     });
     assert!(matches!(ended, Err(Error::Lost { reason: LostReason::Expired, .. })), "{ended:?}");
     double.come_back();
@@ -590,7 +590,7 @@ async fn a_manager_keeps_its_server() {
     let double = Double::new();
     let kept = double.manager().await.unwrap();
     drop(double);
-    assert!(kept.lock(NAME).try_acquire().await.unwrap().is_some());
+    assert!(kept.lock(NAME).try_acquire().await.unwrap().is_acquired());
 }
 
 /// Stand-ins for Redis in other languages' tests behave like that.

@@ -119,7 +119,9 @@ async fn last_of_crowd_polls_soon() {
         let patient = tokio::spawn(async move { patient.acquire().await.unwrap() });
         let others = managers[2..].iter().map(|locks| {
             let lock = lock(locks);
-            tokio::spawn(async move { lock.try_acquire_for(Duration::from_secs(1)).await.unwrap().is_none() })
+            tokio::spawn(
+                async move { !lock.try_acquire_for(Duration::from_secs(1)).await.unwrap().is_acquired() },
+            )
         });
         for other in others.collect::<Vec<_>>() {
             assert!(other.await.unwrap(), "{kind}");

@@ -71,7 +71,7 @@ async fn holder_is_refused_other_kinds() {
         waiting.abort();
         let _aborted = waiting.await;
         assert_eq!(again.hold_count(&owner).await.unwrap(), 1);
-        assert!(guard.is_valid() && lock(&theirs, Plain).try_acquire().await.unwrap().is_none());
+        assert!(guard.is_valid() && !lock(&theirs, Plain).try_acquire().await.unwrap().is_acquired());
         guard.release().await.unwrap();
         assert!(!ours.lock("other").is_locked().await.unwrap());
     }
@@ -91,7 +91,7 @@ async fn other_kind_waits_for_pending_release() {
         let guard = in_time(again.acquire()).await.unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(again.hold_count(&guard.owner()).await.unwrap(), 1, "{before:?}, {after:?}");
-        assert!(guard.is_valid() && lock(&theirs, Plain).try_acquire().await.unwrap().is_none());
+        assert!(guard.is_valid() && !lock(&theirs, Plain).try_acquire().await.unwrap().is_acquired());
         guard.release().await.unwrap();
     }
 }
@@ -110,7 +110,7 @@ async fn cancelled_waiter_keeps_other_kind_hold() {
         let waited = tokio::time::timeout(Duration::from_secs(1), &mut waiting).await;
         assert!(waited.is_err() && fair.queue_length().await.unwrap() == Some(1));
         busy.release().await.unwrap();
-        ours.lock(NAME).with_owner(owner.clone()).try_acquire().await.unwrap().unwrap()
+        ours.lock(NAME).with_owner(owner.clone()).try_acquire().await.unwrap().acquired().unwrap()
     };
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(ours.lock(NAME).hold_count(&owner).await.unwrap(), 1);

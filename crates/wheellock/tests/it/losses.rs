@@ -53,12 +53,12 @@ async fn grant_notifies_holders_of_other_side() {
     let sides = locks.read_write_lock("n");
     let reading = readers(&locks).await;
     double.forget_everything();
-    let writing = sides.write().try_acquire().await.unwrap().unwrap();
+    let writing = sides.write().try_acquire().await.unwrap().acquired().unwrap();
     for reader in &reading {
         assert_lost("a reader", reader).await;
     }
     double.forget_everything();
-    let reading = sides.read().try_acquire().await.unwrap().unwrap();
+    let reading = sides.read().try_acquire().await.unwrap().acquired().unwrap();
     assert_lost("the writer", &writing).await;
     assert!(reading.is_valid());
     reading.release().await.unwrap();

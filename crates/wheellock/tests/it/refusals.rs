@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use wheellock::client::Timer;
 use wheellock::testing::server::{How, Network, Server};
-use wheellock::{Guard, Lock, LockManager, Permit};
+use wheellock::{Attempt, Guard, Lock, LockManager, Permit};
 use wheellock_wheel::ManualClock;
 
 /// A twentieth of the lease passes before a failed request is repeated. That is much longer than every pause here.
@@ -249,7 +249,7 @@ fn unfinished_retry_ends_wait_without_error() {
                 world.clock.advance(wait.saturating_sub(world.elapsed));
                 world.settle().await;
                 let ended = waiting.await.unwrap();
-                assert!(matches!(ended, Ok(None)), "{refusal}, {is_asked_again}: {ended:?}");
+                assert!(matches!(ended, Ok(Attempt::Held { .. })), "{refusal}, {is_asked_again}: {ended:?}");
                 assert!(guard.is_valid());
             }
         }

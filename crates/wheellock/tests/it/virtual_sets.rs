@@ -150,11 +150,13 @@ impl World {
             }
             SetTry => {
                 self.stranger_holds(&[1]);
-                Box::pin(async move { set.try_acquire().await.map(|guard| assert!(guard.is_none())) })
+                Box::pin(async move { set.try_acquire().await.map(|guard| assert!(!guard.is_acquired())) })
             }
             SetForInVain => {
                 self.stranger_holds(&[0]);
-                Box::pin(async move { set.try_acquire_for(wait).await.map(|guard| assert!(guard.is_none())) })
+                Box::pin(
+                    async move { set.try_acquire_for(wait).await.map(|guard| assert!(!guard.is_acquired())) },
+                )
             }
             SetRelease => {
                 let guard = self.prepared(async move { set.acquire().await }).await;
@@ -173,13 +175,13 @@ impl World {
             }
             QuorumTryInVain => {
                 self.stranger_holds(&[0, 1]);
-                Box::pin(async move { lock.try_acquire().await.map(|guard| assert!(guard.is_none())) })
+                Box::pin(async move { lock.try_acquire().await.map(|guard| assert!(!guard.is_acquired())) })
             }
             QuorumForInVain => {
                 self.stranger_holds(&[0, 1]);
-                Box::pin(
-                    async move { lock.try_acquire_for(wait).await.map(|guard| assert!(guard.is_none())) },
-                )
+                Box::pin(async move {
+                    lock.try_acquire_for(wait).await.map(|guard| assert!(!guard.is_acquired()))
+                })
             }
             QuorumRelease => {
                 let guard = self.prepared(async move { lock.acquire().await }).await;
@@ -189,6 +191,7 @@ impl World {
                 lock.run(async |guard| {
                     assert!(guard.is_valid());
                     tokio::task::yield_now().await;
+                    Ok(())
                 })
                 .await
             }),
@@ -297,8 +300,10 @@ impl World {
         }
         let (lock, set) =
             (self.red.lock(NAME), multi_lock(self.managers.iter().map(|locks| locks.lock("m"))).unwrap());
-        self.prepared(async move { lock.try_acquire().await?.expect("free").release().await }).await;
-        self.prepared(async move { set.try_acquire().await?.expect("free").release().await }).await;
+        self.prepared(async move { lock.try_acquire().await?.acquired().expect("free").release().await })
+            .await;
+        self.prepared(async move { set.try_acquire().await?.acquired().expect("free").release().await })
+            .await;
         self.settle().await;
         assert_eq!(self.servers.iter().map(|server| server.store.holds().count()).sum::<usize>(), 0);
         // The guard's wait for late members has ended with the guard. Only the tasks of drivers and keepers are left.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 use wheellock::testing::{Double, Outage};
-use wheellock::{Error, LockManager, RedLockManager, multi_lock};
+use wheellock::{Attempt, Error, LockManager, RedLockManager, multi_lock};
 
 /// Longer than any round trip here, and shorter than the time after which a head polls without a message.
 const SOON: Duration = Duration::from_secs(1);
@@ -46,7 +46,10 @@ async fn other_poll_never_hides_release() {
         let (_double, here, there) = two().await;
         let (lock, other) = (here.lock("k"), there.lock("other").acquire().await.unwrap());
         let held = there.lock("k").acquire().await.unwrap();
-        assert!(lock.try_acquire_for(2 * TRIP).await.unwrap().is_none(), "from now on this process listens");
+        assert!(
+            !lock.try_acquire_for(2 * TRIP).await.unwrap().is_acquired(),
+            "from now on this process listens"
+        );
         let set = multi_lock([lock.clone(), here.lock("l")]).unwrap();
         let mut waiter = pin!(async {
             if is_set { set.acquire().await.map(drop) } else { lock.acquire().await.map(drop) }
@@ -57,7 +60,7 @@ async fn other_poll_never_hides_release() {
         arrives().await;
         // Only now the waiter runs and finds its reply, which says that the lock was held.
         let set = multi_lock([here.lock("k"), here.lock("other")]).unwrap();
-        assert!(set.try_acquire().await.unwrap().is_none());
+        assert!(!set.try_acquire().await.unwrap().is_acquired());
         timeout(SOON, waiter).await.expect("it is free").unwrap();
         drop(other);
     }
@@ -70,7 +73,7 @@ async fn other_poll_never_hides_permit() {
     assert!(theirs.try_set_permits(2).await.unwrap());
     let held = theirs.acquire(2).await.unwrap();
     assert!(
-        permits.try_acquire_for(1, 2 * TRIP).await.unwrap().is_none(),
+        !permits.try_acquire_for(1, 2 * TRIP).await.unwrap().is_acquired(),
         "from now on this process listens"
     );
     let mut waiter = pin!(permits.acquire(1));
@@ -107,8 +110,8 @@ async fn small_request_succeeds_after_large_leaves() {
     let first = tokio::spawn(async move { many.try_acquire_for(5, SOON).await });
     arrives().await;
     let granted = few.try_acquire_for(1, 2 * SOON).await.unwrap();
-    assert!(first.await.unwrap().unwrap().is_none());
-    assert!(granted.is_some(), "three were free");
+    assert!(!first.await.unwrap().unwrap().is_acquired());
+    assert!(granted.is_acquired(), "three were free");
 }
 
 /// Three permits are free. Each waiter keeps its position until its wait ends. A caller that does not wait takes free permits.
@@ -120,11 +123,11 @@ async fn short_wait_never_passes_large_request() {
     let first = tokio::spawn(async move { many.try_acquire_for(5, 2 * SOON).await });
     arrives().await;
     for wait in [TRIP, SOON] {
-        assert!(few.try_acquire_for(1, wait).await.unwrap().is_none(), "{wait:?}");
+        assert!(!few.try_acquire_for(1, wait).await.unwrap().is_acquired(), "{wait:?}");
     }
-    assert!(few.try_acquire_for(1, Duration::ZERO).await.unwrap().is_some());
-    assert!(few.try_acquire(1).await.unwrap().is_some());
-    assert!(first.await.unwrap().unwrap().is_none());
+    assert!(few.try_acquire_for(1, Duration::ZERO).await.unwrap().is_acquired());
+    assert!(few.try_acquire(1).await.unwrap().is_acquired());
+    assert!(!first.await.unwrap().unwrap().is_acquired());
 }
 
 /// Another process' permit becomes free when its lease ends, whatever was granted meanwhile. That process has died.
@@ -226,7 +229,7 @@ async fn outage_ends_calls_without_wait_soon() {
         let double = Double::new();
         let locks = double.manager().await.unwrap();
         let quorum = RedLockManager::new([locks.clone()]).await.unwrap().lock("quorum");
-        assert!(locks.lock("lock").try_acquire().await.unwrap().is_some());
+        assert!(locks.lock("lock").try_acquire().await.unwrap().is_acquired());
         arrives().await;
         double.outage(outage);
         sleep(TRIP).await;
@@ -269,7 +272,7 @@ async fn first_connection_outlasts_first_answer() {
     let double = Double::new();
     let locks = double.lazy_manager_with(|settings| settings).unwrap();
     double.delay(FIRST_ANSWER / 2);
-    assert!(locks.lock("k").try_acquire().await.unwrap().is_some());
+    assert!(locks.lock("k").try_acquire().await.unwrap().is_acquired());
 }
 
 /// A manager that has not connected yet does not know which server it belongs to.
@@ -283,7 +286,7 @@ async fn duplicate_set_member_returns_error() {
     twice(timeout(SOON, set.acquire()).await.expect("it ends").unwrap_err());
     twice(set.try_acquire().await.unwrap_err());
     arrives().await;
-    assert!(one.lock("k").try_acquire().await.unwrap().is_some(), "nothing is held");
+    assert!(one.lock("k").try_acquire().await.unwrap().is_acquired(), "nothing is held");
 }
 
 /// Several tasks share an owner. Some of them came before the owner had the lock.
@@ -328,7 +331,7 @@ async fn grant_reaches_all_waiters_of_owner() {
         guards.push(timeout(SOON, waiting).await.expect("its owner has it").unwrap().unwrap());
     }
     drop(guards);
-    assert!(there.lock("k").try_acquire_for(SOON).await.unwrap().is_some());
+    assert!(there.lock("k").try_acquire_for(SOON).await.unwrap().is_acquired());
 }
 
 /// A lock that is granted only once says so to its holder, which polls again. It does not say so to a waiter that came earlier.
@@ -362,11 +365,79 @@ async fn leaving_waiter_passes_on_owner_position() {
     let second = tokio::spawn(async move { second.acquire().await });
     arrives().await;
     let other = tokio::spawn(async move { other.acquire().await });
-    assert!(first.await.unwrap().unwrap().is_none());
+    assert!(!first.await.unwrap().unwrap().is_acquired());
     arrives().await;
     held.release().await.unwrap();
     let second = timeout(SOON, second).await.expect("it is its turn").unwrap().unwrap();
     assert!(!other.is_finished());
     drop(second);
     drop(timeout(SOON, other).await.expect("it is free").unwrap().unwrap());
+}
+
+/// Returns the name and the remaining lease of a refusal, in milliseconds.
+fn refusal<G: std::fmt::Debug>(attempt: Attempt<G>) -> (String, Option<u128>) {
+    let Attempt::Held { lock, lease_left, .. } = attempt else { panic!("granted: {attempt:?}") };
+    (lock, lease_left.map(|left| left.as_millis()))
+}
+
+/// P1: a refusal tells the lock and the holder's remaining lease. At the end of a wait, the lease counts from the last reply.
+#[tokio::test(start_paused = true)]
+async fn refusal_tells_remaining_lease() {
+    let (_double, here, there) = two().await;
+    let held = there.lock("k").with_lease(4 * SOON).acquire().await.unwrap();
+    let lock = here.lock("k");
+    let refused = lock.try_acquire().await.unwrap().or_held();
+    let Err(Error::Held { lock: name, lease_left: Some(left) }) = refused else { panic!("{refused:?}") };
+    assert!(name == "k" && (3900..4000).contains(&left.as_millis()), "{left:?}");
+    // The first waiter has a reply of its own. The second waiter relies on it.
+    let (first, second) = (lock.clone(), lock.clone());
+    let first = tokio::spawn(async move { first.try_acquire_for(SOON).await.unwrap() });
+    arrives().await;
+    let second = tokio::spawn(async move { second.try_acquire_for(SOON).await.unwrap() });
+    for waiter in [first, second] {
+        let left = refusal(waiter.await.unwrap()).1.unwrap();
+        assert!((2800..3000).contains(&left), "{left}");
+    }
+    // A set names the member that another holder has.
+    let set = multi_lock([here.lock("free"), lock]).unwrap();
+    let (name, left) = refusal(set.try_acquire_for(SOON / 2).await.unwrap());
+    assert!(name == "k" && left.is_some_and(|left| (2200..2500).contains(&left)), "{left:?}");
+    let elected = refusal(here.election("k").try_campaign().await.unwrap());
+    assert!(elected.0 == "k" && elected.1.is_some());
+    held.release().await.unwrap();
+}
+
+/// P1: of permits, a refusal tells the lease that ends first. A counted semaphore has no leases.
+#[tokio::test(start_paused = true)]
+async fn refused_permits_tell_first_lease() {
+    let (_double, here, there) = two().await;
+    let (leased, counted) = (there.permit_semaphore("p"), there.semaphore("s"));
+    leased.set_permits(2).await.unwrap();
+    counted.try_set_permits(1).await.unwrap();
+    let short = leased.with_lease(2 * SOON).acquire().await.unwrap();
+    let long = leased.with_lease(4 * SOON).acquire().await.unwrap();
+    let left = refusal(here.permit_semaphore("p").try_acquire().await.unwrap()).1.unwrap();
+    assert!((1900..2000).contains(&left), "{left}");
+    let left = refusal(here.permit_semaphore("p").try_acquire_many(2).await.unwrap()).1;
+    assert!(left.is_some());
+    let taken = counted.acquire(1).await.unwrap();
+    assert_eq!(refusal(here.semaphore("s").try_acquire(1).await.unwrap()), ("s".to_owned(), None));
+    drop((short, long, taken));
+}
+
+/// P1: a refused quorum tells when enough leases will have ended.
+#[tokio::test(start_paused = true)]
+async fn refused_quorum_tells_lease_of_majority() {
+    let doubles = [Double::new(), Double::new(), Double::new()];
+    let mut managers = Vec::new();
+    for double in &doubles {
+        managers.push(double.manager().await.unwrap());
+    }
+    for (double, lease) in doubles.iter().zip([2, 4, 6]) {
+        let other = double.manager().await.unwrap();
+        std::mem::forget(other.lock("q").with_lease(lease * SOON).acquire().await.unwrap());
+    }
+    let red = RedLockManager::new(managers).await.unwrap();
+    let (name, left) = refusal(red.lock("q").try_acquire().await.unwrap());
+    assert!(name == "q" && left.is_some_and(|left| (3900..=4000).contains(&left)), "{left:?}");
 }

@@ -40,6 +40,8 @@ async fn made_by_calls() -> Vec<Row> {
         "Another kind of lock under the name",
         locks.lock("orders").try_acquire().await.unwrap_err(),
     ));
+    let refused = other.simple_lock("orders").try_acquire().await.unwrap();
+    rows.push(fixed("A lock that another holder has", refused.or_held().unwrap_err()));
     drop(held);
     double.outage(Outage::Down);
     rows.push(fixed("A server that is away", locks.lock("orders").try_acquire().await.unwrap_err()));
@@ -82,6 +84,7 @@ fn given() -> Vec<(&'static str, Error)> {
             "In a cluster, a name whose keys are in several slots",
             Error::NoCommonSlot { lock: "orders:{".to_owned() },
         ),
+        ("A lock whose holder's lease is not known", Error::Held { lock: lock.clone(), lease_left: None }),
         ("A long announcement of a leader", Error::AnnouncementTooLong { length: 5000 }),
         ("An empty label", Error::InvalidLabel { length: 0 }),
         (

@@ -14,7 +14,7 @@ use crate::base::error::{Error, LostReason, MemberFailure};
 use crate::base::join_all::{JoinAll, Request};
 use crate::base::quorum::{Quorum, Verdict};
 use crate::base::work::unless_lost;
-use crate::request::guard::{Guard, Released};
+use crate::request::guard::Guard;
 use crate::wait::spans::{End, Held, HoldSpan, Subject};
 
 /// One hold of a [`RedLock`](super::RedLock). Dropping it releases all members in the background;
@@ -98,8 +98,8 @@ pub enum MemberState {
 /// Replies to a request to all members, up to a verdict.
 struct Replies {
     tally: Quorum,
-    /// Too many members were lost before. The guard held fewer than a majority.
-    is_lost: bool,
+    /// Why the last lost member was lost, if too many were lost before: the guard held fewer than a majority.
+    lost: Option<LostReason>,
     failures: Vec<MemberFailure>,
 }
 
@@ -184,23 +184,10 @@ impl RedLockGuard {
     /// # Errors
     ///
     /// As [`Guard::run`], of a majority.
-    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Error> {
-        let output = self.run_unconfirmed(work).await?;
+    pub async fn run<T, E: From<Error>>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+        let result = self.run_unconfirmed(work).await?;
         self.confirm().await?;
-        Ok(output)
-    }
-
-    /// [`run`](Self::run) for work that can fail: one `Result` for both, as in [`Lock::try_run`](crate::Lock::try_run).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`run`](Self::run).
-    ///
-    /// # Errors
-    ///
-    /// The error of `work`, and all errors of [`run`](Self::run).
-    pub async fn try_run<T, E: From<Error>>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
-        self.run(work).await?
+        result
     }
 
     /// Polls the servers whether the lock is still held, until a majority has confirmed it or no reply is missing.
@@ -228,14 +215,9 @@ impl RedLockGuard {
 
     /// Releases all members after work that ended under a valid quorum: see [`Guard::release_after_work`].
     pub(super) async fn release_after_work(self) -> Result<(), Error> {
-        let locks = self.locks.clone();
         match self.release().await {
-            Ok(Released::AlreadyLost) => {
-                let is_shut = locks.locks.iter().any(|lock| lock.context.holds().is_shut());
-                let reason = if is_shut { LostReason::ShutDown } else { LostReason::NotOwner };
-                Err(Error::Lost { lock: locks.name().to_owned(), reason })
-            }
-            Ok(Released::Released) | Err(_) => Ok(()),
+            Err(lost @ Error::Lost { .. }) => Err(lost),
+            Ok(()) | Err(_) => Ok(()),
         }
     }
 
@@ -253,9 +235,8 @@ impl RedLockGuard {
     pub async fn renew(&self) -> Result<(), Error> {
         roster::request_missing(&self.roster);
         let members = lock(&self.roster).members.clone();
-        let renew = |guard: Arc<Guard>| -> Request<'static, _> {
-            Box::pin(async move { guard.renew().await.map(|()| Released::Released) })
-        };
+        let renew =
+            |guard: Arc<Guard>| -> Request<'static, _> { Box::pin(async move { guard.renew().await }) };
         let Replies { tally, failures, .. } = self.request_all(members, renew).await;
         self.check()?;
         if tally.is_reached() { Ok(()) } else { Err(self.locks.no_quorum(tally.granted, failures)) }
@@ -264,38 +245,35 @@ impl RedLockGuard {
     /// Releases all members at once, and returns when a majority has confirmed it. The other releases continue in the
     /// background.
     ///
-    /// [`Released::AlreadyLost`] if the quorum had been lost before.
-    ///
     /// # Cancel safety
     ///
     /// Dropping the future releases in the background, as dropping the guard does.
     ///
     /// # Errors
     ///
-    /// [`Error::NoQuorum`] if too few servers answered. The release is then retried in the background until the leases
-    /// have ended.
-    pub async fn release(mut self) -> Result<Released, Error> {
-        let was_valid = self.is_valid();
+    /// [`Error::Lost`] if the quorum had been lost before; [`Error::NoQuorum`] if too few servers answered. The release is
+    /// then retried in the background until the leases have ended.
+    pub async fn release(mut self) -> Result<(), Error> {
+        let was_valid = self.check();
         // `close` takes back unanswered requests, and no member joins from here on.
         let members = roster::close(&self.roster);
         let release = |guard: Arc<Guard>| -> Request<'static, _> {
             Box::pin(async move {
-                match Arc::into_inner(guard) {
-                    Some(guard) => guard.give_back().await.map(Released::of),
+                match Arc::try_unwrap(guard) {
+                    Ok(guard) => guard.give_back().await,
                     // `renew` holds a second reference, but it borrows this guard, so it cannot run now.
-                    None => Ok(Released::AlreadyLost),
+                    Err(guard) => Err(guard.lost_error(LostReason::NotOwner)),
                 }
             })
         };
-        let Replies { tally, is_lost, failures } = self.request_all(members, release).await;
+        let Replies { tally, lost, failures } = self.request_all(members, release).await;
         let released = match tally.verdict() {
             Some(Verdict::Dead) => Err(self.locks.no_quorum(tally.granted, failures)),
-            _ if !was_valid || is_lost => Ok(Released::AlreadyLost),
-            _ => Ok(Released::Released),
+            _ => was_valid.and(lost.map_or(Ok(()), |reason| Err(self.lost_error(reason)))),
         };
         self.span.end(|| match &released {
-            Ok(Released::Released) => End::Released,
-            Ok(Released::AlreadyLost) => End::Lost,
+            Ok(()) => End::Released,
+            Err(Error::Lost { .. }) => End::Lost,
             Err(_) => End::Dropped,
         });
         released
@@ -305,10 +283,10 @@ impl RedLockGuard {
     async fn request_all(
         &self,
         members: Vec<Member>,
-        request: impl Fn(Arc<Guard>) -> Request<'static, Result<Released, Error>>,
+        request: impl Fn(Arc<Guard>) -> Request<'static, Result<(), Error>>,
     ) -> Replies {
         let mut tally = self.locks.quorum();
-        let (mut held, mut lost, mut failures) = (0, 0, Vec::new());
+        let (mut held, mut lost, mut last, mut failures) = (0, 0, None, Vec::new());
         let mut replies = JoinAll::default();
         let failure = |place, error| self.locks.servers.failure(place, error);
         for (place, member) in members.into_iter().enumerate() {
@@ -328,9 +306,9 @@ impl RedLockGuard {
         while tally.verdict().is_none() {
             for (place, answer) in replies.ready().await {
                 match answer {
-                    Ok(Released::Released) => tally.granted += 1,
-                    Ok(Released::AlreadyLost) | Err(Error::Lost { .. }) => {
-                        lost += 1;
+                    Ok(()) => tally.granted += 1,
+                    Err(Error::Lost { reason, .. }) => {
+                        (lost, last) = (lost + 1, Some(reason));
                         tally.refused += 1;
                     }
                     Err(error) => {
@@ -340,7 +318,8 @@ impl RedLockGuard {
                 }
             }
         }
-        Replies { tally, is_lost: lost + tally.wanted() > held, failures }
+        let is_lost = lost + tally.wanted() > held;
+        Replies { tally, lost: is_lost.then(|| last.unwrap_or(LostReason::NotOwner)), failures }
     }
 
     /// Fails if the quorum is lost.

@@ -24,7 +24,7 @@ pub(super) struct Busy {
     /// Number of members that are missing for a quorum.
     needed: usize,
     /// Time after which the leases of `needed` members will have ended.
-    free_after: Option<Duration>,
+    pub(super) free_after: Option<Duration>,
     /// Time for which the round waited in vain for slow servers that could have granted.
     pub(super) given_up: Option<Duration>,
 }
@@ -46,6 +46,11 @@ impl Busy {
             free_after: ends.get(needed - 1).copied(),
             given_up,
         }
+    }
+
+    /// Returns the rest of `free_after` when this time has passed since the round. `None` if those leases have ended.
+    pub(super) fn free_in(&self, passed: Duration) -> Option<Duration> {
+        self.free_after?.checked_sub(passed).filter(|left| !left.is_zero())
     }
 }
 

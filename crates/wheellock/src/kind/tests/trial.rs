@@ -21,7 +21,7 @@ async fn a_row_is_a_kind() {
     let (ours, theirs) = (double.manager().await.unwrap(), double.manager().await.unwrap());
     let plain = theirs.lock("orders").acquire().await.unwrap();
     let guard = trial_lock(&ours).acquire().await.unwrap();
-    assert!(trial_lock(&theirs).try_acquire().await.unwrap().is_none());
+    assert!(!trial_lock(&theirs).try_acquire().await.unwrap().is_acquired());
     let lock = trial_lock(&theirs);
     let waiter = tokio::spawn(async move { lock.acquire().await });
     while theirs.metrics().waiting == 0 {

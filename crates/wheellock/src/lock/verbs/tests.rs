@@ -16,10 +16,11 @@ const WAIT: Duration = Duration::from_secs(1);
 macro_rules! run_each_verb {
     ($lock:expr) => {
         let lock = $lock;
-        assert_eq!(spawnable(lock.run(async |_| 1)).await.unwrap(), 1);
-        assert_eq!(spawnable(lock.try_run(async |_| Ok::<_, Error>(2))).await.unwrap(), 2);
-        let in_time = spawnable(lock.try_run_for(WAIT, async |_| Ok::<_, Error>(3))).await;
-        assert_eq!(in_time.unwrap(), Some(3));
+        assert_eq!(spawnable(lock.run(async |_| Ok::<_, Error>(1))).await.unwrap(), 1);
+        let at_once = spawnable(lock.try_run(async |_| Ok::<_, Error>(2))).await;
+        assert_eq!(at_once.unwrap().acquired(), Some(2));
+        let in_time = spawnable(lock.run_for(WAIT, async |_| Ok::<_, Error>(3))).await;
+        assert_eq!(in_time.unwrap().acquired(), Some(3));
     };
 }
 

@@ -201,7 +201,7 @@ impl<'a> Request<'a> {
         let Some((hold, count)) = began else {
             return Err(self.name.shut_down(Outcome::NotSent));
         };
-        let attempt = Attempt { request: self, hold: Some(hold) };
+        let attempt = PendingHold { request: self, hold: Some(hold) };
         // From here on, an early return drops the attempt, which takes its holds back.
         let count = self.begin_others(at)?.unwrap_or(count);
         Ok(Begun { attempt, count, at, answer_by: deadline })
@@ -294,7 +294,7 @@ impl<'a> Request<'a> {
     /// Returns the outcome of an attempt. `fresh` is true if the lock was free when the request was first executed.
     fn answered(
         &self,
-        attempt: &mut Attempt<'_, '_>,
+        attempt: &mut PendingHold<'_, '_>,
         retried: Retried,
         fresh: bool,
         shortfall: Option<Shortfall>,
@@ -354,7 +354,7 @@ impl<'a> Request<'a> {
 
 /// An attempt in the table of holds.
 pub(super) struct Begun<'r, 'a> {
-    pub(super) attempt: Attempt<'r, 'a>,
+    pub(super) attempt: PendingHold<'r, 'a>,
     /// The count to request from the server.
     pub(super) count: u32,
     /// When the attempt began.
@@ -363,14 +363,14 @@ pub(super) struct Begun<'r, 'a> {
     pub(super) answer_by: Option<Instant>,
 }
 
-/// A pending attempt. If the attempt is dropped before it has ended, it takes back a possible grant. The release is
+/// The hold of a pending attempt. If it is dropped before the attempt has ended, it takes back a possible grant. The release is
 /// queued right behind the request, so the server executes it after the request.
-pub(super) struct Attempt<'r, 'a> {
+pub(super) struct PendingHold<'r, 'a> {
     request: &'r Request<'a>,
     hold: Option<HoldIndex>,
 }
 
-impl Attempt<'_, '_> {
+impl PendingHold<'_, '_> {
     pub(super) fn name(&self) -> &Name {
         self.request.name
     }
@@ -457,7 +457,7 @@ impl Attempt<'_, '_> {
     }
 }
 
-impl Drop for Attempt<'_, '_> {
+impl Drop for PendingHold<'_, '_> {
     fn drop(&mut self) {
         for hold in self.take() {
             self.request.context.transact(|holds, now, effects| {

@@ -8,7 +8,7 @@ use std::time::Instant;
 use wheellock_client::Value;
 use wheellock_client::layer::Retry;
 
-use super::attempt::{Answer, Attempt, Begun, Request};
+use super::attempt::{Answer, Begun, PendingHold, Request};
 use crate::base::clock::BootInstant;
 use crate::base::durability::Shortfall;
 use crate::base::error::Error;
@@ -93,7 +93,7 @@ pub(crate) async fn ask_together(
 
 /// The attempts of one request for several locks, begun in order.
 struct Batch<'r, 'a> {
-    attempts: Vec<Attempt<'r, 'a>>,
+    attempts: Vec<PendingHold<'r, 'a>>,
     counts: Vec<u32>,
     until: Option<Instant>,
 }
@@ -111,7 +111,7 @@ impl<'r, 'a> Batch<'r, 'a> {
                     batch.until = answer_by;
                 }
                 Err(error) => {
-                    batch.attempts.iter_mut().for_each(Attempt::refused);
+                    batch.attempts.iter_mut().for_each(PendingHold::refused);
                     return Err(error);
                 }
             }
@@ -131,7 +131,7 @@ impl Settled<'_, '_> {
     /// Makes the guards of granted locks. Takes every grant back if there are too few acknowledgements.
     fn granted(
         self,
-        mut attempts: Vec<Attempt<'_, '_>>,
+        mut attempts: Vec<PendingHold<'_, '_>>,
         statuses: impl Iterator<Item = GrantReply>,
         sent: BootInstant,
     ) -> Result<Vec<Guard>, Error> {
@@ -156,14 +156,14 @@ impl Settled<'_, '_> {
     }
 
     /// Ends the attempts of a batch that certainly had no effect. Dropping an ambiguous attempt takes its grant back.
-    fn not_granted(&self, attempts: &mut [Attempt<'_, '_>]) {
+    fn not_granted(&self, attempts: &mut [PendingHold<'_, '_>]) {
         if !self.ambiguous {
-            attempts.iter_mut().for_each(Attempt::refused);
+            attempts.iter_mut().for_each(PendingHold::refused);
         }
     }
 
     /// Ends the attempts of a batch whose lock at index `place` is taken.
-    fn refused(&self, attempts: &mut [Attempt<'_, '_>], place: usize) {
+    fn refused(&self, attempts: &mut [PendingHold<'_, '_>], place: usize) {
         for (at, attempt) in attempts.iter_mut().enumerate() {
             if at == place {
                 attempt.refused_by_other();

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use wheellock_client::Timer;
 
+use crate::base::attempt::Attempt;
 use crate::base::error::Error;
 use crate::request::retry::RefusedWrite;
 
@@ -26,6 +27,31 @@ pub(crate) enum Limit {
     /// The first reply, if it is a refusal.
     OneTry,
     Until(Instant),
+}
+
+/// The end of a wait without a grant. Without a limit this value cannot exist, so the caller certainly has a grant.
+#[derive(Debug)]
+pub(crate) struct Over<L> {
+    #[expect(dead_code, reason = "it only shows that there was a limit")]
+    pub(crate) limit: L,
+    /// Name of the lock that another holder has.
+    lock: String,
+    /// Remaining lease by the last refusal.
+    lease_left: Option<Duration>,
+}
+
+impl<L> Over<L> {
+    pub(crate) fn new(limit: L, lock: &str, lease_left: Option<Duration>) -> Self {
+        Self { limit, lock: lock.to_owned(), lease_left }
+    }
+
+    /// Converts the result of a wait into the caller's result.
+    pub(crate) fn attempt<G>(result: Result<G, Self>) -> Attempt<G> {
+        match result {
+            Ok(guard) => Attempt::Acquired(guard),
+            Err(Self { lock, lease_left, .. }) => Attempt::Held { lock, lease_left },
+        }
+    }
 }
 
 impl From<Infallible> for Limit {

@@ -242,6 +242,14 @@ impl<'a> Waiter<'a> {
         self.refusals > 0
     }
 
+    /// Returns the remaining lease by the last refusal of any waiter in this queue. `None` if that lease has ended since:
+    /// the holder has renewed it, or another holder has the lock.
+    pub(super) fn lease_left(&self) -> Option<Duration> {
+        let ends = self.waiters(|waiters, _| waiters.lease_ends());
+        let now = self.request.context.client.config().timer.now();
+        ends?.checked_duration_since(now).filter(|left| !left.is_zero())
+    }
+
     pub(super) fn is_head(&self) -> bool {
         self.own.is_some() || self.waiters(|waiters, ticket| waiters.is_head(ticket))
     }
@@ -305,6 +313,7 @@ impl<'a> Waiter<'a> {
     pub(crate) fn on_held(&mut self, refusal: Refusal, was_counted: bool) {
         self.may_arrive_late |= refusal.may_arrive_late;
         let now = self.request.context.client.config().timer.now();
+        let lease_ends = refusal.lease_left.and_then(|left| now.checked_add(left));
         let unheard = refusal.is_silent.then(Backoff::default);
         let random = self.request.context.client.config().random;
         let pause =
@@ -315,11 +324,13 @@ impl<'a> Waiter<'a> {
         let lease_left = refusal.lease_left.into_iter().chain(pause).chain(unannounced).min();
         if let Some(own) = &mut self.own {
             own.on_held(now, lease_left);
+            self.waiters(|waiters, _| waiters.set_lease_ends(lease_ends));
             return;
         }
         let Request { context, name, backoff, .. } = *self.request;
         let is_deaf = self.waiters(|waiters, ticket| {
             waiters.was_answered(ticket);
+            waiters.set_lease_ends(lease_ends);
             if !waiters.is_head(ticket) {
                 return false;
             }
@@ -425,6 +436,7 @@ impl Drop for Waiter<'_> {
         let Request { context, name, owner, presented, .. } = *self.request;
         let now = context.client.config().timer.now();
         let gave_up = self.ending == Ending::InVain;
+        let is_granted = matches!(self.ending, Ending::Granted { .. });
         let asked_in_vain = self.seen_held() && name.kind().queues_on_server;
         let asked_for_all = self.own.take().is_none();
         // This waiter may have been the next of its owner's waiters.
@@ -435,6 +447,10 @@ impl Drop for Waiter<'_> {
         let (mut has_left_its_place, mut no_longer_heard) = (true, None);
         if let Some(waiters) = &mut waiting.queue {
             unclaimed = waiters.unclaimed(self.ticket);
+            if is_granted {
+                // That lease was another holder's.
+                waiters.set_lease_ends(None);
+            }
             (next, more) = waiters.leave(self.ticket, self.ending, now);
             // Readers queued behind this writer's mark. They queue behind the next writer only after that writer has
             // polled, so the next head polls now. The message that readers may pass is sent only if this writer's mark
@@ -464,7 +480,6 @@ impl Drop for Waiter<'_> {
         }
         let leaves_entry = asked_in_vain && has_left_its_place;
         let may_arrive_late = self.may_arrive_late && name.kind().has_release_record;
-        let is_granted = matches!(self.ending, Ending::Granted { .. });
         let withdraws = !is_granted && (leaves_entry || may_arrive_late);
         if gave_up || withdraws {
             context.transact(|holds, now, effects| {

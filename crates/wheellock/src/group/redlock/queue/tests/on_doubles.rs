@@ -6,7 +6,7 @@ use tokio::task::{JoinHandle, yield_now};
 
 use crate::group::redlock::{RedLock, RedLockGuard, RedLockManager};
 use crate::testing::{Double, Outage};
-use crate::{Error, Released};
+use crate::{Attempt, Error};
 
 async fn three() -> ([Double; 3], RedLockManager) {
     let doubles = [Double::new(), Double::new(), Double::new()];
@@ -35,11 +35,11 @@ async fn repeated_request_fails_only_holder() {
     let own = lock.map(|lock| lock.with_owner(lock.context.owner(7)));
     let guard = own.acquire().await.unwrap();
     let waiters = [waits_behind(0, &lock).await, waits_behind(1, &lock).await];
-    for again in [own.try_acquire().await, own.acquire().await.map(Some)] {
+    for again in [own.try_acquire().await, own.acquire().await.map(Attempt::Acquired)] {
         let Err(Error::NoQuorum { failures, .. }) = again else { panic!("{again:?}") };
         assert!(failures.iter().all(|failure| matches!(failure.error, Error::NotReentrant { .. })));
     }
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
     for waiter in waiters {
         waiter.await.unwrap().unwrap().release().await.unwrap();
     }
@@ -50,7 +50,7 @@ async fn repeated_request_fails_only_holder() {
 async fn reply_before_first_waiter_is_ignored() {
     let (doubles, red) = three().await;
     let lock = red.lock("l");
-    lock.try_acquire().await.unwrap().unwrap().release().await.unwrap();
+    lock.try_acquire().await.unwrap().acquired().unwrap().release().await.unwrap();
     doubles[..2].iter().for_each(|double| double.outage(Outage::Silent));
     let head = waits_behind(0, &lock).await;
     let behind = lock.try_acquire_for(Duration::from_millis(100)).await;

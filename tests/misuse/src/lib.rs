@@ -90,7 +90,7 @@ pub async fn guards(locks: LockManager, servers: RedLockManager) -> Result<(), E
     Ok(())
 }
 
-/// Only a handle: nothing is taken.
+/// The statement makes a handle, and takes no lock.
 pub fn handles(locks: &LockManager, servers: &RedLockManager) -> Result<(), Error> {
     locks.lock("orders"); // warns
     locks.fair_lock("orders"); // warns

@@ -409,8 +409,6 @@ impl RedLock {
                     }
                     Err(error) => match (error, wait.over(timer)) {
                         (Error::NoQuorum { failures, .. }, Some(limit)) => {
-                            // A waiter whose turn came late relies on the replies to the waiters before it.
-                            let known_held = known_held || self.queue.knows_held();
                             return self.timed_out(limit, known_held, None, failures);
                         }
                         (error, _) => return Err(self.failed(error, wait.one_try().is_none())),
@@ -536,6 +534,8 @@ impl RedLock {
         let enough = ready >= self.members.quorum().wanted();
         // Replies that the end of the wait cut short say nothing about their servers. Other failures do.
         let late = |failure: &MemberFailure| is_only_late(&failure.error);
+        // A waiter whose turn came late relies on the replies to the waiters before it.
+        let known_held = known_held || self.queue.knows_held();
         if known_held && enough && failures.iter().all(late) {
             return Ok(Err(Over::new(limit, self.name(), lease_left)));
         }

@@ -38,7 +38,6 @@ impl Kind {
     pub const ALL: [Self; 5] = [Self::Plain, Self::Simple, Self::Write, Self::Fair, Self::Fenced];
 
     /// Returns the lock of this kind.
-    #[must_use]
     pub fn lock(self, locks: &LockManager, name: &str) -> Lock {
         match self {
             Self::Plain => locks.lock(name),

@@ -210,7 +210,6 @@ pub async fn connect(url: &str, lease: Duration) -> Result<LockManager> {
 }
 
 /// Returns the lock `name`. The name may begin with its kind: `read@`, `write@`, `fenced@`, `fair@`, `spin@` or `simple@`.
-#[must_use]
 pub fn of_kind(locks: &LockManager, name: &str) -> Lock {
     match name.split_once('@') {
         Some(("read", name)) => locks.read_write_lock(name).read(),

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use wheellock::{Error, Lock, LockManager};
+use wheellock::{Error, Guard, Lock, LockManager};
 use wheellock_client::ErrorKind;
 use wheellock_tests::locks::Asked;
 use wheellock_tests::{Observed, RedisServer, eventually};
@@ -160,14 +160,20 @@ async fn operate(locks: &LockManager, random: &mut SplitMix) {
                 Err(error) => panic!("{error}"),
             }
         }
-        2 => _ = lock.acquire().await.unwrap().release().await.unwrap(),
+        2 => lock.acquire().await.unwrap().release().await.unwrap(),
         3 => {
             let outer = lock.acquire().await.unwrap();
             let inner = lock.with_owner(outer.owner()).acquire().await.unwrap();
             let (outer, inner) = tokio::join!(outer.release(), inner.release());
             let _released = (outer.unwrap(), inner.unwrap());
         }
-        _ => lock.run(async |_guard| Ok::<_, Error>(tokio::task::yield_now().await)).await.unwrap(),
+        _ => {
+            let work = async |_guard: &Guard| {
+                tokio::task::yield_now().await;
+                Ok::<_, Error>(())
+            };
+            lock.run(work).await.unwrap();
+        }
     }
 }
 
@@ -188,7 +194,7 @@ async fn hold_and_release(lock: Lock, mut random: SplitMix) {
         if random.below(2) == 0 {
             drop(guard);
         } else {
-            let _released = guard.release().await.unwrap();
+            guard.release().await.unwrap();
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use wheellock::{Error, Lock, LockManager};
+use wheellock::{Error, Guard, Lock, LockManager};
 
 use wheellock_tests::hot::{self, Contender, Kind};
 use wheellock_tests::locks::{PATIENCE, WOKEN, manager};
@@ -111,7 +111,11 @@ async fn lone_tasks_of_crowd_share_time() {
 async fn takes(lock: Lock, runs: bool, turns: Arc<AtomicU64>) {
     loop {
         if runs {
-            lock.run(async |_| Ok::<_, Error>(tokio::time::sleep(HOLD).await)).await.unwrap();
+            let work = async |_: &Guard| {
+                tokio::time::sleep(HOLD).await;
+                Ok::<_, Error>(())
+            };
+            lock.run(work).await.unwrap();
         } else {
             let _guard = lock.acquire().await.unwrap();
             tokio::time::sleep(HOLD).await;

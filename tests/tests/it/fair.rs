@@ -497,7 +497,7 @@ async fn leaving_head_notifies_next_waiter() {
         assert!(began.elapsed() < Duration::from_millis(1500), "it was not told: {:?}", began.elapsed());
         guard.release().await.unwrap();
         if let Ok(guard) = head.await {
-            let _ = guard.release().await.unwrap();
+            guard.release().await.unwrap();
         }
     }
     assert_eq!(server.cli(&["KEYS", "*"]), "");

@@ -205,7 +205,7 @@ async fn waiting_readers_enter_together() {
                 let guard = read.try_acquire_for(WOKEN).await.unwrap().acquired().expect("readers are woken");
                 // No reader leaves before all have entered.
                 inside.wait().await;
-                guard.release().await.unwrap()
+                guard.release().await.unwrap();
             })
         })
         .collect();

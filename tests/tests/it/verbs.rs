@@ -102,8 +102,7 @@ fn verbs(path: &str) -> Vec<(String, String)> {
 
 /// Returns the type of an `impl` line, without its parameters.
 fn type_of(line: &str) -> String {
-    let words = line.trim_end_matches(" {").split(' ').filter(|word| !word.starts_with("impl"));
-    let name = words.last().unwrap_or_default();
+    let name = line.trim_end_matches(" {").rsplit(' ').next().unwrap_or_default();
     name.split('<').next().unwrap_or_default().to_owned()
 }
 

@@ -174,7 +174,7 @@ fn holds_are_counted(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
             counts.push(count());
         }
         while let Some(guard) = guards.pop() {
-            let _ = guard.release().await?;
+            guard.release().await?;
             counts.push(count());
         }
         let seen = counts.join(", ");
@@ -242,7 +242,7 @@ fn a_free_lock_is_quick(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
         let lock = connect(&stage.server.url(), LEASE).await?.lock(NAME);
         let pair = async || -> Result<Duration> {
             let start = Instant::now();
-            let _ = lock.acquire().await?.release().await?;
+            lock.acquire().await?.release().await?;
             Ok(start.elapsed())
         };
         for _ in 0..WARM_UP {
@@ -292,11 +292,11 @@ fn readers_and_a_writer(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
             }
         }
         for guard in reading {
-            let _ = guard.release().await?;
+            guard.release().await?;
         }
         let writing = writer.await??;
         let beside = prices[1].read().try_acquire().await?.is_acquired();
-        let _ = writing.release().await?;
+        writing.release().await?;
         Ok(Finding {
             held: together == READERS && late_readers == 0 && !beside,
             seen: format!(
@@ -321,7 +321,7 @@ fn tokens_rise(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
             }
             let guard = ledger.acquire().await?;
             tokens.push(guard.token());
-            let _ = guard.release().await?;
+            guard.release().await?;
         }
         let rising = tokens.windows(2).filter(|pair| pair[0] < pair[1]).count() + 1;
         Ok(Finding {
@@ -358,7 +358,7 @@ fn a_pool_keeps_its_size(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
         // This permit is never released: its holder is gone.
         std::mem::forget(pools[1].with_lease(SHORT_LEASE).acquire().await?);
         for task in (0..TASKS).map(work).collect::<Vec<_>>() {
-            let _released = task.await??;
+            task.await??;
         }
         let all_free = eventually(LEASE, async || {
             pools[0].available().await.is_ok_and(|free| free == i64::from(PERMITS))

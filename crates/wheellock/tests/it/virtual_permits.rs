@@ -411,7 +411,11 @@ impl World {
                 })
             }
             LeaseRun => Box::pin(async move {
-                pool.run(async |_permit| Ok(timer.sleep(LEASE / 2).await)).await.map(|()| Vec::new())
+                let work = async |_permit: &Permit| {
+                    timer.sleep(LEASE / 2).await;
+                    Ok(Vec::new())
+                };
+                pool.run(work).await
             }),
             GiveBack => {
                 // The permit's holder does not know of the permit any more.

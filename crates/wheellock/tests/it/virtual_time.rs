@@ -447,13 +447,20 @@ impl World {
             GuardRun => {
                 let guard = believe(self.acquire(&lock).await);
                 Box::pin(async move {
-                    let work = async { Ok::<_, Error>(timer.sleep(LEASE / 2).await) };
+                    let work = async {
+                        timer.sleep(LEASE / 2).await;
+                        Ok::<_, Error>(())
+                    };
                     guard.run(work).await?;
                     Ok(vec![guard])
                 })
             }
             LockRun => Box::pin(async move {
-                lock.run(async |_guard| Ok(timer.sleep(LEASE / 2).await)).await.map(|()| Vec::new())
+                let work = async |_guard: &Guard| {
+                    timer.sleep(LEASE / 2).await;
+                    Ok(Vec::new())
+                };
+                lock.run(work).await
             }),
             RunsOut => {
                 let guard = believe(self.acquire(&lock.with_lease(LEASE / 3)).await);

@@ -119,12 +119,16 @@ pub(crate) struct Holder {
 /// Checks the version and role, eviction and persistence, the user's permissions for plain locks, round trips and the
 /// clock. Acquires and releases a plain lock of its own as a trial. Other kinds of locks need more permissions.
 ///
-/// Exit codes: 0 if all checks pass; 1 if a check fails; 64 for wrong arguments; 69 if the server cannot be reached,
-/// or is not ready.
+/// Several URLs name the servers of a majority (`RedLockManager`). Then the tool also checks that they are independent
+/// and can all grant.
+///
+/// Exit codes: 0 if all checks pass; 1 if a check fails, or one of several servers cannot be reached; 64 for wrong
+/// arguments; 69 if the only server cannot be reached, or is not ready.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
-    #[command(flatten)]
-    pub(crate) target: Target,
+    /// The servers' URLs, as for `run --url`
+    #[arg(value_name = "URL", env = "WHEELLOCK_URL", hide_env_values = true, default_value = LOCAL)]
+    pub(crate) urls: Vec<String>,
     /// The name of the trial lock. Without it, a unique name
     #[arg(long)]
     pub(crate) name: Option<String>,
@@ -159,7 +163,7 @@ pub(crate) struct Server {
     pub(crate) url: String,
 }
 
-/// The server to check or measure.
+/// The server to measure.
 #[derive(Debug, Args)]
 pub(crate) struct Target {
     /// The server's URL, as for `run --url`

@@ -3,26 +3,25 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use wheellock::client::{Client, Command};
-use wheellock::{Error, LockManager};
+use wheellock::{Error, LockManager, RedLockManager};
 
 use crate::arguments::Doctor;
 use crate::end::{End, Failure, say};
 
 pub(crate) async fn check(options: &Doctor) -> Result<End, Failure> {
-    let locks = LockManager::builder(&options.target.url).watchdog_lease(LEASE).connect().await?;
     let mut report = Report::default();
-    for node in locks.client().nodes() {
-        report.look_at(&node).await?;
+    match &options.urls[..] {
+        [url] => report.check_server(url, options.name.as_deref()).await?,
+        urls => {
+            for url in urls {
+                // One server of several must not keep the tool from checking the others.
+                if let Err(failure) = report.check_server(url, options.name.as_deref()).await {
+                    report.bad("server", failure.message);
+                }
+            }
+            report.check_quorum(urls).await;
+        }
     }
-    for finding in locks.diagnostics() {
-        report.bad("server", finding);
-    }
-    if locks.diagnostics().is_empty() {
-        report.good("server", "version, eviction, persistence and permissions are fit for plain locks");
-    }
-    let own_name = format!("wheellock:doctor:{}", locks.id());
-    report.try_a_lock(&locks, options.name.as_deref().unwrap_or(&own_name)).await;
-    let _left = locks.shutdown(LAST_WORDS).await;
     let faults = report.faults;
     say(&match faults {
         0 => "\nall is well\n".to_owned(),
@@ -46,6 +45,40 @@ impl Report {
     fn bad(&mut self, about: &str, what: impl std::fmt::Display) {
         self.faults += 1;
         say(&format!("FAIL  {about:<11} {what}\n"));
+    }
+
+    async fn check_server(&mut self, url: &str, name: Option<&str>) -> Result<(), Failure> {
+        let locks = LockManager::builder(url).watchdog_lease(LEASE).connect().await?;
+        for node in locks.client().nodes() {
+            self.look_at(&node).await?;
+        }
+        for finding in locks.diagnostics() {
+            self.bad("server", finding);
+        }
+        if locks.diagnostics().is_empty() {
+            self.good("server", "version, eviction, persistence and permissions are fit for plain locks");
+        }
+        let own_name = format!("wheellock:doctor:{}", locks.id());
+        self.try_a_lock(&locks, name.unwrap_or(&own_name)).await;
+        let _left = locks.shutdown(LAST_WORDS).await;
+        Ok(())
+    }
+
+    /// Checks that the servers are independent members of a quorum, and that each can grant.
+    async fn check_quorum(&mut self, urls: &[String]) {
+        let servers = match RedLockManager::connect(urls).await {
+            Ok(servers) => servers,
+            Err(error) => return self.bad("quorum", error),
+        };
+        let findings = servers.diagnostics();
+        if findings.is_empty() {
+            let (needed, all) = (servers.quorum(), urls.len());
+            self.good("quorum", format!("{needed} of {all} independent servers have to grant a lock"));
+        }
+        for finding in findings {
+            self.bad("quorum", finding);
+        }
+        let _left = servers.shutdown(LAST_WORDS).await;
     }
 
     /// Reports a node's identity, its round-trip time and its clock.

@@ -588,6 +588,28 @@ fn doctor_reports_problems_leaves_nothing() {
     assert_eq!(well.cli(&["DBSIZE"]), "0");
 }
 
+/// Several URLs are the servers of a quorum.
+#[test]
+fn doctor_names_unusable_quorum_member() {
+    let servers = [(); 3].map(|()| RedisServer::builder().arg("appendonly", "yes").start());
+    let urls = servers.each_ref().map(RedisServer::url);
+    let doctor = |urls: &[String]| Command::new(PROGRAM).arg("doctor").args(urls).output().unwrap();
+    let told = doctor(&urls);
+    let printed = stdout(&told);
+    assert!(printed.contains("  ok  quorum      2 of 3 independent servers"), "{printed}");
+    if servers[0].redis_version() >= (7, 0, 0) {
+        assert_eq!(code(&told), 0, "{printed}");
+    }
+    let wrong = urls[2].replacen("://", "://nosuch:hunter2@", 1);
+    let told = doctor(&[urls[0].clone(), urls[1].clone(), wrong]);
+    let printed = stdout(&told);
+    assert_eq!(code(&told), 1, "{printed}");
+    assert!(printed.contains("FAIL  quorum      ") && printed.contains("\"nosuch\""), "{printed}");
+    assert!(!printed.contains("hunter2"), "{printed}");
+    let told = doctor(&[urls[0].clone(), urls[1].clone(), urls[0].clone()]);
+    assert!(stdout(&told).contains("it is named twice"), "{}", stdout(&told));
+}
+
 #[test]
 fn the_bench_measures_and_leaves_nothing() {
     let server = RedisServer::start();

@@ -239,7 +239,8 @@ impl<'a> Handshake<'a> {
         }
         if matches!(self.role, Role::Primary | Role::Node) && info.role != "master" {
             let detail = format!("it is a {}, not a primary: locks live on the primary only", info.role);
-            return Err(self.error(ErrorKind::NotReady, detail));
+            // The code of a replica's reply to a write, by which the lock layer recognises a replica.
+            return Err(self.error(ErrorKind::NotReady, detail).with_code("READONLY"));
         }
         Ok(info)
     }

@@ -104,6 +104,9 @@ impl RedLockManager {
     /// Sentinel, to a cluster or to the same replication as another; [`Error::NoQuorum`], without a lock's name and
     /// with the outcome [`NotSent`](crate::Outcome::NotSent), if no majority answered within the response timeout.
     ///
+    /// A minority that refuses this client is not an error. [`diagnostics`](Self::diagnostics) and
+    /// [`health`](Self::health) report it.
+    ///
     /// # Panics
     ///
     /// If called outside a tokio runtime.
@@ -173,8 +176,14 @@ impl RedLockManager {
 
     /// Returns whether a majority of the servers is [healthy](LockManager::health), without I/O. Ask the
     /// [managers](Self::managers) for the health of each server.
+    ///
+    /// The state is [`UnusableMember`](Health::UnusableMember) if a server cannot grant until a setting changes, even
+    /// if a majority is healthy. Such a quorum tolerates fewer failures than its size promises.
     pub fn health(&self) -> Health {
-        health_of_quorum(self.managers().map(LockManager::health), self.quorum())
+        let health = health_of_quorum(self.managers().map(LockManager::health), self.quorum());
+        let unusable = if health.is_healthy() { self.servers.unusable() } else { Vec::new() };
+        let unusable = unusable.into_iter().next();
+        unusable.map_or(health, |(server, reason)| Health::UnusableMember { server, reason })
     }
 
     /// Returns true if [`health`](Self::health) is [`Healthy`](Health::Healthy).
@@ -182,8 +191,9 @@ impl RedLockManager {
         self.health().is_healthy()
     }
 
-    /// Returns known risks to locks on these servers. These are the findings of each manager when connecting, and
-    /// replicas that an operator may promote.
+    /// Returns known risks to locks on these servers, without I/O. These are the findings of each manager when
+    /// connecting, replicas that an operator may promote, and [members](Finding::UnusableMember) that cannot grant
+    /// until a setting changes.
     pub fn diagnostics(&self) -> Vec<Finding> {
         self.servers.findings()
     }

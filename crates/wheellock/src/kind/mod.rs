@@ -367,6 +367,13 @@ pub(crate) fn commands() -> BTreeMap<&'static str, Vec<&'static str>> {
     commands
 }
 
+/// Returns the commands without which a plain lock can be neither taken, renewed nor released.
+pub(crate) fn needed_by_plain_locks() -> impl Iterator<Item = &'static str> {
+    let Kind { acquire, renew, release, .. } = &*REENTRANT;
+    let scripts = std::iter::once(acquire).chain(renew).chain(release);
+    scripts.flat_map(|script| called(script.text()))
+}
+
 /// Returns the commands that a script calls. A call is `call('hset', ..)` or `try`, which is `redis.pcall`.
 fn called(text: &'static str) -> impl Iterator<Item = &'static str> {
     text.split("('").zip(text.split("('").skip(1)).filter_map(|(before, behind)| {

@@ -4,6 +4,7 @@
 //! renewals.
 
 use std::fmt;
+use std::sync::Arc;
 
 use wheellock_client::ConnectionState;
 
@@ -47,6 +48,14 @@ pub enum Health {
         /// Number of servers that have to be healthy.
         needed: usize,
     },
+    /// A server of a [`RedLockManager`](crate::RedLockManager) cannot grant until a setting changes. The majority may
+    /// still grant.
+    UnusableMember {
+        /// The server.
+        server: Arc<str>,
+        /// Why the server cannot grant.
+        reason: String,
+    },
 }
 
 impl Health {
@@ -70,6 +79,9 @@ impl fmt::Display for Health {
             Self::Ended => f.write_str("shut down"),
             Self::NoQuorum { healthy, needed } => {
                 write!(f, "{healthy} healthy servers where {needed} are needed")
+            }
+            Self::UnusableMember { server, reason } => {
+                write!(f, "{server} cannot be a member of the quorum: {reason}")
             }
         }
     }

@@ -72,6 +72,14 @@ pub enum Finding {
         /// Number of connected replicas.
         replicas: u32,
     },
+    /// A server of a [`RedLockManager`](crate::RedLockManager) cannot grant until a setting changes. The server refuses the password, is
+    /// a replica, is the same server as another member, or its user may not run a command that every lock needs.
+    UnusableMember {
+        /// The server.
+        server: Arc<str>,
+        /// Why the server cannot grant.
+        reason: String,
+    },
     /// Fewer replicas are connected than [`Durability`](crate::Durability) requires. Until enough replicas are connected, the server's
     /// locks cannot be granted.
     TooFewReplicas {
@@ -132,6 +140,9 @@ impl fmt::Display for Finding {
                 f,
                 "{server} has {replicas} replicas, and the promotion of one may lose locks that it has granted"
             ),
+            Self::UnusableMember { server, reason } => {
+                write!(f, "{server} cannot be a member of the quorum: {reason}")
+            }
             Self::TooFewReplicas { connected, wanted } => {
                 write!(f, "{connected} replicas are connected, and {wanted} have to acknowledge every grant")
             }
@@ -161,12 +172,45 @@ pub(crate) async fn diagnose(client: &Client, durability: Durability) -> Vec<Fin
         Ok(None) => findings.push(unknown(INFO, &"INFO was answered with another type")),
         Err(error) => findings.push(unknown(INFO, error)),
     }
-    let name = "wheellock";
-    let channel = kind::REENTRANT.channel(name, false).0;
-    let publish = client.publish_verb();
-    let subscribe = if publish == "SPUBLISH" { "SSUBSCRIBE" } else { "SUBSCRIBE" };
+    let channel = kind::REENTRANT.channel(NAME, false).0;
+    let subscribe = subscribe_verb(client);
+    findings.extend(probe_commands(client, options).await);
+    let is_forbidden = |finding: &Finding| lacks(finding, |command| ["EVAL", subscribe].contains(&command));
+    // In a cluster the two commands may go to two nodes.
+    if client.nodes().len() == 1 && !findings.iter().any(is_forbidden) {
+        findings.extend(probe_subscription(client, channel.as_bytes(), options).await);
+        // The probe's subscription has ended before the caller has its manager.
+        await_unsubscription(client, options).await;
+    }
+    if durability.replicas() > 0 {
+        findings.extend(count_replicas(client, durability.replicas(), options).await);
+    }
+    findings
+}
+
+/// Returns why the user cannot take any lock, as far as is known. Sends one request.
+pub(crate) async fn why_no_lock_works(client: &Client, options: CallOptions) -> Option<String> {
+    let findings = probe_commands(client, options).await;
+    findings.iter().find(|finding| lacks(finding, stops_locks)).map(Finding::to_string)
+}
+
+/// Returns true if no lock works without this command.
+fn stops_locks(command: &str) -> bool {
+    let needed = || kind::needed_by_plain_locks().any(|needed| needed.eq_ignore_ascii_case(command));
+    matches!(command, "EVAL" | "EVALSHA") || needed()
+}
+
+fn subscribe_verb(client: &Client) -> &'static str {
+    if client.publish_verb() == "SPUBLISH" { "SSUBSCRIBE" } else { "SUBSCRIBE" }
+}
+
+/// Returns the commands of locks that the user may not run, or that the server does not know.
+async fn probe_commands(client: &Client, options: CallOptions) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let channel = kind::REENTRANT.channel(NAME, false).0;
+    let (publish, subscribe) = (client.publish_verb(), subscribe_verb(client));
     let mut ask =
-        Command::new("EVAL").arg(script()).arg("0").arg(name).arg(&channel).arg(publish).arg(subscribe);
+        Command::new("EVAL").arg(script()).arg("0").arg(NAME).arg(&channel).arg(publish).arg(subscribe);
     let commands = kind::commands();
     // The scripts of read-write locks do without HRANDFIELD, which Redis 6.0 does not know.
     let needed = commands.keys().copied().filter(|command| *command != "hrandfield");
@@ -184,16 +228,6 @@ pub(crate) async fn diagnose(client: &Client, durability: Durability) -> Vec<Fin
             findings.push(Finding::MissingPermission { command: "EVAL".to_owned() });
         }
         Err(error) => findings.push(unknown(PERMISSIONS, error)),
-    }
-    let is_forbidden = |finding: &Finding| lacks(finding, |command| ["EVAL", subscribe].contains(&command));
-    // In a cluster the two commands may go to two nodes.
-    if client.nodes().len() == 1 && !findings.iter().any(is_forbidden) {
-        findings.extend(probe_subscription(client, channel.as_bytes(), options).await);
-        // The probe's subscription has ended before the caller has its manager.
-        await_unsubscription(client, options).await;
-    }
-    if durability.replicas() > 0 {
-        findings.extend(count_replicas(client, durability.replicas(), options).await);
     }
     findings
 }
@@ -339,6 +373,8 @@ fn unknown(question: &'static str, reason: &dyn fmt::Display) -> Finding {
     Finding::Unknown { question, reason: reason.to_string() }
 }
 
+/// Name of the lock that the checks are about.
+const NAME: &str = "wheellock";
 const INFO: &str = "whether the server keeps its locks";
 const PERMISSIONS: &str = "what the user may do";
 const REPLICAS: &str = "how many replicas are connected";

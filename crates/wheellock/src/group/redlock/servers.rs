@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use wheellock_client::{CallOptions, Command, ErrorKind, Servers as Address, Timer};
+use wheellock_client::{CallOptions, Client, Command, ConnectionState, ErrorKind, Servers as Address, Timer};
 
 use super::queue::Queue;
 use crate::base::error::{Error, MemberFailure, Outcome};
 use crate::base::join_all::{JoinAll, Request};
 use crate::base::quorum::{Quorum, Verdict};
 use crate::manager::LockManager;
-use crate::request::diagnostics::Finding;
+use crate::request::diagnostics::{Finding, why_no_lock_works};
 use crate::wait::name::Name;
 
 pub(super) struct Servers {
@@ -47,6 +47,8 @@ struct Identity {
     replication_id: Option<String>,
     is_replica: bool,
     replicas: u32,
+    /// Why the user cannot take any lock there.
+    no_lock_works: Option<String>,
 }
 
 impl Servers {
@@ -139,13 +141,35 @@ impl Servers {
 
     pub(super) fn findings(&self) -> Vec<Finding> {
         let of_managers = self.members.iter().flat_map(LockManager::diagnostics).cloned();
+        let unusable = self.unusable().into_iter();
+        let unusable = unusable.map(|(server, reason)| Finding::UnusableMember { server, reason });
         let identities = self.identities();
         let replicas = self.members.iter().zip(identities.iter()).filter_map(|(manager, identity)| {
             let replicas = identity.as_ref()?.replicas;
             let server = manager.client().server_address();
             (replicas > 0).then_some(Finding::HasReplicas { server, replicas })
         });
-        of_managers.chain(replicas).collect()
+        of_managers.chain(replicas).chain(unusable).collect()
+    }
+
+    /// Returns the members that cannot grant until a setting changes, each with the reason. No I/O.
+    pub(super) fn unusable(&self) -> Vec<(Arc<str>, String)> {
+        let run_ids: Vec<_> =
+            self.members.iter().map(|manager| manager.client().server_info()?.run_id).collect();
+        let identities = self.identities();
+        let unusable = self.members.iter().enumerate().filter_map(|(place, manager)| {
+            let client = manager.client();
+            let same = || {
+                let run_id = run_ids.get(place)?.as_ref()?;
+                let mut before = self.members.iter().zip(&run_ids).take(place);
+                let (other, _) = before.find(|(_, other)| other.as_ref() == Some(run_id))?;
+                Some(format!("{SAME_SERVER} {}", other.client().server_address()))
+            };
+            let no_lock_works = || identities.get(place)?.as_ref()?.no_lock_works.clone();
+            let reason = lasting_refusal(&client.state()).or_else(same).or_else(no_lock_works)?;
+            Some((client.server_address(), reason))
+        });
+        unusable.collect()
     }
 
     /// Identifies all servers, at least a majority.
@@ -194,13 +218,18 @@ impl Servers {
         let client = manager.client();
         let patience = client.config().timer.now() + client.config().response_timeout;
         let options = CallOptions::by(deadline.map_or(patience, |deadline| deadline.min(patience)));
-        let identity = match client.call_with(&Command::new("INFO"), options).await {
-            Ok(info) => Identity::parse(info.as_str().unwrap_or_default()),
-            Err(error) if error.kind() == ErrorKind::Permission => Identity::default(),
-            Err(source) => {
+        let info = Command::new("INFO");
+        let mut identity = match unless_replica(client, client.call_with(&info, options)).await {
+            Some(Ok(info)) => Identity::parse(info.as_str().unwrap_or_default()),
+            Some(Err(error)) if error.kind() == ErrorKind::Permission => Identity::default(),
+            Some(Err(source)) => {
                 return Err(Error::Server { operation: "ask a server who it is".to_owned(), source });
             }
+            None => Identity { is_replica: true, ..Identity::default() },
         };
+        if !identity.is_replica {
+            identity.no_lock_works = why_no_lock_works(client, options).await;
+        }
         let mut identities = self.identities();
         if identity.is_replica {
             return Err(not_independent(manager, "it is a replica".to_owned()));
@@ -235,21 +264,57 @@ impl Identity {
             replication_id: field("master_replid").map(str::to_owned),
             is_replica: field("role") == Some("slave"),
             replicas: field("connected_slaves").and_then(|count| count.parse().ok()).unwrap_or(0),
+            no_lock_works: None,
         }
     }
 
     fn relation_to(&self, other: &Self) -> Option<&'static str> {
         if self.run_id.is_some() && self.run_id == other.run_id {
-            return Some("it is the same server as");
+            return Some(SAME_SERVER);
         }
         let related = self.replication_id.is_some() && self.replication_id == other.replication_id;
         related.then_some("it has the replication history of")
     }
 }
 
+/// Waits for the reply to `call`. Returns `None` if the server is a replica, whose connection never becomes ready.
+async fn unless_replica<T>(client: &Client, call: impl Future<Output = T>) -> Option<T> {
+    let mut watch = client.watch();
+    let recognised = async {
+        while !is_replica(&client.state()) {
+            watch.changed().await;
+        }
+    };
+    let (mut call, mut recognised) = (pin!(call), pin!(recognised));
+    std::future::poll_fn(|cx| match call.as_mut().poll(cx) {
+        Poll::Ready(reply) => Poll::Ready(Some(reply)),
+        Poll::Pending => recognised.as_mut().poll(cx).map(|()| None),
+    })
+    .await
+}
+
+/// Returns true if the last attempt to connect found a replica.
+fn is_replica(state: &ConnectionState) -> bool {
+    let ConnectionState::Connecting { last_error: Some(error) } = state else { return false };
+    error.kind() == ErrorKind::NotReady && error.code() == Some("READONLY")
+}
+
+/// Returns why the server refuses this client until a setting changes, if it does.
+fn lasting_refusal(state: &ConnectionState) -> Option<String> {
+    match state {
+        ConnectionState::Refused(error) => Some(error.detail().to_owned()),
+        ConnectionState::Connecting { last_error: Some(error) } if is_replica(state) => {
+            Some(error.detail().to_owned())
+        }
+        _ => None,
+    }
+}
+
 fn not_independent(manager: &LockManager, reason: String) -> Error {
     Error::NotIndependent { server: manager.client().server_address(), reason }
 }
+
+const SAME_SERVER: &str = "it is the same server as";
 
 /// Time for slow servers to identify themselves once a majority has, to report mistakes early.
 const IDENTIFY_PATIENCE: Duration = Duration::from_millis(100);

@@ -232,6 +232,28 @@ async fn lost_message_only_delays_observer() {
     until(&mut observer, |leader| place(leader) == "again").await;
 }
 
+/// The announcement lasts for as long as the lease is renewed, and ends with it, however the leadership ends.
+#[tokio::test]
+async fn announcement_ends_with_leadership() {
+    let server = RedisServer::start();
+    for end in ["resigned", "dropped", "shut down", "lost", "cut off"] {
+        let here = connect(&server.url(), SHORT).await.unwrap();
+        let leadership = at(&here, end).campaign().await.unwrap();
+        tokio::time::sleep(2 * SHORT).await;
+        assert_eq!(server.cli(&["EXISTS", ANNOUNCED]), "1", "{end}: it is renewed");
+        match end {
+            "resigned" => drop(leadership.resign().await.unwrap()),
+            "dropped" => drop(leadership),
+            "shut down" => drop(here.shutdown(PATIENCE).await),
+            "lost" => assert_eq!(server.cli(&["DEL", NAME]), "1"),
+            // As if the process had been killed.
+            _ => drop(here.client().close().await),
+        }
+        assert!(gone(&server, ANNOUNCED).await, "{end}");
+        assert!(gone(&server, NAME).await, "{end}");
+    }
+}
+
 #[tokio::test]
 async fn what_cannot_be_is_refused() {
     let (server, here, _there) = server_and_managers().await;

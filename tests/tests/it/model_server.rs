@@ -547,7 +547,7 @@ fn calls_on_a() -> Vec<(Which, Vec<&'static str>)> {
 }
 
 /// Every script of one call on `a` for the holder `u:1`, as the library calls it.
-const CALLS_ON_A: [(Which, &[&str]); 46] = [
+const CALLS_ON_A: [(Which, &[&str]); 47] = [
     (Which::Acquire, &["60000", "u:1", "2"]),
     (Which::AcquireAll, &["60000", "u:1", "2"]),
     (Which::Release, &["of:{a}", "u:1", "0", "PUBLISH"]),
@@ -558,6 +558,7 @@ const CALLS_ON_A: [(Which, &[&str]); 46] = [
     (Which::Renew, &["60000", "u:1"]),
     (Which::ForceRelease, &["of:{a}", "PUBLISH"]),
     (Which::FencedAcquire, &["60000", "u:1", "2", "{a}"]),
+    (Which::FencedRenew, &["60000", "u:1", "{a}"]),
     (Which::ReadAcquire, &["60000", "u:1", "2", "{a}", "1"]),
     (Which::ReadRelease, &["of:{a}", "u:1", "0", "PUBLISH", "{a}"]),
     (Which::WriteAcquire, &["60000", "u:1:write", "2", "{a}", "600000"]),

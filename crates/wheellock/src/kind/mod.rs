@@ -85,7 +85,7 @@ enum Braces {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Companions {
     None,
-    /// The counter of the fencing tokens. Only an acquire touches it.
+    /// The counter of the fencing tokens, which only an acquire touches, and a leader's announcement, which a renewal keeps.
     Token,
     /// The leases of the readers, one key each. Every script touches them.
     ReadLeases,
@@ -147,6 +147,7 @@ pub(crate) static FENCED: LazyLock<Kind> = LazyLock::new(|| {
             4,
         )),
         acquire_all: None,
+        renew: Some(Arc::new(Script::variadic(include_str!("../scripts/fenced/renew.lua")))),
         companions: Companions::Token,
         grant: GrantForm::Token,
         ..Kind::counted("", PLAIN_CHANNEL)

@@ -315,9 +315,9 @@ pub(crate) fn force_release<'a>(name: &'a Name, publish: &'static str) -> Vec<Ar
 pub(crate) fn renew<'a>(group: &'a [Renewal], holders: &'a [OwnerText]) -> Vec<Arg<'a>> {
     let keys = group.iter().map(|renewal| Arg::from(renewal.name.key()));
     let args = group.iter().zip(holders).flat_map(|(renewal, holder)| {
-        use Companions::{PermitLeases, Permits, ReadLeases};
+        use Companions::{PermitLeases, Permits, ReadLeases, Token};
         // A renewal does not touch the queue of a fair lock, so it gets no tag for it.
-        let has_tag = matches!(renewal.name.kind().companions, ReadLeases | Permits | PermitLeases);
+        let has_tag = matches!(renewal.name.kind().companions, Token | ReadLeases | Permits | PermitLeases);
         let tag = has_tag.then(|| renewal.name.tag().into());
         [renewal.lease_to_set().into(), holder.as_bytes().into()].into_iter().chain(tag)
     });

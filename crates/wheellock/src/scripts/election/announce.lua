@@ -1,4 +1,4 @@
--- Stores and publishes a leader's announcement. `once.lua` precedes this script.
+-- Stores and publishes a leader's announcement, which ends with the lock's lease. `once.lua` precedes this script.
 --
 -- KEYS[1]  the lock that elects the leader: a hash, holder -> hold count
 -- ARGV[1]  its channel, which this script does not need
@@ -23,6 +23,11 @@ local leader = ARGV[2] .. ':wheellock_leader'
 -- command for both keys, and the script ends.
 redis.call('exists', KEYS[1], leader)
 redis.call('set', leader, ARGV[7])
+-- The announcement ends with the lease of the lock. The renewals extend both.
+local left = redis.call('pttl', KEYS[1])
+if left >= 0 then
+    redis.call('pexpire', leader, left)
+end
 -- A user without permission for the channel still leads. The observers then notice the announcement when they poll.
 redis.pcall(ARGV[6], 'wheellock_election:' .. ARGV[2], '1')
 return answer(1)

@@ -21,6 +21,7 @@ pub enum Which {
     Renew,
     ForceRelease,
     FencedAcquire,
+    FencedRenew,
     ReadAcquire,
     ReadRelease,
     WriteAcquire,
@@ -84,6 +85,7 @@ impl Which {
         Self::Renew,
         Self::ForceRelease,
         Self::FencedAcquire,
+        Self::FencedRenew,
         Self::ReadAcquire,
         Self::ReadRelease,
         Self::WriteAcquire,
@@ -154,6 +156,7 @@ impl Which {
             Self::Renew => some(&kind::REENTRANT.renew),
             Self::ForceRelease => some(&kind::REENTRANT.force_release),
             Self::FencedAcquire => &kind::FENCED.acquire,
+            Self::FencedRenew => some(&kind::FENCED.renew),
             Self::ReadAcquire => &kind::READ.acquire,
             Self::ReadRelease => some(&kind::READ.release),
             Self::WriteAcquire => &kind::WRITE.acquire,
@@ -264,7 +267,12 @@ impl Which {
     pub fn is_renewal(self) -> bool {
         matches!(
             self,
-            Self::Renew | Self::ReadWriteRenew | Self::SimpleRenew | Self::SemaphoreRenew | Self::PermitRenew
+            Self::Renew
+                | Self::FencedRenew
+                | Self::ReadWriteRenew
+                | Self::SimpleRenew
+                | Self::SemaphoreRenew
+                | Self::PermitRenew
         )
     }
 

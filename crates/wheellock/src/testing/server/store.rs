@@ -325,6 +325,7 @@ impl Store {
             (Which::FencedAcquire, &[key], &[lease, holder, count, tag]) => {
                 self.fenced_acquire(key, lease, holder, count, tag)
             }
+            (Which::FencedRenew, keys, args) => self.fenced_renew(keys, each(keys, args)?),
             (Which::ReadAcquire, &[key], &[lease, holder, count, tag, heeds]) => {
                 self.read_acquire(key, lease, holder, count, tag, heeds)
             }

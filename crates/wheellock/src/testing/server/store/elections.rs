@@ -1,6 +1,6 @@
 //! Model of the scripts of elections: leader and announcement.
 
-use super::{Answer, Result, Store, TOKENS, is_number};
+use super::{Answer, Result, Store, TOKENS, Which, integer, is_number};
 
 impl Store {
     pub(super) fn announce(&mut self, key: &str, verb: &str, tag: &str, said: &str) -> Result<i64> {
@@ -9,9 +9,22 @@ impl Store {
         if !self.held_by(key, holder) {
             return Ok(0);
         }
-        self.set_text(&format!("{tag}{LEADER}"), said, None);
+        let left = Some(self.pttl(key)).filter(|left| *left >= 0);
+        self.set_text(&format!("{tag}{LEADER}"), said, left);
         self.publish([verb, &format!("wheellock_election:{tag}"), "1"]);
         Ok(1)
+    }
+
+    /// Renews each hold, given by its lease, its holder and the common part of its other keys. Extends the announcement of
+    /// each renewed hold.
+    pub(super) fn fenced_renew(&mut self, keys: &[&str], args: &[[&str; 3]]) -> Result {
+        let holds: Vec<_> = args.iter().map(|&[lease, holder, _]| [lease, holder]).collect();
+        for (key, &[lease, holder, tag]) in keys.iter().zip(args) {
+            if lease != "0" && self.held_by(key, holder) {
+                self.pexpire(&format!("{tag}{LEADER}"), integer(lease)?);
+            }
+        }
+        self.renew_each(Which::FencedRenew, keys, &holds, Self::held_by)
     }
 
     pub(super) fn look_at_leader(&self, key: &str, tag: &str) -> Result {

@@ -1,0 +1,32 @@
+-- Extends the leases of many locks at once, or reads their remaining time. Extends with each lock the announcement of
+-- its leader, if there is one.
+--
+-- KEYS     the locks
+-- ARGV     for each lock: lease in milliseconds, 0 to leave it as it is; holder; common part of the names of the lock's
+--          other keys, all in the lock's slot
+--
+-- Returns the server's time (seconds, microseconds). For each lock then follows 0 (the holder does not hold it) or 1
+-- (extended). The script never recreates a lock. If the lease stays as it is, its remaining milliseconds replace the 1.
+-- They are at least 1, or -1 if the lease has no end.
+--
+-- Other data under the name of one lock must not stop the renewal of the others. So such a lock counts as not held.
+local reply = redis.call('time')
+reply[1], reply[2] = tonumber(reply[1]), tonumber(reply[2])
+for i, lock in ipairs(KEYS) do
+    local lease, holder, tag = ARGV[3 * i - 2], ARGV[3 * i - 1], ARGV[3 * i]
+    local held = redis.pcall('hexists', lock, holder)
+    if held == 1 and lease ~= '0' then
+        redis.call('pexpire', lock, lease)
+        -- An error must not stop the renewals. The user may lack permission for this key, or the slot is moving.
+        redis.pcall('pexpire', tag .. ':wheellock_leader', lease)
+        reply[i + 2] = 1
+    elseif held == 1 then
+        local left = redis.call('pttl', lock)
+        reply[i + 2] = left == 0 and 1 or left
+    elseif held == 0 or string.find(held.err, 'WRONGTYPE', 1, true) then
+        reply[i + 2] = 0
+    else
+        return held
+    end
+end
+return reply

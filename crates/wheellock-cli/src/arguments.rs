@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use wheellock::{LockManager, LockManagerBuilder};
 
 use crate::kinds::Kind;
 use crate::time;
@@ -161,6 +162,28 @@ pub(crate) struct Server {
     /// the arguments of a process, so put a URL with a password into the environment
     #[arg(long, value_name = "URL", env = "WHEELLOCK_URL", hide_env_values = true, default_value = LOCAL)]
     pub(crate) url: String,
+    /// A prefix of the name on the server, as of `LockManagerBuilder::prefix`
+    #[arg(
+        long,
+        value_name = "TEXT",
+        env = "WHEELLOCK_PREFIX",
+        hide_env_values = true,
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) prefix: String,
+}
+
+impl Server {
+    /// Returns the settings of a manager for this server.
+    pub(crate) fn builder(&self) -> LockManagerBuilder {
+        LockManager::builder(&self.url).prefix(&self.prefix)
+    }
+
+    /// Returns the full name of a lock, as on the server.
+    pub(crate) fn full_name(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
 }
 
 /// The server to measure.

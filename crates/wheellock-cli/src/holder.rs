@@ -10,9 +10,13 @@ use crate::json;
 use crate::kinds::Kind;
 
 pub(crate) async fn show(options: &arguments::Holder) -> Result<End, Failure> {
-    let locks = LockManager::connect(&options.server.url).await?;
+    let locks = options.server.builder().connect().await?;
     let found = find(&locks, &options.name, options.kind).await?;
-    say(&if options.json { as_json(&options.name, &found) } else { as_text(&found) });
+    say(&if options.json {
+        as_json(&options.server.full_name(&options.name), &found)
+    } else {
+        as_text(&found)
+    });
     Ok(if found.is_empty() { End::No } else { End::Success })
 }
 

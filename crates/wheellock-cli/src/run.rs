@@ -34,7 +34,7 @@ pub(crate) async fn run(options: &Run, again: &[&str]) -> Result<End, Failure> {
 }
 
 async fn connect(options: &Run) -> Result<LockManager, Failure> {
-    let builder = LockManager::builder(&options.server.url).watchdog_lease(options.lease);
+    let builder = options.server.builder().watchdog_lease(options.lease);
     let label = options.label.clone().unwrap_or_else(|| default_label(&options.command));
     let builder = if label.is_empty() { builder } else { builder.label(label) };
     Ok(builder.connect().await?)
@@ -79,9 +79,10 @@ async fn under_lock(
         child.kill_rest();
         // Release a lock that was only about to be lost.
         let _released = hold.release().await;
-        return Err(Failure::of(End::Lost, format!("{:?}: {why}; the command was stopped", options.name)));
+        let name = options.server.full_name(&options.name);
+        return Err(Failure::of(End::Lost, format!("{name:?}: {why}; the command was stopped")));
     }
-    give_back(&options.name, hold, was_valid).await?;
+    give_back(&options.server.full_name(&options.name), hold, was_valid).await?;
     Ok(end_of(status))
 }
 
@@ -213,8 +214,8 @@ async fn say_who_holds(options: &Run, locks: &LockManager) {
         _ => lock.holder().await,
     };
     match holder {
-        Ok(Some(holder)) => complain(&format!("{:?} is taken: {holder}", options.name)),
-        _ => complain(&format!("{:?} is taken", options.name)),
+        Ok(Some(holder)) => complain(&format!("{:?} is taken: {holder}", lock.name())),
+        _ => complain(&format!("{:?} is taken", lock.name())),
     }
 }
 

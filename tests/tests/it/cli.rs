@@ -183,6 +183,20 @@ fn second_run_reports_first_holder() {
 }
 
 #[test]
+fn prefix_precedes_name() {
+    let server = RedisServer::start();
+    let _held = held(&server, "web-3/1/billing", |locks| locks.lock("billing:job"));
+    let prefixed = ["run", "job", "--prefix", "billing:", "--wait", "0", "--", "true"];
+    let refused = ended(&server, &prefixed);
+    assert_eq!(code(&refused), 1);
+    assert!(stderr(&refused).starts_with("wheellock: \"billing:job\" is taken"), "{}", stderr(&refused));
+    assert_eq!(code(&ended(&server, &["run", "job", "--wait", "0", "--", "true"])), 0);
+    let shown = ended(&server, &["holder", "job", "--prefix", "billing:", "--json"]);
+    assert_eq!(code(&shown), 0, "{}", stderr(&shown));
+    assert!(stdout(&shown).contains("\"name\":\"billing:job\""), "{}", stdout(&shown));
+}
+
+#[test]
 fn only_one_of_five_runs() {
     let server = RedisServer::start();
     let (go, log) = (file(&server, "go"), file(&server, "ran"));

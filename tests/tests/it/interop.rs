@@ -20,7 +20,7 @@ use wheellock_tests::beside::{
 use wheellock_tests::interop::{self, Client, Exception, Thread};
 use wheellock_tests::locks::{PATIENCE, WOKEN, at_rest, gone, lost, manager};
 use wheellock_tests::wire::{Scribe, difference};
-use wheellock_tests::worker::{self, Outcome, Worker, monotonic};
+use wheellock_tests::worker::{self, Outcome, Worker, monotonic, of_kind};
 use wheellock_tests::{Observed, RedisServer, eventually};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -545,6 +545,30 @@ async fn java_name_mapper_changes_lock_name() {
     assert!(java_waits(&server, "prod:orders:42", asked).await);
     guard.release().await.unwrap();
     assert_eq!(within(WOKEN, waiter.done()).await, "locked");
+}
+
+/// A prefix here and a mapper there select the same lock, of every kind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prefix_selects_mapped_locks() {
+    let Some((server, _java, _locks)) = both_sides(LEASE).await else { return };
+    let peer = interop::shared().expect("there is Java");
+    let client = format!("prefixed-{}", server.addr().port());
+    let mapped = peer.open_prefixed(&client, &server.url(), LEASE, "prod:").await.thread("t");
+    let ours = LockManager::builder(&server.url()).prefix("prod:").connect().await.unwrap();
+    for object in ["orders:42", "fair@{f}:1", "fenced@n", "read@rw", "write@rw"] {
+        mapped.lock(object).done().await;
+        let wanted = object.replace("read@", "write@");
+        assert!(of_kind(&ours, &wanted).try_acquire().await.unwrap().is_none(), "{object}");
+        mapped.unlock(object).done().await;
+        let guard = of_kind(&ours, &wanted).acquire().await.unwrap();
+        assert_eq!(mapped.try_lock(object).done().await, "false", "{object}");
+        // The Java thread is woken on the channel of the mapped name.
+        let waiter = mapped.lock(object);
+        assert!(eventually(PATIENCE, async || mapped.sleeps().await).await);
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        assert_eq!(within(WOKEN, waiter.done()).await, "locked", "{object}");
+        mapped.unlock(object).done().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -51,6 +51,7 @@ mod operations;
 mod other_data;
 mod pauses;
 mod peers;
+mod prefixes;
 mod read_write;
 mod redisson_defects;
 mod redlock;

@@ -83,6 +83,7 @@ pub struct LockManagerBuilder {
     durability: Durability,
     replication_timeout: Duration,
     label: Option<String>,
+    prefix: String,
     classifier: Option<Classifier>,
     #[cfg(feature = "metrics")]
     reports: report::Settings,
@@ -124,6 +125,7 @@ impl LockManager {
             durability: Durability::default(),
             replication_timeout: REPLICATION_TIMEOUT,
             label: None,
+            prefix: String::new(),
             classifier: None,
             #[cfg(feature = "metrics")]
             reports: report::Settings::default(),
@@ -361,6 +363,31 @@ impl LockManagerBuilder {
         self
     }
 
+    /// Sets a prefix of every name on the server, for example `"billing:"`. So tests, tenants and services share a server
+    /// without a collision of names. Default none.
+    ///
+    /// With this prefix, `lock("orders")` is the lock `billing:orders`. The prefix applies to all kinds, sets and
+    /// elections, and to their further keys and channels. [`Lock::name`], errors, events and
+    /// [`diagnostics`](LockManager::diagnostics) contain the full name. The function of [`classify`](Self::classify) gets
+    /// the name without the prefix. The key of a [label](Self::label) has no prefix.
+    ///
+    /// A Redisson `NameMapper` that prepends the same prefix selects the same locks. The hash tag of a cluster may be
+    /// part of the prefix, as in `"{billing}:"`. Then all locks of the manager are in one slot.
+    ///
+    /// ```no_run
+    /// # use wheellock::LockManager;
+    /// # async fn example() -> Result<(), wheellock::Error> {
+    /// let locks = LockManager::builder("redis://127.0.0.1:6379").prefix("billing:").connect().await?;
+    /// assert_eq!(locks.lock("orders").name(), "billing:orders");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
     /// Sets the family of each lock, so that [metrics](LockManager::metrics_by_family) can be split without one set per
     /// name. The manager calls `classify` once for each name in use, and takes the result as the family's label.
     ///
@@ -424,11 +451,11 @@ impl LockManagerBuilder {
     ///
     /// If called outside a tokio runtime with I/O enabled.
     pub async fn connect(self) -> Result<LockManager, Error> {
-        let durability = self.durability;
+        let (durability, prefix) = (self.durability, self.prefix.clone());
         let (config, assemble) = self.prepare()?;
         let client = Client::connect(config).await.map_err(not_connected)?;
         check_durability(&client, durability).await?;
-        let findings = diagnose(&client, durability).await;
+        let findings = diagnose(&client, &prefix, durability).await;
         for finding in &findings {
             events::found(&client.server_address(), finding);
         }
@@ -491,6 +518,7 @@ impl LockManagerBuilder {
                 releases_are_silent: releases_are_silent(&findings),
                 wanted,
                 label,
+                prefix: self.prefix.into(),
                 classifier: self.classifier,
             };
             let context = Arc::new(Context::new(client, uuid, settings));

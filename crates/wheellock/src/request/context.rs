@@ -63,6 +63,8 @@ pub(crate) struct Context {
     label: Option<Label>,
     /// The manager was shut down, and its label was deleted.
     label_has_ended: AtomicBool,
+    /// Prefix of every lock's name on the server.
+    pub(crate) prefix: Arc<str>,
     next_owner: AtomicU64,
     /// Tasks that wait for some lock.
     pub(crate) waiting: Waiting,
@@ -81,6 +83,7 @@ pub(crate) struct Settings {
     pub(crate) releases_are_silent: bool,
     pub(crate) wanted: Option<Wanted>,
     pub(crate) label: Option<Label>,
+    pub(crate) prefix: Arc<str>,
     pub(crate) classifier: Option<Classifier>,
 }
 
@@ -167,7 +170,8 @@ impl Deref for HoldsRead<'_> {
 
 impl Context {
     pub(crate) fn new(client: Client, uuid: Arc<str>, settings: Settings) -> Self {
-        let Settings { watchdog_lease, hand_over, releases_are_silent, wanted, label, classifier } = settings;
+        let Settings { watchdog_lease, hand_over, releases_are_silent, wanted, label, prefix, classifier } =
+            settings;
         let clock = Clock::beside(client.config());
         let may_take_over = !matches!(client.config().servers, Servers::One(_));
         let holds = Holds::new(clock.now(), watchdog_lease, may_take_over);
@@ -182,6 +186,7 @@ impl Context {
             wanted,
             label,
             label_has_ended: AtomicBool::new(false),
+            prefix,
             next_owner: AtomicU64::new(1),
             waiting: Waiting::new(classifier.is_some()),
             classifier,
@@ -388,8 +393,17 @@ impl Context {
         self.client.node_of(name.key().as_bytes())
     }
 
-    /// Returns the lock of this kind with the name `text`.
+    /// Returns the lock of this kind with the name `text` behind the manager's prefix.
     pub(crate) fn name(&self, text: &str, kind: &'static Kind) -> Arc<Name> {
+        // An empty name is an error, with and without a prefix.
+        if self.prefix.is_empty() || text.is_empty() {
+            return self.full_name(text, text, kind);
+        }
+        self.full_name(&format!("{}{text}", self.prefix), text, kind)
+    }
+
+    /// Returns the name with this text on the server. `unprefixed` is the name for the classifier.
+    fn full_name(&self, text: &str, unprefixed: &str, kind: &'static Kind) -> Arc<Name> {
         if !Name::may_be(text) {
             // Every request for this name will be rejected, so the name is not kept.
             return Arc::new(Name::new(text, kind, false));
@@ -401,7 +415,7 @@ impl Context {
             return known;
         }
         // The classifier is the user's code, so it runs without the lock.
-        let label = classifier.family_of(text);
+        let label = classifier.family_of(unprefixed);
         let mut names = self.lock_names();
         let family = names.families.number(label);
         names.get(text, kind, family)

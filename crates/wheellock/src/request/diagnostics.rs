@@ -156,7 +156,7 @@ impl fmt::Display for Finding {
 }
 
 /// Sends the checks to the server. Takes four round trips, and no longer than [`PATIENCE`].
-pub(crate) async fn diagnose(client: &Client, durability: Durability) -> Vec<Finding> {
+pub(crate) async fn diagnose(client: &Client, prefix: &str, durability: Durability) -> Vec<Finding> {
     let mut findings = Vec::new();
     let deadline = client.config().timer.now() + PATIENCE;
     let options = CallOptions::by(deadline);
@@ -172,12 +172,12 @@ pub(crate) async fn diagnose(client: &Client, durability: Durability) -> Vec<Fin
         Ok(None) => findings.push(unknown(INFO, &"INFO was answered with another type")),
         Err(error) => findings.push(unknown(INFO, error)),
     }
-    let channel = kind::REENTRANT.channel(NAME, false).0;
     let subscribe = subscribe_verb(client);
-    findings.extend(probe_commands(client, options).await);
+    findings.extend(probe_commands(client, prefix, options).await);
     let is_forbidden = |finding: &Finding| lacks(finding, |command| ["EVAL", subscribe].contains(&command));
     // In a cluster the two commands may go to two nodes.
     if client.nodes().len() == 1 && !findings.iter().any(is_forbidden) {
+        let channel = kind::REENTRANT.channel(&probe_name(prefix), false).0;
         findings.extend(probe_subscription(client, channel.as_bytes(), options).await);
         // The probe's subscription has ended before the caller has its manager.
         await_unsubscription(client, options).await;
@@ -189,8 +189,8 @@ pub(crate) async fn diagnose(client: &Client, durability: Durability) -> Vec<Fin
 }
 
 /// Returns why the user cannot take any lock, as far as is known. Sends one request.
-pub(crate) async fn why_no_lock_works(client: &Client, options: CallOptions) -> Option<String> {
-    let findings = probe_commands(client, options).await;
+pub(crate) async fn why_no_lock_works(client: &Client, prefix: &str, options: CallOptions) -> Option<String> {
+    let findings = probe_commands(client, prefix, options).await;
     findings.iter().find(|finding| lacks(finding, stops_locks)).map(Finding::to_string)
 }
 
@@ -200,17 +200,23 @@ fn stops_locks(command: &str) -> bool {
     matches!(command, "EVAL" | "EVALSHA") || needed()
 }
 
+/// Returns the name of the lock that the checks are about.
+fn probe_name(prefix: &str) -> String {
+    format!("{prefix}wheellock")
+}
+
 fn subscribe_verb(client: &Client) -> &'static str {
     if client.publish_verb() == "SPUBLISH" { "SSUBSCRIBE" } else { "SUBSCRIBE" }
 }
 
 /// Returns the commands of locks that the user may not run, or that the server does not know.
-async fn probe_commands(client: &Client, options: CallOptions) -> Vec<Finding> {
+async fn probe_commands(client: &Client, prefix: &str, options: CallOptions) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let channel = kind::REENTRANT.channel(NAME, false).0;
+    let name = probe_name(prefix);
+    let channel = kind::REENTRANT.channel(&name, false).0;
     let (publish, subscribe) = (client.publish_verb(), subscribe_verb(client));
     let mut ask =
-        Command::new("EVAL").arg(script()).arg("0").arg(NAME).arg(&channel).arg(publish).arg(subscribe);
+        Command::new("EVAL").arg(script()).arg("0").arg(&name).arg(&channel).arg(publish).arg(subscribe);
     let commands = kind::commands();
     // The scripts of read-write locks do without HRANDFIELD, which Redis 6.0 does not know.
     let needed = commands.keys().copied().filter(|command| *command != "hrandfield");
@@ -373,8 +379,6 @@ fn unknown(question: &'static str, reason: &dyn fmt::Display) -> Finding {
     Finding::Unknown { question, reason: reason.to_string() }
 }
 
-/// Name of the lock that the checks are about.
-const NAME: &str = "wheellock";
 const INFO: &str = "whether the server keeps its locks";
 const PERMISSIONS: &str = "what the user may do";
 const REPLICAS: &str = "how many replicas are connected";

@@ -228,7 +228,7 @@ impl Servers {
             None => Identity { is_replica: true, ..Identity::default() },
         };
         if !identity.is_replica {
-            identity.no_lock_works = why_no_lock_works(client, options).await;
+            identity.no_lock_works = why_no_lock_works(client, &manager.context.prefix, options).await;
         }
         let mut identities = self.identities();
         if identity.is_replica {

@@ -23,6 +23,7 @@ async fn expiry_during_suspend_is_reported_soon() {
         releases_are_silent: false,
         wanted: None,
         label: None,
+        prefix: "".into(),
         classifier: None,
     };
     let mut context = Context::new(client, "suspended".into(), settings);

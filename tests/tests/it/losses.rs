@@ -1,6 +1,6 @@
 //! Reports and counts of lost locks. The tests show which guards learn of a loss, and when.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wheellock::{Error, LockManager, LostReason, blocking};
 use wheellock_tests::fault::{Direction, Fault, Proxy};
@@ -32,6 +32,45 @@ async fn regrant_in_process_invalidates_first_guard() {
         second.release().await.unwrap();
     }
     assert_eq!(locks.metrics().lost_not_owner, 2, "each loss counts once");
+}
+
+/// The server is stopped with SIGSTOP. The guard warns a third of the lease before the loss.
+#[tokio::test]
+async fn stopped_server_endangers_guard_before_loss() {
+    let server = RedisServer::start();
+    let lease = Duration::from_secs(3);
+    let locks = adjusted(&server.url(), lease, |config| config.response_timeout = lease / 6).await;
+    let guard = locks.lock("n").acquire().await.unwrap();
+    let url = server.url();
+    let threaded = tokio::task::spawn_blocking(move || {
+        let builder = blocking::LockManager::builder(&url).watchdog_lease(lease);
+        let locks =
+            builder.configure(|config| config.response_timeout = lease / 6).connect_blocking().unwrap();
+        locks.lock("of a thread").acquire().unwrap()
+    });
+    let threaded = threaded.await.unwrap();
+    assert!(tokio::time::timeout(2 * lease, guard.endangered()).await.is_err(), "the watchdog renews it");
+    assert!(!threaded.is_endangered());
+    server.pause();
+    tokio::time::timeout(lease, guard.endangered()).await.expect("within two thirds of the lease");
+    assert!(guard.is_endangered() && guard.is_valid(), "there is time to stop in order");
+    server.resume();
+    assert!(eventually(PATIENCE, async || !guard.is_endangered()).await, "a renewal ends the danger");
+    assert!(guard.is_valid());
+    server.pause();
+    let (warned, reason) = tokio::join!(
+        async {
+            guard.endangered().await;
+            Instant::now()
+        },
+        guard.lost()
+    );
+    let before = warned.elapsed();
+    server.resume();
+    assert_eq!(reason, LostReason::Expired);
+    assert!(before > lease / 4, "{before:?}");
+    assert!(threaded.is_endangered());
+    tokio::task::spawn_blocking(move || drop(threaded)).await.unwrap();
 }
 
 /// A6: a message on the channel of a held lock makes the holder's process check the hold at once.

@@ -121,6 +121,11 @@ impl Leadership {
         self.inner.valid_until()
     }
 
+    /// Works like [`crate::Guard::is_endangered`].
+    pub fn is_endangered(&self) -> bool {
+        self.inner.is_endangered()
+    }
+
     /// Blocks until this leader can no longer believe that it leads, and returns the reason.
     pub fn lost(&self) -> LostReason {
         self.runtime.block_on(self.inner.lost())

@@ -304,6 +304,11 @@ impl<L: AsyncLock> Guard<L> {
         L::is_valid(&self.inner)
     }
 
+    /// Returns true if less than a third of the lease is left, or the lock is lost. See [`crate::Guard::is_endangered`].
+    pub fn is_endangered(&self) -> bool {
+        L::is_endangered(&self.inner)
+    }
+
     /// Blocks until the lock can no longer be believed held, and returns the reason. For a [`MultiLock`](super::MultiLock),
     /// blocks until a member can no longer be believed held, and returns that member and the reason.
     pub fn lost(&self) -> L::Loss {

@@ -686,6 +686,23 @@ impl MultiGuard {
         self.members.iter().all(Guard::is_valid)
     }
 
+    /// Returns true if any member [is endangered](Guard::is_endangered).
+    pub fn is_endangered(&self) -> bool {
+        self.members.iter().any(Guard::is_endangered)
+    }
+
+    /// Waits until any member [is endangered](Guard::endangered), a third of its lease before the set may be lost.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: the call only waits.
+    pub async fn endangered(&self) {
+        let dangers = self.members.iter().enumerate();
+        let dangers = dangers
+            .map(|(place, guard)| -> (usize, Request<'_, _>) { (place, Box::pin(guard.endangered())) });
+        let _members = JoinAll::new(dangers).ready().await;
+    }
+
     /// Resolves when any member is lost, and returns that member. The others stay held and renewed until this guard is
     /// released or dropped.
     ///

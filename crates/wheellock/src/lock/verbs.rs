@@ -73,6 +73,7 @@ pub trait AsyncLock: Clone + Debug {
 
     fn valid_until(guard: &Self::Guard) -> BootInstant;
     fn is_valid(guard: &Self::Guard) -> bool;
+    fn is_endangered(guard: &Self::Guard) -> bool;
     fn lost(guard: &Self::Guard) -> impl Future<Output = Self::Loss>;
     fn renew(guard: &Self::Guard) -> impl Future<Output = Result<(), Error>>;
     fn release(guard: Self::Guard) -> impl Future<Output = Result<(), Error>>;
@@ -106,6 +107,9 @@ macro_rules! forward_verbs {
         }
         fn is_valid(guard: &Self::Guard) -> bool {
             guard.is_valid()
+        }
+        fn is_endangered(guard: &Self::Guard) -> bool {
+            guard.is_endangered()
         }
         async fn lost(guard: &Self::Guard) -> Self::Loss {
             guard.lost().await

@@ -14,6 +14,7 @@ use crate::base::error::{Error, LostReason, refuses_writes};
 use crate::base::owner::{Owner, PermitId};
 use crate::base::work::unless_lost;
 use crate::request::context::Context;
+use crate::request::endangered::until_endangered;
 use crate::request::hand_over;
 use crate::request::watchdog;
 use crate::table::holds::{CallerIndex, Confirmation, Ended, Failed, HoldIndex, Share, State, Want};
@@ -128,6 +129,41 @@ impl Guard {
     /// Safe: it only waits.
     pub async fn lost(&self) -> LostReason {
         Lost { guard: self, watcher: None }.await
+    }
+
+    /// Returns true if less than a third of the lease is left, or the lock is lost. The watchdog renews after a third of the lease. So
+    /// the renewals have then failed for another third, or the server is away. Without a watchdog, a fixed lease gets there by itself.
+    pub fn is_endangered(&self) -> bool {
+        self.endangered_at().is_none_or(|at| at <= self.context.clock.now())
+    }
+
+    /// Waits until the lock [is endangered](Self::is_endangered), a third of the lease before [`valid_until`](Self::valid_until). With the
+    /// default lease that is 10 s before. A service can then stop in order, where [`lost`](Self::lost) comes too late. A later renewal may
+    /// still succeed: check [`is_endangered`](Self::is_endangered) again after a while.
+    ///
+    /// ```no_run
+    /// # async fn finish_the_step() {}
+    /// # async fn stop_in_order() {}
+    /// # async fn example(guard: wheellock::Guard) {
+    /// tokio::select! {
+    ///     () = finish_the_step() => {}
+    ///     () = guard.endangered() => stop_in_order().await, // 10 s are left
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only waits.
+    pub async fn endangered(&self) {
+        until_endangered(&self.context, || self.endangered_at(), self.lost()).await;
+    }
+
+    /// Returns when the lock is endangered, unless a renewal moves that instant; `None` if the lock is lost.
+    pub(crate) fn endangered_at(&self) -> Option<BootInstant> {
+        let holds = self.context.holds();
+        let hold = holds.get(self.hold).filter(|hold| hold.state == State::Held)?;
+        Some(hold.valid_until.saturating_sub(hold.lease.renew_after()))
     }
 
     /// Runs `work` while the lock is held. If the lock is lost first, `work` is dropped at its current await point. When `work` has

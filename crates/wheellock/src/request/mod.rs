@@ -3,6 +3,7 @@
 pub(crate) mod acquire;
 pub(crate) mod context;
 pub(crate) mod diagnostics;
+pub(crate) mod endangered;
 pub(crate) mod events;
 pub(crate) mod guard;
 pub(crate) mod hand_over;

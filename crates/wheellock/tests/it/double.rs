@@ -116,6 +116,93 @@ async fn stalled_process_loses_locks() {
 }
 
 /// The clock moves on while no other task runs, not even the watchdog.
+/// The server goes away. The warning comes a third of the lease before the loss, and a renewal ends the danger.
+#[tokio::test(start_paused = true)]
+async fn endangered_resolves_a_third_before_loss() {
+    let (double, here, _) = two().await;
+    let guard = here.lock(NAME).acquire().await.unwrap();
+    assert!(timeout(20 * LEASE, guard.endangered()).await.is_err(), "the watchdog renews it");
+    double.outage(Outage::Down);
+    guard.endangered().await;
+    assert!(guard.is_endangered() && guard.is_valid());
+    let warned = Instant::now();
+    double.come_back();
+    while guard.is_endangered() {
+        sleep(Duration::from_millis(100)).await;
+    }
+    assert!(guard.is_valid() && warned.elapsed() < LEASE / 3);
+    double.outage(Outage::Down);
+    guard.endangered().await;
+    let warned = Instant::now();
+    assert_eq!(guard.lost().await, LostReason::Expired);
+    let before = warned.elapsed();
+    assert!(before > LEASE.mul_f32(0.32) && before < LEASE.mul_f32(0.34), "{before:?}");
+    // A lost lock is endangered.
+    guard.endangered().await;
+    assert!(guard.is_endangered());
+}
+
+#[tokio::test(start_paused = true)]
+async fn endangered_follows_fixed_lease_and_loss() {
+    let (double, here, _) = two().await;
+    let began = Instant::now();
+    let guard = here.lock(NAME).with_lease(LEASE).acquire().await.unwrap();
+    guard.endangered().await;
+    let after = began.elapsed();
+    assert!(after > LEASE.mul_f32(0.65) && after < LEASE.mul_f32(0.67), "{after:?}");
+    guard.renew().await.unwrap();
+    assert!(!guard.is_endangered());
+    guard.release().await.unwrap();
+
+    let guard = here.lock(NAME).acquire().await.unwrap();
+    assert!(double.lose(NAME));
+    guard.endangered().await;
+    assert_eq!(guard.lost().await, LostReason::NotOwner);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_guard_is_endangered_in_outage() {
+    let doubles = [Double::new(), Double::new(), Double::new()];
+    let locks = doubles[0].manager().await.unwrap();
+    let mut members = Vec::new();
+    for double in &doubles {
+        members.push(double.manager().await.unwrap());
+    }
+    let red = RedLockManager::new(members).await.unwrap();
+    let quorum = red.lock("quorum").acquire().await.unwrap();
+    let set = multi_lock([locks.lock("one"), locks.lock("two")]).unwrap().acquire().await.unwrap();
+    let reader = locks.read_write_lock("rw").read().acquire().await.unwrap();
+    assert!(locks.permit_semaphore("permits").try_set_permits(1).await.unwrap());
+    let permit = locks.permit_semaphore("permits").acquire().await.unwrap();
+    let leadership = locks.election("leader").campaign().await.unwrap();
+    let fair = locks.fair_lock("fair").acquire().await.unwrap();
+    sleep(2 * LEASE).await;
+    let endangered = || {
+        [
+            set.is_endangered(),
+            reader.is_endangered(),
+            permit.is_endangered(),
+            leadership.is_endangered(),
+            fair.is_endangered(),
+        ]
+    };
+    assert_eq!((endangered(), quorum.is_endangered()), ([false; 5], false));
+    doubles[0].outage(Outage::Down);
+    tokio::join!(
+        set.endangered(),
+        reader.endangered(),
+        permit.endangered(),
+        leadership.endangered(),
+        fair.endangered()
+    );
+    assert_eq!(endangered(), [true; 5]);
+    assert!(set.is_valid() && leadership.is_leader());
+    assert!(!quorum.is_endangered(), "a majority is renewed");
+    doubles[1].outage(Outage::Down);
+    quorum.endangered().await;
+    assert!(quorum.is_endangered() && quorum.is_valid());
+}
+
 #[tokio::test(start_paused = true)]
 async fn unnoticed_expiry_releases_nothing() {
     let (_double, here, _there) = two().await;

@@ -14,6 +14,7 @@ use crate::base::error::{Error, LostReason, MemberFailure};
 use crate::base::join_all::{JoinAll, Request};
 use crate::base::quorum::{Quorum, Verdict};
 use crate::base::work::unless_lost;
+use crate::request::endangered::until_endangered;
 use crate::request::guard::Guard;
 use crate::wait::spans::{End, Held, HoldSpan, Subject};
 
@@ -143,6 +144,25 @@ impl RedLockGuard {
     /// Returns true if a majority is held now, as far as is known.
     pub fn is_valid(&self) -> bool {
         lock(&self.roster).is_valid()
+    }
+
+    /// Returns true if fewer than a majority of the members have more than a third of their leases left. See
+    /// [`Guard::is_endangered`].
+    pub fn is_endangered(&self) -> bool {
+        let now = || self.locks.locks.first().map_or_else(BootInstant::now, |lock| lock.context.clock.now());
+        lock(&self.roster).endangered_at().is_none_or(|at| at <= now())
+    }
+
+    /// Waits until the quorum [is endangered](Self::is_endangered), a third of the lease before
+    /// [`valid_until`](Self::valid_until). See [`Guard::endangered`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: the call only waits.
+    pub async fn endangered(&self) {
+        // A guard has at least one member.
+        let Some(first) = self.locks.locks.first() else { return };
+        until_endangered(&first.context, || lock(&self.roster).endangered_at(), self.lost()).await;
     }
 
     /// Resolves when fewer than a majority are valid. If the runtime polls its tasks, the future resolves at

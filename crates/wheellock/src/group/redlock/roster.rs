@@ -70,6 +70,12 @@ impl Roster {
         self.quorum.valid_until(held.map(|guard| guard.valid_until())).filter(|_| !self.broken)
     }
 
+    /// Returns when the quorum is endangered, unless renewals move that instant; `None` if the quorum is lost.
+    pub(super) fn endangered_at(&self) -> Option<BootInstant> {
+        let ends = self.guards().filter_map(|guard| guard.endangered_at());
+        self.quorum.valid_until(ends).filter(|_| !self.broken)
+    }
+
     /// Returns the servers whose members must be requested again at `now`.
     fn missing(&mut self, now: Instant, pending: &Pending) -> Vec<usize> {
         self.broken |= !self.is_valid();

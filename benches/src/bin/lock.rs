@@ -498,7 +498,10 @@ fn thousand_waiters(report: &mut Report, server: &RedisServer) -> Result<()> {
     if !report.wants(BENCH) {
         return Ok(());
     }
-    let wanted: [KindRow; 2] = [("wheellock", LockManager::lock), ("wheellock fair", LockManager::fair_lock)];
+    let wanted: [KindRow; 2] = [
+        ("wheellock", |locks, name| locks.lock(name)),
+        ("wheellock fair", |locks, name| locks.fair_lock(name)),
+    ];
     let mut rows = wanted.map(|row| (row, Vec::new(), Vec::new(), Vec::new()));
     let rounds = report.rounds().min(MOST_ROUNDS);
     for round in 0..rounds {

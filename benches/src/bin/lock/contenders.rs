@@ -79,11 +79,11 @@ pub(crate) struct OfKind<const KIND: usize>(wheellock::LockManager);
 pub(crate) type KindRow = (&'static str, fn(&wheellock::LockManager, &str) -> wheellock::Lock);
 
 pub(crate) const KINDS: [KindRow; 5] = [
-    ("wheellock simple", wheellock::LockManager::simple_lock),
+    ("wheellock simple", |locks, name| locks.simple_lock(name)),
     ("wheellock fenced", |locks, name| locks.fenced_lock(name).as_lock().clone()),
     ("wheellock read", |locks, name| locks.read_write_lock(name).read()),
     ("wheellock write", |locks, name| locks.read_write_lock(name).write()),
-    ("wheellock fair", wheellock::LockManager::fair_lock),
+    ("wheellock fair", |locks, name| locks.fair_lock(name)),
 ];
 
 impl<const KIND: usize> Manager for OfKind<KIND> {

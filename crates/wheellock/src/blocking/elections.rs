@@ -34,7 +34,7 @@ impl Election {
     }
 
     /// Works like [`crate::Election::with_announcement`].
-    pub fn with_announcement(&self, text: &str) -> Self {
+    pub fn with_announcement(&self, text: impl AsRef<str>) -> Self {
         Self { inner: self.inner.with_announcement(text), runtime: Arc::clone(&self.runtime) }
     }
 
@@ -180,7 +180,7 @@ impl Observer {
 
 impl LockManager {
     /// Works like [`crate::LockManager::election`].
-    pub fn election(&self, name: &str) -> Election {
-        Election { inner: self.inner.election(name), runtime: Arc::clone(&self.runtime) }
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election { inner: self.inner.election(name.as_ref()), runtime: Arc::clone(&self.runtime) }
     }
 }

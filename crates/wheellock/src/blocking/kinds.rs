@@ -109,29 +109,29 @@ impl FencedGuard {
 
 impl LockManager {
     /// Works like [`crate::LockManager::fair_lock`].
-    pub fn fair_lock(&self, name: &str) -> Lock {
-        Lock::new(self.inner.fair_lock(name), &self.runtime)
+    pub fn fair_lock(&self, name: impl AsRef<str>) -> Lock {
+        Lock::new(self.inner.fair_lock(name.as_ref()), &self.runtime)
     }
 
     /// Works like [`crate::LockManager::read_write_lock`].
-    pub fn read_write_lock(&self, name: &str) -> ReadWriteLock {
-        ReadWriteLock { manager: self.clone(), inner: self.inner.read_write_lock(name) }
+    pub fn read_write_lock(&self, name: impl AsRef<str>) -> ReadWriteLock {
+        ReadWriteLock { manager: self.clone(), inner: self.inner.read_write_lock(name.as_ref()) }
     }
 
     /// Works like [`crate::LockManager::fenced_lock`].
-    pub fn fenced_lock(&self, name: &str) -> FencedLock {
-        Lock::new(self.inner.fenced_lock(name), &self.runtime)
+    pub fn fenced_lock(&self, name: impl AsRef<str>) -> FencedLock {
+        Lock::new(self.inner.fenced_lock(name.as_ref()), &self.runtime)
     }
 
     /// Works like [`crate::LockManager::spin_lock`].
-    pub fn spin_lock(&self, name: &str) -> Lock {
-        Lock::new(self.inner.spin_lock(name), &self.runtime)
+    pub fn spin_lock(&self, name: impl AsRef<str>) -> Lock {
+        Lock::new(self.inner.spin_lock(name.as_ref()), &self.runtime)
     }
 
     /// Works like [`crate::LockManager::simple_lock`]. A thread that holds the lock and requests it again is refused with
     /// [`Error::NotReentrant`].
-    pub fn simple_lock(&self, name: &str) -> Lock {
-        Lock::new(self.inner.simple_lock(name), &self.runtime)
+    pub fn simple_lock(&self, name: impl AsRef<str>) -> Lock {
+        Lock::new(self.inner.simple_lock(name.as_ref()), &self.runtime)
     }
 
     // new-kind: constructor

@@ -78,18 +78,19 @@ impl LockManager {
     /// # Errors
     ///
     /// Returns the errors of [`crate::LockManager::connect`], and [`Error::NoBackgroundThread`].
-    pub fn connect(url: &str) -> Result<Self, Error> {
+    #[track_caller]
+    pub fn connect(url: impl AsRef<str>) -> Result<Self, Error> {
         Self::builder(url).connect_blocking()
     }
 
     /// Starts the configuration of a manager. Finish it with [`connect_blocking`](LockManagerBuilder::connect_blocking).
-    pub fn builder(url: &str) -> LockManagerBuilder {
+    pub fn builder(url: impl AsRef<str>) -> LockManagerBuilder {
         crate::LockManager::builder(url)
     }
 
     /// Returns a reentrant lock, shared with every process that uses this name. No I/O.
-    pub fn lock(&self, name: &str) -> Lock {
-        Lock::new(self.inner.lock(name), &self.runtime)
+    pub fn lock(&self, name: impl AsRef<str>) -> Lock {
+        Lock::new(self.inner.lock(name.as_ref()), &self.runtime)
     }
 
     /// Returns the owner of the calling thread. A lock uses it unless [`Lock::with_owner`] presents another owner.

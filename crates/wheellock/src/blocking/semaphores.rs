@@ -445,17 +445,20 @@ impl fmt::Debug for CountDownLatch {
 
 impl LockManager {
     /// Works like [`crate::LockManager::semaphore`].
-    pub fn semaphore(&self, name: &str) -> Semaphore {
-        Semaphore { inner: self.inner.semaphore(name), runtime: Arc::clone(&self.runtime) }
+    pub fn semaphore(&self, name: impl AsRef<str>) -> Semaphore {
+        Semaphore { inner: self.inner.semaphore(name.as_ref()), runtime: Arc::clone(&self.runtime) }
     }
 
     /// Works like [`crate::LockManager::permit_semaphore`].
-    pub fn permit_semaphore(&self, name: &str) -> PermitSemaphore {
-        Lock::new(self.inner.permit_semaphore(name), &self.runtime)
+    pub fn permit_semaphore(&self, name: impl AsRef<str>) -> PermitSemaphore {
+        Lock::new(self.inner.permit_semaphore(name.as_ref()), &self.runtime)
     }
 
     /// Works like [`crate::LockManager::count_down_latch`].
-    pub fn count_down_latch(&self, name: &str) -> CountDownLatch {
-        CountDownLatch { inner: self.inner.count_down_latch(name), runtime: Arc::clone(&self.runtime) }
+    pub fn count_down_latch(&self, name: impl AsRef<str>) -> CountDownLatch {
+        CountDownLatch {
+            inner: self.inner.count_down_latch(name.as_ref()),
+            runtime: Arc::clone(&self.runtime),
+        }
     }
 }

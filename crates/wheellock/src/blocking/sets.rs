@@ -166,14 +166,14 @@ impl RedLockManager {
     }
 
     /// Returns a lock by name. No I/O. A thread may take it again, as with other locks.
-    pub fn lock(&self, name: &str) -> RedLock {
-        Lock::new(self.inner.lock(name), &self.runtime)
+    pub fn lock(&self, name: impl AsRef<str>) -> RedLock {
+        Lock::new(self.inner.lock(name.as_ref()), &self.runtime)
     }
 
     /// Works like [`crate::RedLockManager::simple_lock`]. No I/O. A thread that holds the lock and requests it again gets
     /// [`Error::NoQuorum`], with [`Error::NotReentrant`] from each server.
-    pub fn simple_lock(&self, name: &str) -> RedLock {
-        Lock::new(self.inner.simple_lock(name), &self.runtime)
+    pub fn simple_lock(&self, name: impl AsRef<str>) -> RedLock {
+        Lock::new(self.inner.simple_lock(name.as_ref()), &self.runtime)
     }
 
     /// Works like [`crate::RedLockManager::shutdown`], also for threads that wait for a lock or hold one.

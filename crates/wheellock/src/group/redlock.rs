@@ -136,14 +136,14 @@ impl RedLockManager {
     }
 
     /// Returns a lock by name, without I/O. Its members are the ordinary locks of this name on every server.
-    pub fn lock(&self, name: &str) -> RedLock {
-        self.of(name, LockManager::lock)
+    pub fn lock(&self, name: impl AsRef<str>) -> RedLock {
+        self.of(name.as_ref(), |manager, name| manager.lock(name))
     }
 
     /// Returns a lock by name whose members are [simple locks](LockManager::simple_lock), without I/O. This lock
     /// excludes redsync, node-redlock, redlock-py and their kin.
-    pub fn simple_lock(&self, name: &str) -> RedLock {
-        self.of(name, LockManager::simple_lock)
+    pub fn simple_lock(&self, name: impl AsRef<str>) -> RedLock {
+        self.of(name.as_ref(), |manager, name| manager.simple_lock(name))
     }
 
     fn of(&self, name: &str, member: fn(&LockManager, &str) -> Lock) -> RedLock {

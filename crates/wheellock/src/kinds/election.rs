@@ -60,8 +60,8 @@ impl Election {
 
     /// Returns the same election with an announcement for when this campaigner leads, usually its address. With more
     /// than 4 KiB, campaigns fail. Without an announcement, observers see an empty text.
-    pub fn with_announcement(&self, text: &str) -> Self {
-        Self { lock: self.lock.clone(), announcement: text.into() }
+    pub fn with_announcement(&self, text: impl AsRef<str>) -> Self {
+        Self { lock: self.lock.clone(), announcement: text.as_ref().into() }
     }
 
     /// Waits until no other process leads, and then leads. The watchdog renews the lease until the leadership is

@@ -112,14 +112,14 @@ impl LockManager {
     /// # Panics
     ///
     /// If called outside a tokio runtime with I/O enabled.
-    pub async fn connect(url: &str) -> Result<Self, Error> {
+    pub async fn connect(url: impl AsRef<str>) -> Result<Self, Error> {
         Self::builder(url).connect().await
     }
 
     /// Starts the settings of a manager. Connecting reports an error in the URL.
-    pub fn builder(url: &str) -> LockManagerBuilder {
+    pub fn builder(url: impl AsRef<str>) -> LockManagerBuilder {
         LockManagerBuilder {
-            config: url.parse(),
+            config: url.as_ref().parse(),
             watchdog_lease: Lease::DEFAULT.duration(),
             hand_over: HAND_OVER,
             durability: Durability::default(),
@@ -134,14 +134,14 @@ impl LockManager {
 
     /// Returns a reentrant lock, without I/O. It is shared with every process that uses this name, Redisson's
     /// `getLock(name)` included.
-    pub fn lock(&self, name: &str) -> Lock {
-        Lock::new(Arc::clone(&self.context), self.context.name(name, &kind::REENTRANT))
+    pub fn lock(&self, name: impl AsRef<str>) -> Lock {
+        Lock::new(Arc::clone(&self.context), self.context.name(name.as_ref(), &kind::REENTRANT))
     }
 
     /// Returns a read-write lock, without I/O. It is shared with every process that uses this name, Redisson's
     /// `getReadWriteLock(name)` included.
-    pub fn read_write_lock(&self, name: &str) -> ReadWriteLock {
-        ReadWriteLock::new(&self.context, name)
+    pub fn read_write_lock(&self, name: impl AsRef<str>) -> ReadWriteLock {
+        ReadWriteLock::new(&self.context, name.as_ref())
     }
 
     /// Returns a lock that is granted in the order of requests, without I/O. The order spans all processes that use
@@ -150,21 +150,21 @@ impl LockManager {
     /// Waiters queue in the order in which their requests reach the server. A waiter keeps its place while its future
     /// lives. If its process dies, the waiter loses its place within 5 s. While any waiter is queued,
     /// [`try_acquire`](Lock::try_acquire) is refused.
-    pub fn fair_lock(&self, name: &str) -> Lock {
-        Lock::new(Arc::clone(&self.context), self.context.name(name, &kind::FAIR))
+    pub fn fair_lock(&self, name: impl AsRef<str>) -> Lock {
+        Lock::new(Arc::clone(&self.context), self.context.name(name.as_ref(), &kind::FAIR))
     }
 
     /// Returns a lock whose every grant has a fencing token, without I/O. It is shared with every process that uses
     /// this name, Redisson's `getFencedLock(name)` included.
-    pub fn fenced_lock(&self, name: &str) -> FencedLock {
-        FencedLock::new(Lock::new(Arc::clone(&self.context), self.context.name(name, &kind::FENCED)))
+    pub fn fenced_lock(&self, name: impl AsRef<str>) -> FencedLock {
+        FencedLock::new(Lock::new(Arc::clone(&self.context), self.context.name(name.as_ref(), &kind::FENCED)))
     }
 
     /// Returns the lock of [`lock`](Self::lock) with a polling wait, as Redisson's `getSpinLock(name)`, without I/O.
     /// Its waiters do not subscribe, which saves the subscription where waits are mostly short. The pauses are those of
     /// [`Backoff::default`]. Use [`Lock::with_backoff`] for others.
-    pub fn spin_lock(&self, name: &str) -> Lock {
-        self.lock(name).with_backoff(Backoff::default())
+    pub fn spin_lock(&self, name: impl AsRef<str>) -> Lock {
+        self.lock(name.as_ref()).with_backoff(Backoff::default())
     }
 
     /// Returns the single-instance lock of Redis's own documentation (`SET name token NX PX lease`), without I/O. It is
@@ -175,8 +175,8 @@ impl LockManager {
     /// [`Error::NotReentrant`]. Waiters are notified of a release if the holder uses this library. Other libraries
     /// publish no message, so waiters also poll, with pauses of up to 128 ms. Do not use the name for another kind of
     /// lock.
-    pub fn simple_lock(&self, name: &str) -> Lock {
-        Lock::new(Arc::clone(&self.context), self.context.name(name, &kind::SIMPLE))
+    pub fn simple_lock(&self, name: impl AsRef<str>) -> Lock {
+        Lock::new(Arc::clone(&self.context), self.context.name(name.as_ref(), &kind::SIMPLE))
     }
 
     // new-kind: constructor
@@ -184,25 +184,25 @@ impl LockManager {
     /// Returns a counted semaphore, without I/O. It is shared with every process that uses this name, Redisson's
     /// `getSemaphore(name)` included. The permits of a process that died are gone until a caller adds them again.
     /// Permits of a [`permit_semaphore`](Self::permit_semaphore) are not.
-    pub fn semaphore(&self, name: &str) -> Semaphore {
-        Semaphore::new(&self.context, name)
+    pub fn semaphore(&self, name: impl AsRef<str>) -> Semaphore {
+        Semaphore::new(&self.context, name.as_ref())
     }
 
     /// Returns a semaphore whose permits have leases, without I/O. The watchdog renews the leases. The semaphore is
     /// shared with every process that uses this name, Redisson's `getPermitExpirableSemaphore(name)` included.
-    pub fn permit_semaphore(&self, name: &str) -> PermitSemaphore {
-        PermitSemaphore::new(&self.context, name)
+    pub fn permit_semaphore(&self, name: impl AsRef<str>) -> PermitSemaphore {
+        PermitSemaphore::new(&self.context, name.as_ref())
     }
 
     /// Returns a latch, without I/O. It is shared with every process that uses this name, Redisson's
     /// `getCountDownLatch(name)` included.
-    pub fn count_down_latch(&self, name: &str) -> CountDownLatch {
-        CountDownLatch::new(&self.context, name)
+    pub fn count_down_latch(&self, name: impl AsRef<str>) -> CountDownLatch {
+        CountDownLatch::new(&self.context, name.as_ref())
     }
 
     /// Returns an election, without I/O. One of all campaigners leads, in all processes that use this name.
-    pub fn election(&self, name: &str) -> Election {
-        Election::new(&self.context, name)
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(&self.context, name.as_ref())
     }
 
     /// Returns a new owner, for taking locks reentrantly: see [`Lock::with_owner`].

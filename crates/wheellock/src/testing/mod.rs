@@ -263,7 +263,8 @@ impl Double {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn lose(&self, name: &str) -> bool {
+    pub fn lose(&self, name: impl AsRef<str>) -> bool {
+        let name = name.as_ref();
         let lost = self.shared.host.change(|server| {
             let lost = server.store.take_away(name);
             server.tell_all();

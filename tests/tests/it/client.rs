@@ -212,13 +212,13 @@ async fn connect_error_names_cause() {
 async fn connection_events_tell_the_story() {
     let mut server = RedisServer::start();
     let client = client(&server).await;
-    assert!(matches!(client.state(), ConnectionState::Ready { connection: 1 }));
+    assert!(matches!(client.state(), ConnectionState::Ready { connection: 1, .. }));
     let mut watch = client.watch();
     server.kill();
     let lost = watch.changed().await;
-    assert!(matches!(lost, ConnectionState::Connecting { last_error: Some(_) }), "{lost:?}");
+    assert!(matches!(lost, ConnectionState::Connecting { last_error: Some(_), .. }), "{lost:?}");
     server.restart();
-    while !matches!(watch.changed().await, ConnectionState::Ready { connection: 2 }) {}
+    while !matches!(watch.changed().await, ConnectionState::Ready { connection: 2, .. }) {}
     drop(client);
     while !matches!(watch.changed().await, ConnectionState::Closed(_)) {}
 }
@@ -240,7 +240,7 @@ async fn server_change_reaches_user_and_hook() {
     let mut watch = client.watch();
     server.kill();
     server.restart();
-    while !matches!(watch.changed().await, ConnectionState::Ready { connection: 2 }) {}
+    while !matches!(watch.changed().await, ConnectionState::Ready { connection: 2, .. }) {}
     let each = || told.each_ref().map(|told| told.load(Ordering::SeqCst));
     assert!(eventually(PATIENCE, async || each() == [1, 1]).await, "{:?}", each());
 }

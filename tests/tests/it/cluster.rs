@@ -308,7 +308,7 @@ async fn unusable_hash_tag_needs_unsharded_messages() {
     let names = ["x{}y", "{}", "b{r", "}{", "{}x", "orders:42}"];
     for name in names {
         let error = locks.lock(name).acquire().await.unwrap_err();
-        assert!(matches!(&error, LockError::NoCommonSlot { lock } if lock == name), "{name}: {error}");
+        assert!(matches!(&error, LockError::NoCommonSlot { lock, .. } if lock == name), "{name}: {error}");
         assert_eq!(error.outcome(), Outcome::NotSent);
         assert!(matches!(locks.lock(name).force_release().await, Err(LockError::NoCommonSlot { .. })));
         assert!(matches!(locks.simple_lock(name).acquire().await, Err(LockError::NoCommonSlot { .. })));

@@ -247,7 +247,7 @@ async fn announcement_ends_with_leadership() {
             "shut down" => drop(here.shutdown(PATIENCE).await),
             "lost" => assert_eq!(server.cli(&["DEL", NAME]), "1"),
             // As if the process had been killed.
-            _ => drop(here.client().close().await),
+            _ => here.client().close().await,
         }
         assert!(gone(&server, ANNOUNCED).await, "{end}");
         assert!(gone(&server, NAME).await, "{end}");
@@ -259,7 +259,7 @@ async fn what_cannot_be_is_refused() {
     let (server, here, _there) = server_and_managers().await;
     let long = "x".repeat(4097);
     let error = at(&here, &long).campaign().await.unwrap_err();
-    assert!(matches!(error, Error::AnnouncementTooLong { length: 4097 }), "{error}");
+    assert!(matches!(error, Error::AnnouncementTooLong { length: 4097, .. }), "{error}");
     assert!(matches!(here.election("").leader().await, Err(Error::InvalidName { .. })));
     assert!(matches!(here.election("").observe().changed().await, Err(Error::InvalidName { .. })));
     let leadership = at(&here, &long[1..]).campaign().await.unwrap();

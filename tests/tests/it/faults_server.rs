@@ -452,7 +452,7 @@ async fn s12_lone_reader_learns_of_demotion() {
     assert_eq!((client.stats().connections, server.cli(&["ACL", "LOG"])), (1, String::new()));
     assert_eq!(server.cli(&["REPLICAOF", "127.0.0.1", "1"]), "OK");
     let told = eventually(PATIENCE, async || match client.state() {
-        ConnectionState::Connecting { last_error: Some(error) } => {
+        ConnectionState::Connecting { last_error: Some(error), .. } => {
             error.to_string().contains("it is a replica")
         }
         _ => false,

@@ -177,7 +177,7 @@ async fn label_ends_with_manager() {
 
     for label in ["", "a\nb", &"x".repeat(257)] {
         let error = LockManager::builder(&server.url()).label(label).connect().await.unwrap_err();
-        assert!(matches!(error, Error::InvalidLabel { length } if length == label.len()), "{error}");
+        assert!(matches!(error, Error::InvalidLabel { length, .. } if length == label.len()), "{error}");
     }
     let patient = LockManager::builder(&server.url()).label("patient").connect().await.unwrap();
     assert!(patient.shutdown(Duration::MAX).await.is_empty());

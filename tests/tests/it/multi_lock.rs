@@ -282,7 +282,7 @@ async fn lost_member_is_reported_others_released() {
     let guard = set.acquire().await.unwrap();
     let watch = guard.run(std::future::pending::<Result<(), Error>>());
     assert!(h.lock("z").force_release().await.unwrap());
-    let Err(Error::Lost { lock, reason }) = watch.await else { panic!("lost") };
+    let Err(Error::Lost { lock, reason, .. }) = watch.await else { panic!("lost") };
     assert_eq!((lock.as_str(), reason), ("z", LostReason::NotOwner));
     let lost = guard.lost().await;
     assert_eq!((lost.place, lost.lock.as_str()), (2, "z"));

@@ -444,7 +444,7 @@ async fn health_needs_no_request() {
     server.resume();
     assert!(silent && eventually(PATIENCE, async || locks.is_healthy()).await);
     server.kill();
-    let down = async || matches!(locks.health(), Health::NotConnected { last_error: Some(_) });
+    let down = async || matches!(locks.health(), Health::NotConnected { last_error: Some(_), .. });
     assert!(eventually(PATIENCE, down).await);
     assert!(locks.health().to_string().starts_with("not connected to "), "{}", locks.health());
     server.restart();

@@ -72,7 +72,7 @@ async fn missing_permissions_are_named_when_connecting() {
     };
     let missing = |locks: &LockManager| -> Vec<String> {
         let missing = locks.diagnostics().iter().map(|finding| match finding {
-            Finding::MissingPermission { command } => command.clone(),
+            Finding::MissingPermission { command, .. } => command.clone(),
             other => format!("{other:?}"),
         });
         missing.collect()

@@ -214,11 +214,13 @@ impl Stats {
 #[non_exhaustive]
 pub enum ConnectionState {
     /// The client is not connected. Calls queue until their deadlines.
+    #[non_exhaustive]
     Connecting {
         /// Why the last attempt or connection ended. `None` before the first attempt has ended.
         last_error: Option<Error>,
     },
     /// The client is connected, and the server accepts calls.
+    #[non_exhaustive]
     Ready {
         /// The number of this connection, counted from 1.
         connection: u64,

@@ -139,9 +139,8 @@ fn attempt_is_refused_if_all_refuse() {
             // Just after the end of the first attempt.
             world.pass(world.client.config().connect_timeout + Duration::from_millis(2)).await;
             let error = match world.client.state() {
-                ConnectionState::Refused(error) | ConnectionState::Connecting { last_error: Some(error) } => {
-                    error
-                }
+                ConnectionState::Refused(error)
+                | ConnectionState::Connecting { last_error: Some(error), .. } => error,
                 state => panic!("{first:?}: {state:?}"),
             };
             assert_eq!(error.kind(), kind, "{first:?}: {error}");

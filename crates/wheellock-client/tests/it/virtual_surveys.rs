@@ -114,7 +114,7 @@ fn unusable_answer(nodes: String, forbids: bool) -> String {
         config.translate = forbids.then(|| Arc::new(|_: &Address| None) as wheellock_client::Translate);
         let client = Client::lazy(config);
         let error = || match client.state() {
-            ConnectionState::Connecting { last_error: Some(error) } => error.to_string(),
+            ConnectionState::Connecting { last_error: Some(error), .. } => error.to_string(),
             _ => String::new(),
         };
         world.until(|_| !error().is_empty()).await;

@@ -11,6 +11,8 @@ use crate::base::durability::{Durability, Shortfall};
 
 /// A failed lock operation.
 ///
+/// The variants may get more fields, so a pattern ends with `..`. With the feature `testing`, tests can construct these errors.
+///
 /// `Display` writes one line that is suitable for a log. The line contains every cause, down to the last. `source()` does not repeat any
 /// part of that line. Like [`wheellock_client::Error`'s](wheellock_client::Error), it continues where the line ends. If the system failed,
 /// the source is an [`std::io::Error`].
@@ -21,7 +23,7 @@ use crate::base::durability::{Durability, Shortfall};
 /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
 /// match locks.lock("orders:42").acquire().await {
 ///     Ok(guard) => drop(guard),
-///     Err(Error::OtherData { lock, server }) => eprintln!("{lock} on {server} is no lock of ours"),
+///     Err(Error::OtherData { lock, server, .. }) => eprintln!("{lock} on {server} is no lock of ours"),
 ///     Err(error) if error.outcome() == Outcome::NotSent => eprintln!("nothing has happened: {error}"),
 ///     Err(error) => return Err(error),
 /// }
@@ -32,6 +34,7 @@ use crate::base::durability::{Durability, Shortfall};
 #[non_exhaustive]
 pub enum Error {
     /// The server or the connection to it failed. The source says which step failed, where, and why.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     Server {
         /// The operation that failed, as in "acquire lock \"orders:42\"".
         operation: String,
@@ -39,6 +42,7 @@ pub enum Error {
         source: wheellock_client::Error,
     },
     /// The lock's name is empty or longer than 4 KiB.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     InvalidName {
         /// Length of the name in bytes.
         length: usize,
@@ -48,16 +52,19 @@ pub enum Error {
     /// With sharded messages this concerns the channel on which waiters are notified of a release. In some kinds of locks, further keys may
     /// be in another slot. Redisson builds these names from the lock's name. A name with a brace therefore needs a complete hash tag, as in
     /// `{orders}:42`.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     NoCommonSlot {
         /// The lock's name.
         lock: String,
     },
     /// A leader's announcement is longer than 4 KiB.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     AnnouncementTooLong {
         /// Length of the announcement in bytes.
         length: usize,
     },
     /// The lease is too short to ever count as valid, or too short for a renewal by the watchdog. Or the lease is longer than 100 years.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     InvalidLease {
         /// The requested lease.
         lease: Duration,
@@ -65,17 +72,20 @@ pub enum Error {
         shortest: Duration,
     },
     /// The label is empty, longer than 256 bytes, or contains a control character.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     InvalidLabel {
         /// Length of the label in bytes.
         length: usize,
     },
     /// The owner belongs to another manager. That manager renews and counts the owner's holds.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     ForeignOwner {
         /// The owner's text.
         owner: String,
     },
     /// The server replied to a script with a value that the script never returns. Another application may use this name for its data, or a
     /// proxy may change the server's replies.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     UnexpectedReply {
         /// The operation that failed.
         operation: String,
@@ -83,6 +93,7 @@ pub enum Error {
         reply: String,
     },
     /// The lock's name is in use for other data or for another kind of lock. The server changed nothing.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     OtherData {
         /// The lock's name.
         lock: String,
@@ -92,6 +103,7 @@ pub enum Error {
     /// This owner holds the read-write lock for reading and requests it for writing. The owner would wait for itself for ever.
     ///
     /// The server changed nothing. Release the read hold first, or acquire the write lock from the start: a writer may also read.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     Upgrade {
         /// The lock's name.
         lock: String,
@@ -100,11 +112,13 @@ pub enum Error {
     ///
     /// Either the lock is not reentrant, or the owner holds it as another kind of lock. A lock, a fenced lock and a fair lock of the same
     /// name are one lock on the server.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     NotReentrant {
         /// The lock's name.
         lock: String,
     },
     /// The grant arrived too late to count as valid. The lock was released again at once.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     GrantedTooLate {
         /// The lock's name.
         lock: String,
@@ -115,6 +129,7 @@ pub enum Error {
     /// sets the number.
     ///
     /// A grant is being revoked: its release was queued before this error was returned. An extended lease is valid for as long as before.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     NotReplicated {
         /// The lock's name.
         lock: String,
@@ -130,6 +145,7 @@ pub enum Error {
     },
     /// The server does not support the requested [`Durability`](crate::Durability). It does not know the command, the user may not run the
     /// command, or the server keeps no append-only file.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     UnsupportedDurability {
         /// The requested level.
         durability: Durability,
@@ -138,6 +154,7 @@ pub enum Error {
     },
     /// Another holder has the lock: [`Attempt::or_held`](crate::Attempt::or_held) makes this error. A web service would reply 409, with
     /// `lease_left` as `Retry-After`.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     Held {
         /// The lock's name.
         lock: String,
@@ -145,6 +162,7 @@ pub enum Error {
         lease_left: Option<Duration>,
     },
     /// The lock was lost before the call ended: while work was running under it, or before its release.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     Lost {
         /// The lock's name.
         lock: String,
@@ -153,6 +171,7 @@ pub enum Error {
     },
     /// The manager was [shut down](crate::LockManager::shutdown) and grants no more locks. A lock that the server may have granted
     /// meanwhile is being released.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     ShutDown {
         /// The lock's name.
         lock: String,
@@ -162,6 +181,7 @@ pub enum Error {
     /// The call named no lock or no server.
     NoMembers,
     /// The call named one lock twice among the locks to take together. The second hold would wait for the first.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     DuplicateMember {
         /// The lock's name.
         lock: String,
@@ -170,6 +190,7 @@ pub enum Error {
     },
     /// A server does not count as a further member of a [`RedLockManager`](crate::RedLockManager). A failure of another member, or a
     /// failover, can take this server's locks away as well.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     NotIndependent {
         /// The server.
         server: Arc<str>,
@@ -178,6 +199,7 @@ pub enum Error {
     },
     /// Too few servers of a [`RedLockManager`](crate::RedLockManager) could be reached. The error does not say which owner holds the lock.
     /// Locks that some servers granted were released.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     NoQuorum {
         /// The lock's name. Empty if the error is about the servers' identities, which are checked when the manager is built.
         lock: String,
@@ -191,6 +213,7 @@ pub enum Error {
     /// The system provides no randomness for a unique identity.
     NoRandomness,
     /// The thread that serves blocking calls cannot be started.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     NoBackgroundThread {
         /// The system's reason.
         reason: String,

@@ -28,6 +28,7 @@ pub enum Health {
     Healthy,
     /// The server, or one of a cluster's primaries, is not connected or refuses the connection. The client retries in
     /// the background.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     NotConnected {
         /// The reason, if an attempt has failed or a connection was lost.
         last_error: Option<wheellock_client::Error>,
@@ -35,6 +36,7 @@ pub enum Health {
     /// The server is connected, and a reply has been missing for more than a third of the response timeout.
     Silent,
     /// The watchdog could not renew held locks. It retries until their leases end.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     RenewalsFail {
         /// Number of these locks.
         locks: u64,
@@ -42,6 +44,7 @@ pub enum Health {
     /// The manager was shut down, or its client was closed. This state is final.
     Ended,
     /// Too few servers of a [`RedLockManager`](crate::RedLockManager) are healthy for a grant.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     NoQuorum {
         /// Number of healthy servers.
         healthy: usize,
@@ -50,6 +53,7 @@ pub enum Health {
     },
     /// A server of a [`RedLockManager`](crate::RedLockManager) cannot grant until a setting changes. The majority may
     /// still grant.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     UnusableMember {
         /// The server.
         server: Arc<str>,
@@ -98,7 +102,7 @@ pub(crate) fn health_of(context: &Context) -> Health {
     }
     match context.client.state() {
         ConnectionState::Ready { .. } => {}
-        ConnectionState::Connecting { last_error } => return Health::NotConnected { last_error },
+        ConnectionState::Connecting { last_error, .. } => return Health::NotConnected { last_error },
         ConnectionState::Refused(error) => return Health::NotConnected { last_error: Some(error) },
         // The client is closed, which is final.
         _ => return Health::Ended,

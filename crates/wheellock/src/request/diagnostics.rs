@@ -31,6 +31,7 @@ use crate::kind;
 #[non_exhaustive]
 pub enum Finding {
     /// The server evicts keys when its memory is full. Most policies evict locks first, because every lock has a TTL.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     MayEvict {
         /// The server's `maxmemory-policy`.
         policy: String,
@@ -41,17 +42,20 @@ pub enum Finding {
     /// snapshot.
     ForgetsOnRestart,
     /// The user may not run a command that locks need.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     MissingPermission {
         /// The command.
         command: String,
     },
     /// The server does not know a command that locks need, or does not run it in a script.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     MissingCommand {
         /// The command.
         command: String,
     },
     /// On a connection with a subscription the server runs no other command, as in RESP2, although RESP3 was agreed on. Some servers that
     /// stand in for Redis in tests are like that. No caller can wait for a lock.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     SubscriptionBlocksCommands {
         /// The outcome of the command.
         reason: String,
@@ -60,12 +64,14 @@ pub enum Finding {
     /// need a password here. Perhaps the part before the `@` was meant as a user.
     UncheckedPassword,
     /// The server is older than the oldest version this library was tested with (6.0.16).
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     UntestedVersion {
         /// The server's version.
         version: String,
     },
     /// A server of a [`RedLockManager`](crate::RedLockManager) has replicas. A replica that is promoted in the server's place may grant a
     /// lock that the server has already granted.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     HasReplicas {
         /// The server.
         server: Arc<str>,
@@ -74,6 +80,7 @@ pub enum Finding {
     },
     /// A server of a [`RedLockManager`](crate::RedLockManager) cannot grant until a setting changes. The server refuses the password, is
     /// a replica, is the same server as another member, or its user may not run a command that every lock needs.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     UnusableMember {
         /// The server.
         server: Arc<str>,
@@ -82,6 +89,7 @@ pub enum Finding {
     },
     /// Fewer replicas are connected than [`Durability`](crate::Durability) requires. Until enough replicas are connected, the server's
     /// locks cannot be granted.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     TooFewReplicas {
         /// Number of connected replicas. In a cluster this is the smallest number of any primary.
         connected: u32,
@@ -92,6 +100,7 @@ pub enum Finding {
     /// clock on every turn, which costs processor time.
     NoTimerThread,
     /// A property could not be determined.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     Unknown {
         /// The property that was checked.
         question: &'static str,

@@ -115,7 +115,7 @@ async fn without_a_reply() -> Vec<Row> {
 /// Returns the error of a call after a failed attempt to connect.
 async fn call_after_a_refusal(client: &Client, command: &Command<'_>) -> Error {
     use wheellock::client::ConnectionState::Connecting;
-    let refused = |state| matches!(state, Connecting { last_error: Some(error) } if error.to_string().contains("refused"));
+    let refused = |state| matches!(state, Connecting { last_error: Some(error), .. } if error.to_string().contains("refused"));
     while !refused(client.state()) {
         tokio::task::yield_now().await;
     }

@@ -188,10 +188,7 @@ pub(super) fn findings() -> Vec<Row> {
         ),
         ("A password that the server did not check", Finding::UncheckedPassword),
         ("An old server", Finding::UntestedVersion { version: "5.0.14".to_owned() }),
-        (
-            "A quorum member with replicas",
-            Finding::HasReplicas { server: Arc::clone(&server), replicas: 1 },
-        ),
+        ("A quorum member with replicas", Finding::HasReplicas { server: Arc::clone(&server), replicas: 1 }),
         (
             "A quorum member that cannot grant",
             Finding::UnusableMember {

@@ -82,6 +82,7 @@ pub struct RedLockMember {
 #[non_exhaustive]
 pub enum MemberState {
     /// The guard holds the lock there.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     Held {
         /// Time until which the member is valid.
         valid_until: BootInstant,

@@ -295,7 +295,7 @@ async fn unless_replica<T>(client: &Client, call: impl Future<Output = T>) -> Op
 
 /// Returns true if the last attempt to connect found a replica.
 fn is_replica(state: &ConnectionState) -> bool {
-    let ConnectionState::Connecting { last_error: Some(error) } = state else { return false };
+    let ConnectionState::Connecting { last_error: Some(error), .. } = state else { return false };
     error.kind() == ErrorKind::NotReady && error.code() == Some("READONLY")
 }
 
@@ -303,7 +303,7 @@ fn is_replica(state: &ConnectionState) -> bool {
 fn lasting_refusal(state: &ConnectionState) -> Option<String> {
     match state {
         ConnectionState::Refused(error) => Some(error.detail().to_owned()),
-        ConnectionState::Connecting { last_error: Some(error) } if is_replica(state) => {
+        ConnectionState::Connecting { last_error: Some(error), .. } if is_replica(state) => {
             Some(error.detail().to_owned())
         }
         _ => None,

@@ -1,8 +1,8 @@
 //! The command line of Wheellock.
 //!
 //! It runs a command under a lock, reports a lock's holders, and checks and measures a server. Users need only the
-//! program `wheellock`, which `docs/cli.md` describes. This library exists so that tests and the project's demo can
-//! run as that program.
+//! program `wheellock`, which `docs/cli.md` describes. This library has no public API: it exists so that tests and the
+//! project's demo can run as that program, and any release may change it.
 #![cfg_attr(
     not(test),
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
@@ -34,6 +34,7 @@ use arguments::{Arguments, Verb};
 use end::{End, Failure, say};
 
 /// Runs the program with the arguments of this process.
+#[doc(hidden)]
 pub fn main() -> ExitCode {
     run(std::env::args_os(), &[])
 }
@@ -44,6 +45,7 @@ pub fn main() -> ExitCode {
 ///
 /// Blocks the thread until the program ends. Must be called by the first thread of a process. On Linux, a command is
 /// tied to the life of the thread that started it.
+#[doc(hidden)]
 pub fn run(arguments: impl IntoIterator<Item = OsString>, again: &[&str]) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     if let Some((parent, command)) = child::bound(&arguments) {

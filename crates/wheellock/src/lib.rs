@@ -111,7 +111,6 @@ pub use base::backoff::Backoff;
 pub use base::clock::BootInstant;
 pub use base::durability::Durability;
 pub use base::error::{Error, LostReason, MemberFailure, Outcome};
-pub use base::lease::Lease;
 pub use base::owner::{Owner, PermitId};
 pub use group::multi_lock::{LostMember, MultiGuard, MultiLock, multi_lock};
 pub use group::redlock::{MemberState, RedLock, RedLockGuard, RedLockManager, RedLockMember};

@@ -60,7 +60,11 @@ async fn mixed_increments_lose_none() {
     }
     assert_eq!(fs::read_to_string(&file).unwrap(), "10000");
     assert_eq!(server.cli(&["EXISTS", NAME]), "0");
-    assert!(locks.metrics().handoffs > 0, "both sides were at it at the same time: {:?}", locks.metrics());
+    assert!(
+        locks.metrics().message_wakes > 0,
+        "both sides were at it at the same time: {:?}",
+        locks.metrics()
+    );
 }
 
 /// Tasks of ours that hand a lock over release it when their budget ends, and let Java have its turns. The cases are one thread, two
@@ -272,14 +276,18 @@ async fn releases_wake_other_side_by_message() {
     // The JVM is slow when it does something for the first time.
     hand_over_to_java(&server, &locks, "warm-up", &thread).await;
     hand_over_to_us(&server, &locks, "warm-up too", &thread).await;
-    let before = locks.metrics().handoffs;
+    let before = locks.metrics().message_wakes;
 
     let (mut to_java, mut to_us) = (Vec::new(), Vec::new());
     for round in 0..HANDOFFS {
         to_java.push(hand_over_to_java(&server, &locks, &format!("to Java {round}"), &thread).await);
         to_us.push(hand_over_to_us(&server, &locks, &format!("to us {round}"), &thread).await);
     }
-    assert_eq!(locks.metrics().handoffs - before, HANDOFFS as u64, "all of ours were woken by the message");
+    assert_eq!(
+        locks.metrics().message_wakes - before,
+        HANDOFFS as u64,
+        "all of ours were woken by the message"
+    );
     for (to, mut latencies) in [("Java", to_java), ("us", to_us)] {
         latencies.sort_unstable();
         let [median, p99] = [50, 99].map(|percent| latencies[latencies.len() * percent / 100]);
@@ -522,7 +530,7 @@ async fn any_name_shares_lock_and_channel() {
         hand_over_to_us(&server, &locks, name, &thread).await;
         assert!(gone(&server, name).await, "{name:?}");
     }
-    assert_eq!(locks.metrics().handoffs, NAMES.len() as u64, "each of ours was woken by the message");
+    assert_eq!(locks.metrics().message_wakes, NAMES.len() as u64, "each of ours was woken by the message");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -36,7 +36,7 @@ async fn metrics_count_what_happened() {
     assert_eq!(fixed.lost().await, LostReason::Expired);
 
     let seen = locks.metrics();
-    assert_eq!((seen.acquires, seen.waits, seen.handoffs), (4, 1, 1), "{seen:?}");
+    assert_eq!((seen.acquires, seen.waits, seen.message_wakes), (4, 1, 1), "{seen:?}");
     assert_eq!((seen.lost_not_owner, seen.lost_expired), (1, 1), "{seen:?}");
     assert_eq!((seen.held, seen.waiting, seen.failed_renewals), (0, 0, 0), "{seen:?}");
     assert_eq!((seen.wait.count(), seen.hold.count()), (1, 3), "{seen:?}");

@@ -7,22 +7,12 @@ use crate::base::clock::BootInstant;
 use crate::base::error::Error;
 
 /// The length of a lease in whole milliseconds. A lease is long enough to count as valid and small enough for Redis.
-///
-/// ```
-/// use std::time::Duration;
-/// use wheellock::{Error, Lease};
-///
-/// assert_eq!(Lease::DEFAULT.duration(), Duration::from_secs(30));
-/// assert_eq!(Lease::new(Duration::from_micros(9_500))?.duration(), Duration::from_millis(10));
-/// assert!(matches!(Lease::new(Duration::ZERO), Err(Error::InvalidLease { .. })));
-/// # Ok::<(), Error>(())
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Lease(NonZeroU64);
+pub(crate) struct Lease(NonZeroU64);
 
 impl Lease {
     /// 30 s, the default of Redisson's `lockWatchdogTimeout`.
-    pub const DEFAULT: Self = Self::of_millis(30_000);
+    pub(crate) const DEFAULT: Self = Self::of_millis(30_000);
 
     /// How long a semaphore remembers the permits of its holders. No process is stopped for longer than that and then continues.
     pub(crate) const A_DAY: Self = Self::of_millis(86_400_000);
@@ -38,7 +28,7 @@ impl Lease {
     /// [`Error::InvalidLease`] below 3 ms, because no valid time would remain after the allowance for clock drift.
     ///
     /// [`Error::InvalidLease`] above 100 years, because Redis' arithmetic on absolute times would be near overflow.
-    pub fn new(duration: Duration) -> Result<Self, Error> {
+    pub(crate) fn new(duration: Duration) -> Result<Self, Error> {
         Self::at_least(Self::SHORTEST, duration)
     }
 
@@ -67,7 +57,7 @@ impl Lease {
     }
 
     /// Returns the length.
-    pub fn duration(self) -> Duration {
+    pub(crate) fn duration(self) -> Duration {
         Duration::from_millis(self.0.get())
     }
 

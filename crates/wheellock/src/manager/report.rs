@@ -103,7 +103,7 @@ fn report_locks(labels: &[Label], now: &Metrics, before: &Metrics) {
     let counters = [
         ("wheellock_acquires_total", now.acquires, before.acquires),
         ("wheellock_waits_total", now.waits, before.waits),
-        ("wheellock_handoffs_total", now.handoffs, before.handoffs),
+        ("wheellock_message_wakes_total", now.message_wakes, before.message_wakes),
         ("wheellock_hand_overs_total", now.hand_overs, before.hand_overs),
         ("wheellock_waits_given_up_total", now.waits_given_up, before.waits_given_up),
         ("wheellock_not_replicated_total", now.not_replicated, before.not_replicated),
@@ -183,7 +183,7 @@ fn describe() {
     let counters = [
         ("wheellock_acquires_total", "Guards handed out."),
         ("wheellock_waits_total", "Acquires that had to wait for another holder."),
-        ("wheellock_handoffs_total", "Waits that ended with the message of a release."),
+        ("wheellock_message_wakes_total", "Waits that ended with the message of a release."),
         ("wheellock_hand_overs_total", "Waits that ended with what another task of the process had."),
         ("wheellock_waits_given_up_total", "Waits that ended without the lock."),
         ("wheellock_not_replicated_total", "Grants taken back because too few servers knew of them."),

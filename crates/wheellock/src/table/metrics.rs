@@ -29,7 +29,7 @@ pub struct Metrics {
     /// Number of these acquires that had to wait for another holder.
     pub waits: u64,
     /// Number of waits that ended with the message of a release. The other waits ended with the end of a lease, or by polling.
-    pub handoffs: u64,
+    pub message_wakes: u64,
     /// Number of waits that ended with a hold that another guard of this process handed over, without a request to the server.
     pub hand_overs: u64,
     /// Number of waits that ended without the lock, because they timed out, failed or were dropped.
@@ -71,7 +71,7 @@ impl Metrics {
         let Self {
             acquires,
             waits,
-            handoffs,
+            message_wakes,
             hand_overs,
             waits_given_up,
             not_replicated,
@@ -89,7 +89,7 @@ impl Metrics {
         } = other;
         self.acquires += acquires;
         self.waits += waits;
-        self.handoffs += handoffs;
+        self.message_wakes += message_wakes;
         self.hand_overs += hand_overs;
         self.waits_given_up += waits_given_up;
         self.not_replicated += not_replicated;
@@ -179,7 +179,7 @@ pub(crate) struct Tally {
     pub(crate) waits_given_up: u64,
     pub(crate) not_replicated: u64,
     waits: u64,
-    handoffs: u64,
+    message_wakes: u64,
     hand_overs: u64,
     lost_expired: u64,
     lost_not_owner: u64,
@@ -217,7 +217,7 @@ impl Tally {
 
     pub(crate) fn waited(&mut self, duration: Duration, handoff: bool) {
         self.waits += 1;
-        self.handoffs += u64::from(handoff);
+        self.message_wakes += u64::from(handoff);
         self.wait.record(duration);
     }
 
@@ -248,7 +248,7 @@ impl Tally {
             waits_given_up,
             not_replicated,
             waits,
-            handoffs,
+            message_wakes,
             hand_overs,
             lost_expired,
             lost_not_owner,
@@ -259,7 +259,7 @@ impl Tally {
         Metrics {
             acquires,
             waits,
-            handoffs,
+            message_wakes,
             hand_overs,
             waits_given_up,
             not_replicated,

@@ -271,7 +271,7 @@ async fn permit_ids_work_across_languages() {
 
     // Their permit, which we release.
     let text = thread.call("permits@p", "acquire", &[]).done().await;
-    let id = PermitId::parse(&text).expect("an id of Java's");
+    let id = text.parse::<PermitId>().expect("an id of Java's");
     assert_eq!(id.to_string(), text);
     assert_eq!((permits.available().await.unwrap(), permits.acquired().await.unwrap()), (2, 1));
     assert!(permits.release(id).await.unwrap() && !permits.release(id).await.unwrap());
@@ -306,7 +306,8 @@ async fn permits_together_count_in_either_language() {
 
     // Two permits of theirs and two of ours are four of five. Neither side gets two more.
     let theirs = thread.call("permits@p", "acquireMany", &[&2]).done().await;
-    let theirs: Vec<_> = theirs.split(' ').map(|id| PermitId::parse(id).expect("an id of Java's")).collect();
+    let theirs: Vec<_> =
+        theirs.split(' ').map(|id| id.parse::<PermitId>().expect("an id of Java's")).collect();
     let ours = permits.acquire_many(2).await.unwrap();
     assert_eq!((theirs.len(), permits.acquired().await.unwrap()), (2, 4));
     for (method, count) in [("availablePermits", "1"), ("acquiredPermits", "4"), ("getPermits", "5")] {
@@ -323,7 +324,7 @@ async fn permits_together_count_in_either_language() {
     let ids: Vec<_> = ours.iter().map(|permit| permit.id().to_string()).collect();
     assert_eq!(thread.call("permits@p", "tryRelease", &[&ids[0], &ids[1]]).done().await, "2");
     let three = within(WOKEN, waits.done()).await;
-    let three: Vec<_> = three.split(' ').filter_map(PermitId::parse).collect();
+    let three: Vec<_> = three.split(' ').filter_map(|id| id.parse::<PermitId>().ok()).collect();
     assert_eq!((three.len(), permits.available().await.unwrap()), (3, 0));
     for permit in ours {
         assert!(matches!(permit.release().await, Err(Error::Lost { .. })));
@@ -505,7 +506,7 @@ async fn cluster_changes_wake_other_side() {
         listening(&channel(&name)).await;
         permit.release().await.unwrap();
         let id = within(WOKEN, waits.done()).await;
-        assert!(permits.release(PermitId::parse(&id).unwrap()).await.unwrap());
+        assert!(permits.release(id.parse::<PermitId>().unwrap()).await.unwrap());
         assert!(permits.delete().await.unwrap());
     }
     for name in ["start:1", "start:2"] {

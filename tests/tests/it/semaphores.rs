@@ -320,14 +320,14 @@ async fn the_wire_contract_of_permits() {
     assert_eq!((permits.available().await.unwrap(), permits.acquired().await.unwrap()), (2, 1));
     assert_eq!(permits.permits().await.unwrap(), 3);
     assert_eq!(permit.id().to_string().len(), 32);
-    assert_eq!(PermitId::parse(&permit.id().to_string()), Some(permit.id()));
+    assert_eq!(permit.id().to_string().parse(), Ok(permit.id()));
     assert_eq!(permits.set_permits(1).await.unwrap(), 0, "one is taken");
     assert!(!permits.try_acquire().await.unwrap().is_acquired());
     assert_eq!(permits.set_permits(2).await.unwrap(), 1);
     permit.release().await.unwrap();
     assert_eq!(server.cli(&["GET", NAME]), "2");
     assert_eq!(server.cli(&["EXISTS", "{pool}:timeout"]), "0");
-    assert!(!permits.release(PermitId::parse(&"0".repeat(32)).unwrap()).await.unwrap());
+    assert!(!permits.release("0".repeat(32).parse::<PermitId>().unwrap()).await.unwrap());
     let held = permits.acquire().await.unwrap();
     assert!(permits.release(held.id()).await.unwrap());
     assert!(matches!(held.release().await, Err(Error::Lost { .. })));
@@ -431,7 +431,7 @@ async fn releasing_many_ids_is_atomic() {
     assert!(permits.try_set_permits(3).await.unwrap());
     let held = permits.acquire_many(3).await.unwrap();
     let ids: Vec<_> = held.iter().map(|permit| permit.id()).collect();
-    let unknown = PermitId::parse(&"0".repeat(32)).unwrap();
+    let unknown = "0".repeat(32).parse::<PermitId>().unwrap();
     assert!(!permits.release_many(&[ids[0], unknown]).await.unwrap());
     assert_eq!(
         (server.cli(&["GET", NAME]), server.cli(&["ZCARD", "{pool}:timeout"])),
@@ -474,14 +474,14 @@ async fn leases_are_looked_at_and_extended() {
 
     // A permit of Java has no end.
     set(&server, &["ZADD", "{pool}:timeout", "922337203685477", "permit-of-java-1"]);
-    let java = PermitId::parse("7065726d69742d6f662d6a6176612d31").unwrap();
+    let java = "7065726d69742d6f662d6a6176612d31".parse::<PermitId>().unwrap();
     assert_eq!(permits.remaining_lease(java).await.unwrap(), Some(Duration::MAX));
     assert!(permits.extend(java, Duration::from_secs(1)).await.unwrap());
     assert_eq!(permits.remaining_lease(java).await.unwrap(), Some(Duration::MAX));
 
     // The first permit exists although its lease has ended. The second permit never existed.
     set(&server, &["ZADD", "{pool}:timeout", "1", "permit-of-java-1"]);
-    for gone in [java, PermitId::parse(&"0".repeat(32)).unwrap()] {
+    for gone in [java, "0".repeat(32).parse::<PermitId>().unwrap()] {
         assert_eq!(permits.remaining_lease(gone).await.unwrap(), None);
         assert!(!permits.extend(gone, Duration::from_secs(1)).await.unwrap());
     }

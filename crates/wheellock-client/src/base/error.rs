@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::io;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
 use crate::base::address::Address;
@@ -131,6 +132,10 @@ enum Cause {
     System(Arc<io::Error>, Arc<io::Error>),
     Other(Arc<dyn std::error::Error + Send + Sync>),
 }
+
+// An error is never changed while another thread can see it, so a panic leaves it whole. The compiler cannot know that of its cause.
+impl UnwindSafe for Error {}
+impl RefUnwindSafe for Error {}
 
 impl Error {
     pub(crate) fn new(

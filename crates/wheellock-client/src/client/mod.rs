@@ -13,6 +13,7 @@ pub(crate) mod watch;
 
 use std::fmt;
 use std::future::Future;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
 use wheellock_resp::{Arg, Command, Value};
@@ -57,6 +58,10 @@ use crate::protocol::request::{Eval, Request};
 pub struct Client {
     pub(crate) route: Route,
 }
+
+// The state is behind mutexes that ignore poison, and no change of it runs a caller's code.
+impl UnwindSafe for Client {}
+impl RefUnwindSafe for Client {}
 
 impl Client {
     /// Connects to the server and waits until the server is ready.

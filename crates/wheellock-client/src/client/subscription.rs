@@ -3,6 +3,7 @@
 //! A subscription follows its channel's slot. It does not interpret the messages of one server; `listening` does.
 
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -44,6 +45,10 @@ struct Home {
     cluster: cluster::Handle,
     channel: Box<[u8]>,
 }
+
+// The state is behind mutexes that ignore poison, and no change of it runs a caller's code.
+impl UnwindSafe for Subscription {}
+impl RefUnwindSafe for Subscription {}
 
 impl Subscription {
     /// Subscribes to `channel` at the server that serves the channel's slot now. In a cluster, the subscription follows

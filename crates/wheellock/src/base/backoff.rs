@@ -1,5 +1,6 @@
 //! The pause between two polls without messages. A value: the caller provides the randomness.
 
+use std::fmt;
 use std::time::Duration;
 
 /// The pause between two polls of a waiter for a [spin lock](crate::LockManager::spin_lock).
@@ -47,6 +48,18 @@ impl Backoff {
     }
 }
 
+/// Writes the pauses in plain words, for a log or a settings page.
+impl fmt::Display for Backoff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exponential { first, most } => {
+                write!(f, "random pauses of up to {first:?}, doubled up to {most:?}")
+            }
+            Self::Constant(pause) => write!(f, "pauses of {pause:?}"),
+        }
+    }
+}
+
 /// Redisson's first pause and its longest: 1 ms and 128 ms.
 impl Default for Backoff {
     fn default() -> Self {
@@ -78,6 +91,12 @@ mod tests {
             }
             assert_eq!(backoff.pause(questions, || u64::MAX), bound);
         }
+    }
+
+    #[test]
+    fn display_shows_pauses() {
+        assert_eq!(Backoff::default().to_string(), "random pauses of up to 1ms, doubled up to 128ms");
+        assert_eq!(Backoff::Constant(Duration::from_millis(20)).to_string(), "pauses of 20ms");
     }
 
     #[test]

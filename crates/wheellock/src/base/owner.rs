@@ -1,6 +1,7 @@
 //! The identity of a lock's holder, and its text. It does not refer to any lock.
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 /// The identity of a lock's holder, as in the lock's hash on the server: `uuid:number`. The uuid is the manager's, and the number is unique
@@ -48,7 +49,7 @@ impl fmt::Debug for Owner {
 /// let permit = licences.acquire().await?;
 /// let told = permit.id().to_string();
 ///
-/// if let Some(id) = PermitId::parse(&told) {
+/// if let Ok(id) = told.parse::<PermitId>() {
 ///     licences.release(id).await?;
 /// }
 /// # Ok(())
@@ -57,13 +58,36 @@ impl fmt::Debug for Owner {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PermitId(pub(crate) u128);
 
-impl PermitId {
-    /// Parses the text of an id; `None` if the text is not an id.
-    pub fn parse(text: &str) -> Option<Self> {
-        let is_id = text.len() == 32 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
-        is_id.then(|| Self(as_number(text)))
-    }
+/// The text is not the id of a permit.
+///
+/// ```
+/// use wheellock::PermitId;
+///
+/// let error = "orders:42".parse::<PermitId>().unwrap_err();
+/// assert_eq!(error.to_string(), "the id of a permit has 32 hexadecimal digits");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct ParsePermitIdError;
 
+impl fmt::Display for ParsePermitIdError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the id of a permit has 32 hexadecimal digits")
+    }
+}
+
+impl std::error::Error for ParsePermitIdError {}
+
+impl FromStr for PermitId {
+    type Err = ParsePermitIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let is_id = text.len() == 32 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+        if is_id { Ok(Self(as_number(text))) } else { Err(ParsePermitIdError) }
+    }
+}
+
+impl PermitId {
     /// Returns the bytes of the id, as on the server.
     pub(crate) fn to_bytes(self) -> [u8; 16] {
         self.0.to_be_bytes()

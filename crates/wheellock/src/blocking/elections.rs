@@ -43,6 +43,7 @@ impl Election {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Election::campaign`].
+    #[track_caller]
     pub fn campaign(&self) -> Result<Leadership, Error> {
         self.runtime.block_on(self.inner.campaign()).map(|inner| self.leadership(inner))
     }
@@ -71,6 +72,7 @@ impl Election {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Election::leader`].
+    #[track_caller]
     pub fn leader(&self) -> Result<Option<Leader>, Error> {
         self.runtime.block_on(self.inner.leader())
     }
@@ -127,6 +129,7 @@ impl Leadership {
     }
 
     /// Blocks until this leader can no longer believe that it leads, and returns the reason.
+    #[track_caller]
     pub fn lost(&self) -> LostReason {
         self.runtime.block_on(self.inner.lost())
     }
@@ -136,6 +139,7 @@ impl Leadership {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Leadership::announce`].
+    #[track_caller]
     pub fn announce(&self, text: &str) -> Result<(), Error> {
         self.runtime.block_on(self.inner.announce(text))
     }
@@ -173,6 +177,7 @@ impl Observer {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Observer::changed`].
+    #[track_caller]
     pub fn changed(&mut self) -> Result<Option<Leader>, Error> {
         self.runtime.block_on(self.inner.changed())
     }

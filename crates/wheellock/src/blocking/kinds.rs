@@ -85,6 +85,7 @@ impl FencedLock {
     /// # Errors
     ///
     /// [`Error::Server`], [`Error::InvalidName`].
+    #[track_caller]
     pub fn is_held_by_current_thread(&self) -> Result<bool, Error> {
         let lock = self.inner.as_lock();
         self.runtime.block_on(lock.is_held_by(&this_thread(&lock.context)))
@@ -95,6 +96,7 @@ impl FencedLock {
     /// # Errors
     ///
     /// [`Error::Server`], [`Error::InvalidName`].
+    #[track_caller]
     pub fn token(&self) -> Result<Option<u64>, Error> {
         self.runtime.block_on(self.inner.token())
     }

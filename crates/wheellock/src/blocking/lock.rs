@@ -60,6 +60,7 @@ impl<L: AsyncLock> Lock<L> {
     ///
     /// Returns the errors of the asynchronous lock: [`crate::Lock::acquire`], [`crate::MultiLock::acquire`],
     /// [`crate::RedLock::acquire`], [`crate::FencedLock::acquire`] or [`crate::PermitSemaphore::acquire`].
+    #[track_caller]
     pub fn acquire(&self) -> Result<Guard<L>, Error> {
         let guard = self.runtime.block_on(self.for_this_thread().acquire())?;
         Ok(self.guard(guard))
@@ -179,6 +180,7 @@ impl Lock {
     /// # Errors
     ///
     /// [`Error::Server`], [`Error::InvalidName`].
+    #[track_caller]
     pub fn queue_length(&self) -> Result<Option<u64>, Error> {
         self.runtime.block_on(self.inner.queue_length())
     }
@@ -188,6 +190,7 @@ impl Lock {
     /// # Errors
     ///
     /// [`Error::Server`], [`Error::InvalidName`].
+    #[track_caller]
     pub fn position(&self, owner: &Owner) -> Result<Option<u64>, Error> {
         self.runtime.block_on(self.inner.position(owner))
     }
@@ -197,6 +200,7 @@ impl Lock {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Lock::holder`].
+    #[track_caller]
     pub fn holder(&self) -> Result<Option<Holder>, Error> {
         self.runtime.block_on(self.inner.holder())
     }
@@ -206,6 +210,7 @@ impl Lock {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Lock::holder`].
+    #[track_caller]
     pub fn holders(&self) -> Result<Holders, Error> {
         self.runtime.block_on(self.inner.holders())
     }
@@ -215,6 +220,7 @@ impl Lock {
     /// # Errors
     ///
     /// [`Error::Server`], [`Error::InvalidName`].
+    #[track_caller]
     pub fn is_locked(&self) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.is_locked())
     }
@@ -224,6 +230,7 @@ impl Lock {
     /// # Errors
     ///
     /// [`Error::Server`], [`Error::InvalidName`].
+    #[track_caller]
     pub fn hold_count(&self, owner: &Owner) -> Result<u64, Error> {
         self.runtime.block_on(self.inner.hold_count(owner))
     }
@@ -233,6 +240,7 @@ impl Lock {
     /// # Errors
     ///
     /// [`Error::Server`], [`Error::InvalidName`].
+    #[track_caller]
     pub fn is_held_by(&self, owner: &Owner) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.is_held_by(owner))
     }
@@ -252,6 +260,7 @@ impl Lock {
     /// # Errors
     ///
     /// [`Error::Server`], [`Error::InvalidName`].
+    #[track_caller]
     pub fn remaining_lease(&self) -> Result<Option<Duration>, Error> {
         self.runtime.block_on(self.inner.remaining_lease())
     }
@@ -261,6 +270,7 @@ impl Lock {
     /// # Errors
     ///
     /// [`Error::Server`], [`Error::InvalidName`].
+    #[track_caller]
     pub fn force_release(&self) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.force_release())
     }
@@ -311,6 +321,7 @@ impl<L: AsyncLock> Guard<L> {
 
     /// Blocks until the lock can no longer be believed held, and returns the reason. For a [`MultiLock`](super::MultiLock),
     /// blocks until a member can no longer be believed held, and returns that member and the reason.
+    #[track_caller]
     pub fn lost(&self) -> L::Loss {
         self.runtime.block_on(L::lost(&self.inner))
     }
@@ -320,6 +331,7 @@ impl<L: AsyncLock> Guard<L> {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Guard::renew`], [`crate::MultiGuard::renew`] or [`crate::RedLockGuard::renew`].
+    #[track_caller]
     pub fn renew(&self) -> Result<(), Error> {
         self.runtime.block_on(L::renew(&self.inner))
     }

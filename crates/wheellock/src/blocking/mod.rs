@@ -28,7 +28,8 @@
 //! # Panics
 //!
 //! A blocking call panics in asynchronous code, because it would stop the runtime's worker (source:
-//! [`tokio::runtime::Handle::block_on`]). A guard may be dropped anywhere.
+//! [`tokio::runtime::Handle::block_on`]). The message names the remedy: [`LockManager::to_async`] returns the asynchronous manager of the
+//! same process. A guard may be dropped anywhere.
 
 mod elections;
 mod kinds;
@@ -158,12 +159,14 @@ impl LockManager {
     /// # Panics
     ///
     /// In asynchronous code; see [`blocking`](self).
+    #[track_caller]
     pub fn reauthenticate(&self) -> Result<(), Error> {
         let renewed = self.runtime.block_on(self.inner.client().reauthenticate());
         renewed.map_err(|source| Error::Server { operation: "reauthenticate".to_owned(), source })
     }
 
     /// Works like [`crate::LockManager::shutdown`], also for threads that wait for a lock or hold one.
+    #[track_caller]
     pub fn shutdown(&self, within: Duration) -> Leftover {
         self.runtime.block_on(self.inner.shutdown(within))
     }
@@ -184,9 +187,10 @@ impl LockManagerBuilder {
     /// # Panics
     ///
     /// In asynchronous code; see [`blocking`](self).
+    #[track_caller]
     pub fn connect_blocking(self) -> Result<LockManager, Error> {
         let runtime = background()?;
-        let inner = runtime.block_on(self.for_threads().connect())?;
+        let inner = served::block_on(runtime, self.for_threads().connect())?;
         Ok(LockManager { runtime: Served::new(runtime, &inner), inner })
     }
 

@@ -43,6 +43,7 @@ impl Semaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Semaphore::acquire`].
+    #[track_caller]
     pub fn acquire(&self, permits: u32) -> Result<Permits, Error> {
         self.runtime.block_on(self.inner.acquire(permits)).map(|permits| self.permits(permits))
     }
@@ -81,6 +82,7 @@ impl Semaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Semaphore::try_set_permits`].
+    #[track_caller]
     pub fn try_set_permits(&self, permits: u32) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.try_set_permits(permits))
     }
@@ -90,6 +92,7 @@ impl Semaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Semaphore::add_permits`].
+    #[track_caller]
     pub fn add_permits(&self, permits: i64) -> Result<i64, Error> {
         self.runtime.block_on(self.inner.add_permits(permits))
     }
@@ -99,6 +102,7 @@ impl Semaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Semaphore::drain`].
+    #[track_caller]
     pub fn drain(&self) -> Result<u64, Error> {
         self.runtime.block_on(self.inner.drain())
     }
@@ -108,6 +112,7 @@ impl Semaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Semaphore::available`].
+    #[track_caller]
     pub fn available(&self) -> Result<i64, Error> {
         self.runtime.block_on(self.inner.available())
     }
@@ -117,6 +122,7 @@ impl Semaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Semaphore::delete`].
+    #[track_caller]
     pub fn delete(&self) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.delete())
     }
@@ -209,6 +215,7 @@ impl PermitSemaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::PermitSemaphore::acquire_many`].
+    #[track_caller]
     pub fn acquire_many(&self, permits: u16) -> Result<Vec<Permit>, Error> {
         self.runtime.block_on(self.inner.acquire_many(permits)).map(|permits| self.permits_of(permits))
     }
@@ -247,6 +254,7 @@ impl PermitSemaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::PermitSemaphore::release_many`].
+    #[track_caller]
     pub fn release_many(&self, permits: &[PermitId]) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.release_many(permits))
     }
@@ -256,6 +264,7 @@ impl PermitSemaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::PermitSemaphore::extend`].
+    #[track_caller]
     pub fn extend(&self, permit: PermitId, lease: Duration) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.extend(permit, lease))
     }
@@ -265,6 +274,7 @@ impl PermitSemaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::PermitSemaphore::remaining_lease`].
+    #[track_caller]
     pub fn remaining_lease(&self, permit: PermitId) -> Result<Option<Duration>, Error> {
         self.runtime.block_on(self.inner.remaining_lease(permit))
     }
@@ -274,6 +284,7 @@ impl PermitSemaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::PermitSemaphore::try_set_permits`].
+    #[track_caller]
     pub fn try_set_permits(&self, permits: u32) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.try_set_permits(permits))
     }
@@ -283,6 +294,7 @@ impl PermitSemaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::PermitSemaphore::set_permits`].
+    #[track_caller]
     pub fn set_permits(&self, permits: u32) -> Result<i64, Error> {
         self.runtime.block_on(self.inner.set_permits(permits))
     }
@@ -292,6 +304,7 @@ impl PermitSemaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::PermitSemaphore::add_permits`].
+    #[track_caller]
     pub fn add_permits(&self, permits: i64) -> Result<i64, Error> {
         self.runtime.block_on(self.inner.add_permits(permits))
     }
@@ -301,6 +314,7 @@ impl PermitSemaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::PermitSemaphore::available`].
+    #[track_caller]
     pub fn available(&self) -> Result<i64, Error> {
         self.runtime.block_on(self.inner.available())
     }
@@ -310,6 +324,7 @@ impl PermitSemaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::PermitSemaphore::acquired`].
+    #[track_caller]
     pub fn acquired(&self) -> Result<u64, Error> {
         self.runtime.block_on(self.inner.acquired())
     }
@@ -319,6 +334,7 @@ impl PermitSemaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::PermitSemaphore::permits`].
+    #[track_caller]
     pub fn permits(&self) -> Result<i64, Error> {
         self.runtime.block_on(self.inner.permits())
     }
@@ -328,6 +344,7 @@ impl PermitSemaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::PermitSemaphore::delete`].
+    #[track_caller]
     pub fn delete(&self) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.delete())
     }
@@ -387,6 +404,7 @@ impl CountDownLatch {
     /// # Errors
     ///
     /// Returns the errors of [`crate::CountDownLatch::try_set_count`].
+    #[track_caller]
     pub fn try_set_count(&self, count: NonZeroU32) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.try_set_count(count))
     }
@@ -396,6 +414,7 @@ impl CountDownLatch {
     /// # Errors
     ///
     /// Returns the errors of [`crate::CountDownLatch::count_down`].
+    #[track_caller]
     pub fn count_down(&self) -> Result<u64, Error> {
         self.runtime.block_on(self.inner.count_down())
     }
@@ -405,6 +424,7 @@ impl CountDownLatch {
     /// # Errors
     ///
     /// Returns the errors of [`crate::CountDownLatch::wait`].
+    #[track_caller]
     pub fn wait(&self) -> Result<(), Error> {
         self.runtime.block_on(self.inner.wait())
     }
@@ -414,6 +434,7 @@ impl CountDownLatch {
     /// # Errors
     ///
     /// Returns the errors of [`crate::CountDownLatch::wait_for`].
+    #[track_caller]
     pub fn wait_for(&self, wait: Duration) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.wait_for(wait))
     }
@@ -423,6 +444,7 @@ impl CountDownLatch {
     /// # Errors
     ///
     /// Returns the errors of [`crate::CountDownLatch::count`].
+    #[track_caller]
     pub fn count(&self) -> Result<u64, Error> {
         self.runtime.block_on(self.inner.count())
     }
@@ -432,6 +454,7 @@ impl CountDownLatch {
     /// # Errors
     ///
     /// Returns the errors of [`crate::CountDownLatch::delete`].
+    #[track_caller]
     pub fn delete(&self) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.delete())
     }

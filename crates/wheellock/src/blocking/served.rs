@@ -2,6 +2,8 @@
 //!
 //! The last handle of a manager waits for that thread's last replies.
 
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,8 +34,9 @@ impl Served {
         Ok(Arc::new(Self { runtime: background()?, client: None, members }))
     }
 
+    #[track_caller]
     pub(super) fn block_on<F: Future>(&self, future: F) -> F::Output {
-        self.runtime.block_on(future)
+        block_on(self.runtime, future)
     }
 }
 
@@ -54,6 +57,35 @@ impl Drop for Served {
 /// Longest time for which the last handle waits for replies, and the pause between two checks.
 const LAST_ANSWERS: Duration = Duration::from_millis(100);
 const LAST_LOOKS: Duration = Duration::from_micros(50);
+
+/// Blocks the thread until `future` has ended.
+///
+/// # Panics
+///
+/// In asynchronous code, at the place of the public call; or with the panic of `future`.
+#[track_caller]
+pub(super) fn block_on<F: Future>(runtime: &Handle, future: F) -> F::Output {
+    let has_begun = Cell::new(false);
+    let work = async {
+        has_begun.set(true);
+        future.await
+    };
+    match catch_unwind(AssertUnwindSafe(|| runtime.block_on(work))) {
+        Ok(output) => output,
+        Err(panic) if has_begun.get() => resume_unwind(panic),
+        // tokio refuses before the first poll. Its message names neither the call nor the remedy.
+        Err(_) => misused(),
+    }
+}
+
+#[expect(clippy::panic, reason = "as documented: a blocked worker would stop the tasks of its runtime")]
+#[track_caller]
+fn misused() -> ! {
+    panic!(
+        "a blocking call in asynchronous code: await the same call of the asynchronous manager, which `to_async()` returns, \
+         or make this call in `tokio::task::spawn_blocking`"
+    )
+}
 
 /// Returns the runtime of the background thread. After `fork()` the child starts a thread of its own, because the parent's thread
 /// does not live on in the child.

@@ -66,6 +66,7 @@ impl MultiLock {
     /// # Errors
     ///
     /// Returns the errors of [`crate::MultiLock::is_locked`].
+    #[track_caller]
     pub fn is_locked(&self) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.is_locked())
     }
@@ -75,6 +76,7 @@ impl MultiLock {
     /// # Errors
     ///
     /// Returns the errors of [`crate::MultiLock::is_held_by`].
+    #[track_caller]
     pub fn is_held_by(&self, owner: &Owner) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.is_held_by(owner))
     }
@@ -84,6 +86,7 @@ impl MultiLock {
     /// # Errors
     ///
     /// Returns the errors of [`crate::MultiLock::hold_count`].
+    #[track_caller]
     pub fn hold_count(&self, owner: &Owner) -> Result<u64, Error> {
         self.runtime.block_on(self.inner.hold_count(owner))
     }
@@ -93,6 +96,7 @@ impl MultiLock {
     /// # Errors
     ///
     /// Returns the errors of [`crate::MultiLock::remaining_lease`].
+    #[track_caller]
     pub fn remaining_lease(&self) -> Result<Option<Duration>, Error> {
         self.runtime.block_on(self.inner.remaining_lease())
     }
@@ -102,6 +106,7 @@ impl MultiLock {
     /// # Errors
     ///
     /// Returns the errors of [`crate::MultiLock::force_release`].
+    #[track_caller]
     pub fn force_release(&self) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.force_release())
     }
@@ -112,6 +117,7 @@ impl MultiLock {
     /// # Errors
     ///
     /// Returns the errors of [`crate::MultiLock::is_held_by`].
+    #[track_caller]
     pub fn is_held_by_current_thread(&self) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.is_each_held_by(|lock| this_thread(&lock.context)))
     }
@@ -149,6 +155,7 @@ impl RedLockManager {
     /// # Errors
     ///
     /// Returns the errors of [`crate::RedLockManager::new`], and [`Error::NoBackgroundThread`].
+    #[track_caller]
     pub fn new(managers: impl IntoIterator<Item = LockManager>) -> Result<Self, Error> {
         let (managers, served) = managers.into_iter().map(|manager| (manager.inner, manager.runtime)).unzip();
         let (managers, runtime): (Vec<_>, _) = (managers, Served::of_members(served)?);
@@ -160,6 +167,7 @@ impl RedLockManager {
     /// # Errors
     ///
     /// Returns the errors of [`crate::RedLockManager::connect`], and [`Error::NoBackgroundThread`].
+    #[track_caller]
     pub fn connect(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
         let lazy = |url: &str| LockManager::builder(url).lazy_blocking();
         Self::new(urls.into_iter().map(|url| lazy(url.as_ref())).collect::<Result<Vec<_>, _>>()?)
@@ -177,6 +185,7 @@ impl RedLockManager {
     }
 
     /// Works like [`crate::RedLockManager::shutdown`], also for threads that wait for a lock or hold one.
+    #[track_caller]
     pub fn shutdown(&self, within: Duration) -> Leftover {
         self.runtime.block_on(self.inner.shutdown(within))
     }

@@ -480,7 +480,9 @@ impl LockManagerBuilder {
     /// # Panics
     ///
     /// If called outside a tokio runtime with I/O enabled.
+    #[track_caller]
     pub fn lazy(self) -> Result<LockManager, Error> {
+        check_runtime();
         let (config, assemble) = self.prepare()?;
         let manager = assemble(Client::lazy(config), Vec::new())?;
         manager.keep_label(false);
@@ -534,6 +536,18 @@ impl LockManagerBuilder {
             })
         };
         Ok((config, Box::new(assemble)))
+    }
+}
+
+/// Panics outside a tokio runtime, at the place of the public call.
+#[expect(clippy::panic, reason = "as documented: no task could keep the connection")]
+#[track_caller]
+fn check_runtime() {
+    if tokio::runtime::Handle::try_current().is_err() {
+        panic!(
+            "a manager needs a tokio runtime: call this in asynchronous code, or take `lazy_blocking()` for threads, whose \
+             `to_async()` also returns an asynchronous manager"
+        );
     }
 }
 

@@ -22,6 +22,7 @@ use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -74,6 +75,10 @@ pub(crate) struct Context {
     pub(crate) places: Mutex<RequestSlots>,
     holds: Mutex<Holds>,
 }
+
+// The state is behind mutexes that ignore poison. A user's code runs outside of them, so a panic of that code leaves the state whole.
+impl UnwindSafe for Context {}
+impl RefUnwindSafe for Context {}
 
 /// Settings of a manager, apart from its connection.
 #[derive(Clone)]

@@ -85,6 +85,7 @@ pub(crate) enum End {
 
 #[cfg(feature = "tracing")]
 mod on {
+    use std::panic::{RefUnwindSafe, UnwindSafe};
     use std::pin::pin;
     use std::time::Instant;
 
@@ -158,6 +159,10 @@ mod on {
         span: Span,
         is_over: bool,
     }
+
+    // A panic of a subscriber is the subscriber's matter. The span itself is only entered.
+    impl UnwindSafe for HoldSpan {}
+    impl RefUnwindSafe for HoldSpan {}
 
     impl HoldSpan {
         /// Returns no span, for a hold without a wait or not granted yet.

@@ -7,6 +7,7 @@ mod kinds;
 mod losses;
 mod lost_answers;
 mod refusals;
+mod traits;
 mod virtual_permits;
 mod virtual_sets;
 mod virtual_time;

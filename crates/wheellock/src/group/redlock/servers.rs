@@ -3,6 +3,7 @@
 //! This module owns the servers' identities and the queues of this process' waiters.
 
 use std::collections::HashMap;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
@@ -50,6 +51,10 @@ struct Identity {
     /// Why the user cannot take any lock there.
     no_lock_works: Option<String>,
 }
+
+// As of `Context`: the state is behind mutexes that ignore poison.
+impl UnwindSafe for Servers {}
+impl RefUnwindSafe for Servers {}
 
 impl Servers {
     pub(super) fn new(members: Vec<LockManager>) -> Result<Self, Error> {

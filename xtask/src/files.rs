@@ -62,7 +62,7 @@ pub(crate) fn text_files(root: &Path) -> Result<Vec<File>> {
                 if !["target", ".git", "artifacts", "corpus", "seeds"].contains(&name.as_str()) {
                     folders.push(path);
                 }
-            } else if [".rs", ".md", ".toml", ".lua", ".yml", ".patch", "words.txt", "run"]
+            } else if [".rs", ".md", ".toml", ".lua", ".yml", ".patch", ".api", "words.txt", "run"]
                 .iter()
                 .any(|end| name.ends_with(end))
             {

@@ -2,6 +2,7 @@
 //!
 //! No tool has to be installed first. This file only selects a command; each command has a module of its own.
 
+mod api;
 mod behind;
 mod bench;
 mod campaign;

@@ -13,7 +13,7 @@ use clap::Args;
 use serde_json::Value;
 
 use crate::files::{Complaint, File, SHIPPED, text_files};
-use crate::{circles, examples, plots, promises, run, shape, tables, words};
+use crate::{api, circles, examples, plots, promises, run, shape, tables, words};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -29,6 +29,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             let new = tables::rewritten(page, &files);
             let new = new.with_context(|| format!("{} has no place for what is made", page.path))?;
             fs::write(run::root().join(&page.path), new)?;
+        }
+        for listing in api::listings(&text_files(run::root())?)? {
+            let path = run::root().join(&listing.path);
+            fs::create_dir_all(path.parent().context("a listing has a folder")?)?;
+            fs::write(path, listing.text)?;
         }
         fs::write(run::root().join(words::CEILINGS), words::lowered(&text_files(run::root())?))?;
     }
@@ -65,6 +70,7 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Complaint>> {
     complaints.extend(circles::circles(&files));
     complaints.extend(circles::upward_arrows(&files));
     complaints.extend(examples::missing(&files));
+    complaints.extend(api::changed(&files));
     complaints.extend(shape::long_functions(&files));
     complaints.extend(shape::crowded_folders(&files));
     complaints.extend(words::above_ceilings(&files));

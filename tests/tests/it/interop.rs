@@ -566,14 +566,14 @@ async fn prefix_selects_mapped_locks() {
     for object in ["orders:42", "fair@{f}:1", "fenced@n", "read@rw", "write@rw"] {
         mapped.lock(object).done().await;
         let wanted = object.replace("read@", "write@");
-        assert!(of_kind(&ours, &wanted).try_acquire().await.unwrap().is_none(), "{object}");
+        assert!(!of_kind(&ours, &wanted).try_acquire().await.unwrap().is_acquired(), "{object}");
         mapped.unlock(object).done().await;
         let guard = of_kind(&ours, &wanted).acquire().await.unwrap();
         assert_eq!(mapped.try_lock(object).done().await, "false", "{object}");
         // The Java thread is woken on the channel of the mapped name.
         let waiter = mapped.lock(object);
         assert!(eventually(PATIENCE, async || mapped.sleeps().await).await);
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        guard.release().await.unwrap();
         assert_eq!(within(WOKEN, waiter.done()).await, "locked", "{object}");
         mapped.unlock(object).done().await;
     }

@@ -22,7 +22,7 @@ async fn full_names_decide_contention() {
         // A reader admits other readers, so a writer contends with it.
         let wanted = name.replace("read@", "write@");
         let is_free = async |locks: &LockManager, name: &str| {
-            of_kind(locks, name).try_acquire().await.unwrap().is_some()
+            of_kind(locks, name).try_acquire().await.unwrap().is_acquired()
         };
         assert!(is_free(&tenant, &wanted).await && is_free(&bare, &wanted).await, "{name}: another lock");
         assert!(!is_free(&again, &wanted).await, "{name}: the same lock");
@@ -122,7 +122,7 @@ async fn quorum_and_threads_share_prefix() {
     let threads = tokio::task::spawn_blocking(move || {
         let locks =
             wheellock::blocking::LockManager::builder(&url).prefix("billing:").connect_blocking().unwrap();
-        locks.lock("orders").try_acquire_for(Duration::from_millis(20)).unwrap().is_none()
+        !locks.lock("orders").try_acquire_for(Duration::from_millis(20)).unwrap().is_acquired()
     });
     assert!(threads.await.unwrap(), "the quorum's member is the same lock");
     guard.release().await.unwrap();

@@ -53,6 +53,7 @@ impl Election {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Election::campaign`].
+    #[track_caller]
     pub fn try_campaign(&self) -> Result<Attempt<Leadership>, Error> {
         Ok(self.runtime.block_on(self.inner.try_campaign())?.map(|inner| self.leadership(inner)))
     }
@@ -63,6 +64,7 @@ impl Election {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Election::try_campaign_for`].
+    #[track_caller]
     pub fn try_campaign_for(&self, wait: Duration) -> Result<Attempt<Leadership>, Error> {
         Ok(self.runtime.block_on(self.inner.try_campaign_for(wait))?.map(|inner| self.leadership(inner)))
     }
@@ -149,6 +151,7 @@ impl Leadership {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Leadership::resign`].
+    #[track_caller]
     pub fn resign(self) -> Result<(), Error> {
         self.runtime.block_on(self.inner.resign())
     }

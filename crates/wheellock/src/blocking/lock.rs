@@ -71,6 +71,7 @@ impl<L: AsyncLock> Lock<L> {
     /// # Errors
     ///
     /// Returns the errors of [`acquire`](Self::acquire).
+    #[track_caller]
     pub fn try_acquire(&self) -> Result<Attempt<Guard<L>>, Error> {
         let guard = self.runtime.block_on(self.for_this_thread().try_acquire())?;
         Ok(guard.map(|guard| self.guard(guard)))
@@ -83,6 +84,7 @@ impl<L: AsyncLock> Lock<L> {
     ///
     /// Returns the errors of [`crate::Lock::try_acquire_for`], [`crate::MultiLock::try_acquire_for`] or
     /// [`crate::RedLock::try_acquire_for`].
+    #[track_caller]
     pub fn try_acquire_for(&self, wait: Duration) -> Result<Attempt<Guard<L>>, Error> {
         let guard = self.runtime.block_on(self.for_this_thread().try_acquire_for(wait))?;
         Ok(guard.map(|guard| self.guard(guard)))
@@ -96,6 +98,7 @@ impl<L: AsyncLock> Lock<L> {
     /// Returns the error of `work`, after the lock was released. Returns the errors of [`acquire`](Self::acquire), and
     /// [`Error::Lost`] if the lock was lost before `work` ended. Work in a thread cannot be stopped. After [`Error::Lost`] it has
     /// run to its end, but not under the lock.
+    #[track_caller]
     pub fn run<T, E: From<Error>>(&self, work: impl FnOnce(&Guard<L>) -> Result<T, E>) -> Result<T, E> {
         self.run_under(self.acquire()?, work)
     }
@@ -106,6 +109,7 @@ impl<L: AsyncLock> Lock<L> {
     /// # Errors
     ///
     /// Returns the errors of [`run`](Self::run) and [`try_acquire_for`](Self::try_acquire_for).
+    #[track_caller]
     pub fn run_for<T, E: From<Error>>(
         &self,
         wait: Duration,
@@ -119,6 +123,7 @@ impl<L: AsyncLock> Lock<L> {
     /// # Errors
     ///
     /// Returns the errors of [`run`](Self::run).
+    #[track_caller]
     pub fn try_run<T, E: From<Error>>(
         &self,
         work: impl FnOnce(&Guard<L>) -> Result<T, E>,
@@ -342,6 +347,7 @@ impl<L: AsyncLock> Guard<L> {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Guard::release`], [`crate::MultiGuard::release`] or [`crate::RedLockGuard::release`].
+    #[track_caller]
     pub fn release(self) -> Result<(), Error> {
         self.runtime.block_on(L::release(self.inner))
     }

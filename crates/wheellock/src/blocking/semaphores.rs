@@ -53,6 +53,7 @@ impl Semaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Semaphore::try_acquire`].
+    #[track_caller]
     pub fn try_acquire(&self, permits: u32) -> Result<Attempt<Permits>, Error> {
         let permits = self.runtime.block_on(self.inner.try_acquire(permits))?;
         Ok(permits.map(|permits| self.permits(permits)))
@@ -63,6 +64,7 @@ impl Semaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Semaphore::try_acquire_for`].
+    #[track_caller]
     pub fn try_acquire_for(&self, permits: u32, wait: Duration) -> Result<Attempt<Permits>, Error> {
         let permits = self.runtime.block_on(self.inner.try_acquire_for(permits, wait))?;
         Ok(permits.map(|permits| self.permits(permits)))
@@ -73,6 +75,7 @@ impl Semaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Semaphore::release`].
+    #[track_caller]
     pub fn release(&self, permits: u32) -> Result<(), Error> {
         self.runtime.block_on(self.inner.release(permits))
     }
@@ -176,6 +179,7 @@ impl Permits {
     /// # Errors
     ///
     /// Returns the errors of [`crate::Permits::release`].
+    #[track_caller]
     pub fn release(self) -> Result<(), Error> {
         self.runtime.block_on(self.inner.release())
     }
@@ -225,6 +229,7 @@ impl PermitSemaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::PermitSemaphore::try_acquire_many`].
+    #[track_caller]
     pub fn try_acquire_many(&self, permits: u16) -> Result<Attempt<Vec<Permit>>, Error> {
         let permits = self.runtime.block_on(self.inner.try_acquire_many(permits))?;
         Ok(permits.map(|permits| self.permits_of(permits)))
@@ -235,6 +240,7 @@ impl PermitSemaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::PermitSemaphore::try_acquire_many_for`].
+    #[track_caller]
     pub fn try_acquire_many_for(&self, permits: u16, wait: Duration) -> Result<Attempt<Vec<Permit>>, Error> {
         let permits = self.runtime.block_on(self.inner.try_acquire_many_for(permits, wait))?;
         Ok(permits.map(|permits| self.permits_of(permits)))
@@ -245,6 +251,7 @@ impl PermitSemaphore {
     /// # Errors
     ///
     /// Returns the errors of [`crate::PermitSemaphore::release`].
+    #[track_caller]
     pub fn release(&self, permit: PermitId) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.release(permit))
     }

@@ -95,6 +95,6 @@ fn misuse_panics_at_caller_with_remedy() {
     assert!(message.contains("lazy_blocking()"), "{message}");
     assert!(file.ends_with("traits.rs"), "{file}");
     // A panic of the work itself stays as it is.
-    let (message, _) = panic_of(|| drop(lock.run(|_guard| panic!("of the work"))));
+    let (message, _) = panic_of(|| drop(lock.run(|_guard| -> Result<(), Error> { panic!("of the work") })));
     assert_eq!(message, "of the work");
 }

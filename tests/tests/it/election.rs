@@ -242,7 +242,7 @@ async fn announcement_ends_with_leadership() {
         tokio::time::sleep(2 * SHORT).await;
         assert_eq!(server.cli(&["EXISTS", ANNOUNCED]), "1", "{end}: it is renewed");
         match end {
-            "resigned" => drop(leadership.resign().await.unwrap()),
+            "resigned" => leadership.resign().await.unwrap(),
             "dropped" => drop(leadership),
             "shut down" => drop(here.shutdown(PATIENCE).await),
             "lost" => assert_eq!(server.cli(&["DEL", NAME]), "1"),

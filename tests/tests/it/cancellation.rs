@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use wheellock::{Error, Guard, Lock, LockManager};
+use wheellock::{Error, Guard, Lock, LockManager, LostReason};
 use wheellock_client::ErrorKind;
 use wheellock_tests::locks::Asked;
 use wheellock_tests::{Observed, RedisServer, eventually};
@@ -194,7 +194,11 @@ async fn hold_and_release(lock: Lock, mut random: SplitMix) {
         if random.below(2) == 0 {
             drop(guard);
         } else {
-            guard.release().await.unwrap();
+            match guard.release().await {
+                // On a busy machine the short lease may end before its renewal.
+                Ok(()) | Err(Error::Lost { reason: LostReason::Expired, .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
         }
     }
 }

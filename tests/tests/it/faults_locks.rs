@@ -701,7 +701,7 @@ async fn c10_release_dropped_anywhere_completes() {
     let commands = proxy.counts().commands;
     assert!(cancel_at(1, guard.release()).await.is_none());
     // The release itself, and its repetition in the background.
-    assert!(eventually(PATIENCE, async || proxy.counts().commands == commands + 2).await);
+    assert!(eventually(PATIENCE, async || proxy.counts().commands >= commands + 2).await);
     proxy.heal();
     proxy.strike(Direction::ToClient, Fault::Rst);
     assert!(gone(&server, "unsent").await);

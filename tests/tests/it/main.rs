@@ -6,6 +6,7 @@ mod announced_names;
 mod blocking;
 mod campaigns;
 mod cancellation;
+mod changed_keys;
 mod chaos;
 mod cli;
 mod client;

@@ -16,7 +16,7 @@ pub use crate::base::error::error_code;
 pub use crate::base::retry::Retry;
 pub use crate::base::script::{Native, NativeReply, Word};
 pub use crate::client::attempts::{Attempts, Failed, Repeat};
-pub use crate::config::{DetachedSink, Hooks};
+pub use crate::config::{ChangedKeys, ChangedKeysSink, DetachedSink, Hooks};
 pub use crate::connection::started::{Start, Started};
 pub use crate::protocol::acks::Acks;
 
@@ -25,6 +25,7 @@ use crate::base::script::Script;
 use crate::client::Client;
 use crate::connection::started::error_of_detached;
 use crate::connection::{Phase, Server};
+use crate::protocol::pipeline::Prefix;
 use crate::protocol::request::{Eval, Request};
 
 #[doc(hidden)]
@@ -74,6 +75,35 @@ impl Client {
         retry: &Retry,
         token: u64,
     ) -> Option<Flush<'_>> {
+        self.queue(script, keys, params, retry, token, Prefix::None)
+    }
+
+    /// Queues `script` as [`queue_eval`](Self::queue_eval) does. The server also remembers the keys that the script reads
+    /// last. [`Hooks::on_changed_keys`] receives the next change of such a key by another client.
+    ///
+    /// The server forgets a key after that change, and after each later write of this client. A server that cannot track
+    /// keys ([`ServerInfo::tracks_keys`](crate::ServerInfo::tracks_keys)) only runs the script. Source: the documentation of
+    /// `CLIENT TRACKING`, observed on Redis 7.0.
+    pub fn queue_eval_remembering(
+        &self,
+        script: &Script,
+        keys: usize,
+        params: &[Arg<'_>],
+        retry: &Retry,
+        token: u64,
+    ) -> Option<Flush<'_>> {
+        self.queue(script, keys, params, retry, token, Prefix::Caching)
+    }
+
+    fn queue(
+        &self,
+        script: &Script,
+        keys: usize,
+        params: &[Arg<'_>],
+        retry: &Retry,
+        token: u64,
+        prefix: Prefix,
+    ) -> Option<Flush<'_>> {
         let request = Request::EvalSha(Eval { script, keys, params }).retried(retry);
         let (server, asking) = self.route.server(&request, retry).ok()?;
         let now = server.config.timer.now();
@@ -84,7 +114,10 @@ impl Client {
         if state.driver.has_left() {
             state.pipeline.suppress_replies(now);
         }
-        if !state.pipeline.submit_detached(&request, now, token, asking) {
+        // The server resets each of the two flags at the other command, so a call has one prefix (source: `resetClient` in
+        // networking.c).
+        let prefix = if asking { Prefix::Asking } else { prefix };
+        if !state.pipeline.submit_detached(&request, now, token, prefix) {
             return None;
         }
         state.stats.calls += 1;

@@ -18,7 +18,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wheellock_resp::Limits;
+use wheellock_resp::{Limits, Value};
 use wheellock_wheel::Timer;
 
 use crate::base::address::Address;
@@ -135,6 +135,18 @@ pub type ChangeSink = Arc<dyn Fn(&Change) + Send + Sync>;
 /// A callback for results of detached calls: see [`Hooks::on_detached`].
 pub type DetachedSink = Arc<dyn Fn(&mut Vec<Detached>) + Send + Sync>;
 
+/// A callback for keys that other clients changed: see [`Hooks::on_changed_keys`].
+pub type ChangedKeysSink = Arc<dyn Fn(&ChangedKeys) + Send + Sync>;
+
+/// Keys that other clients changed after the server remembered them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ChangedKeys {
+    /// All keys of a server: after `FLUSHALL`, and after each connect, because the server has remembered none yet.
+    All,
+    /// These keys, in the server's order.
+    These(Vec<Value>),
+}
+
 /// Callbacks for the layer above this client.
 #[derive(Clone, Default)]
 pub struct Hooks {
@@ -144,6 +156,10 @@ pub struct Hooks {
     pub on_detached: Option<DetachedSink>,
     /// Does the same as [`Config::on_change`], and is called after it.
     pub on_change: Option<ChangeSink>,
+    /// Receives the keys that other clients have changed since the server
+    /// [remembered](crate::Client::queue_eval) them for this connection (`CLIENT TRACKING`). The callback runs on the
+    /// connection's task. It must be quick and must not block.
+    pub on_changed_keys: Option<ChangedKeysSink>,
 }
 
 impl fmt::Debug for Hooks {

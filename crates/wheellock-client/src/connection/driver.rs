@@ -22,6 +22,7 @@ use crate::base::patience::late;
 use crate::base::pauses::Pauses;
 use crate::base::read_buffer::ReadBuffer;
 use crate::base::silence::{Silence, Verdict, last_part, stood_still};
+use crate::config::ChangedKeys;
 use crate::connection::ending::{LAST_REPLIES, READ_PAUSE};
 use crate::connection::events;
 use crate::connection::listener::Event;
@@ -217,11 +218,16 @@ impl<'a> Running<'a> {
         state.pipeline.meet(&info);
         state.poisoned = None;
         let replaced = state.server.as_ref().is_some_and(|(_, before)| *before != identity);
+        let tracks_keys = info.tracks_keys;
         state.server = Some((info, identity));
         // The instant belongs to the timer of the connecting phase.
         state.alarm = Alarm::Unset(None);
         state.pipeline.reconnect(now);
         shared.enter(state, Phase::Ready(stream.writer()), Event::Up { replaced }, Vec::new());
+        if tracks_keys {
+            // Keys may have changed while no connection was up.
+            shared.report_changed_keys(&ChangedKeys::All);
+        }
         Ok(Self {
             shared,
             may_move,
@@ -331,6 +337,7 @@ impl<'a> Running<'a> {
                 frames.try_for_each(|frame| state.pipeline.on_frame(frame, self.last_read, &mut self.wakers));
             drop(frames);
             state.pipeline.take_detached(&mut self.detached);
+            let changed_keys = state.pipeline.take_changed_keys();
             let unusable = state.pipeline.unusable;
             let moved = state.pipeline.moved.take();
             state.stats.wakeups += self.wakers.len() as u64;
@@ -341,7 +348,11 @@ impl<'a> Running<'a> {
             if let Some(moved) = moved {
                 self.shared.notify(Event::Redirected { reply: &moved, host: self.shared.host() });
             }
+            // Replies come first: the reply to a request that remembers a key precedes every change of that key.
             self.shared.report(&mut self.detached);
+            if let Some(keys) = changed_keys {
+                self.shared.report_changed_keys(&keys);
+            }
             wake_all(self.wakers.drain(..));
             // The report precedes any return. Results of detached calls are in no queue any more, so a return would
             // lose them.

@@ -35,7 +35,7 @@ use crate::base::error::{CONNECT, Error, ErrorKind, Outcome};
 use crate::base::histogram::Histogram;
 use crate::base::panics::{catch_panic, wake_all};
 use crate::base::waiting::{Changes, OnLeave};
-use crate::config::{Change, Config};
+use crate::config::{Change, ChangedKeys, Config};
 use crate::connection::listener::{Event, Listener};
 use crate::connection::stream::WriteHalf;
 use crate::protocol::handshake::{Role, ServerInfo};
@@ -203,8 +203,8 @@ impl Stats {
 ///
 /// # async fn example(client: wheellock_client::Client) -> Result<(), wheellock_client::Error> {
 /// match client.state() {
-///     ConnectionState::Ready { connection } => println!("up, for the {connection}. time"),
-///     ConnectionState::Connecting { last_error } => println!("not up: {last_error:?}"),
+///     ConnectionState::Ready { connection, .. } => println!("up, for the {connection}. time"),
+///     ConnectionState::Connecting { last_error, .. } => println!("not up: {last_error:?}"),
 ///     refused_or_closed => println!("{refused_or_closed:?}"),
 /// }
 /// # Ok(())
@@ -573,6 +573,15 @@ impl Shared {
                 catch_panic(|| sink(detached));
             }
             detached.clear();
+        }
+    }
+
+    /// Passes the keys that other clients changed to their sink (`Hooks::on_changed_keys`). Must not be called under
+    /// the lock.
+    #[cold]
+    pub(crate) fn report_changed_keys(&self, keys: &ChangedKeys) {
+        if let Some(sink) = &self.config.hooks.on_changed_keys {
+            catch_panic(|| sink(keys));
         }
     }
 

@@ -41,6 +41,9 @@ pub struct ServerInfo {
     /// The identifier of this server process, which distinguishes it from every other server, even at the same
     /// address. `None` if the user may not run `INFO`.
     pub run_id: Option<String>,
+    /// True if the server tells this client about changes of keys (`CLIENT TRACKING`). A server before Redis 6, a
+    /// proxy or a missing permission prevents it.
+    pub tracks_keys: bool,
     /// True if the client sent a password without a user name, and the server did not check that password. The
     /// server's `default` user then needs no password.
     pub password_unchecked: bool,
@@ -98,6 +101,8 @@ enum Expect<'a> {
     Text(&'static str, &'a str),
     /// The section of INFO that contains the server's `run_id`. A refusal is accepted.
     Identity,
+    /// The order to tell about changes of keys. A refusal is accepted.
+    Tracking,
     /// A probe that the server refuses if it would refuse writes.
     WriteProbe,
 }
@@ -137,6 +142,7 @@ impl<'a> Handshake<'a> {
                 let run_id = text.lines().find_map(|line| line.strip_prefix("run_id:"));
                 self.info.run_id = run_id.map(|id| printable(id.as_bytes()));
             }
+            (Expect::Tracking, refusal) => self.info.tracks_keys = refusal.is_none(),
             (Expect::WriteProbe, reply) => {
                 if let Some(text) = reply.filter(|text| REFUSES_WRITES.contains(&error_code(text))) {
                     let detail = format!("it refuses writes: {}", self.shown(text));
@@ -195,6 +201,12 @@ impl<'a> Handshake<'a> {
         }
         Command::new("INFO").arg("server").encode(out);
         self.expected.push_back(Expect::Identity);
+        if self.config.hooks.on_changed_keys.is_some() {
+            // OPTIN: the server remembers keys only on request. NOLOOP: it does not tell about changes of this client.
+            let order = Command::new("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").arg("NOLOOP");
+            order.encode(out);
+            self.expected.push_back(Expect::Tracking);
+        }
         Command::new("EVAL").arg(WRITE_PROBE).arg("0").encode(out);
         self.expected.push_back(Expect::WriteProbe);
     }

@@ -26,6 +26,7 @@ use crate::base::connection_id::ConnectionId;
 use crate::base::detached::Detached;
 use crate::base::error::{Error, ErrorKind, Outcome};
 use crate::base::histogram::Histogram;
+use crate::config::ChangedKeys;
 use crate::protocol::channels::{Channels, Order};
 use crate::protocol::handshake::ServerInfo;
 use crate::protocol::request::Request;
@@ -56,6 +57,27 @@ impl Bounds {
             Lane::Reserved => bound.saturating_add(bound / 8),
         };
         in_flight < allow(self.in_flight) && queued_bytes < allow(self.queued_bytes)
+    }
+}
+
+/// The command directly before a call, which concerns only that call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Prefix {
+    None,
+    /// The call is for a slot that is still migrating to this node. Without ASKING the node would redirect the call.
+    Asking,
+    /// The server remembers the keys that the call reads, and tells about their changes.
+    Caching,
+}
+
+impl Prefix {
+    pub(crate) fn asking_if(asking: bool) -> Self {
+        if asking { Self::Asking } else { Self::None }
+    }
+
+    /// Returns the prefix for this server. A server that does not track keys would refuse `CLIENT CACHING`.
+    fn for_server(self, server: &ServerInfo) -> Self {
+        if self == Self::Caching && !server.tracks_keys { Self::None } else { self }
     }
 }
 
@@ -110,6 +132,8 @@ pub(crate) struct Pipeline {
     pub(crate) sharded: bool,
     /// Results of detached calls, to be delivered after unlocking.
     detached: Vec<Detached>,
+    /// Keys that other clients changed, to be delivered after unlocking.
+    changed_keys: Option<ChangedKeys>,
     last_reply: Instant,
     /// The nonce of the oldest PING in flight.
     ping_nonce: Option<u64>,
@@ -208,6 +232,7 @@ impl Pipeline {
             channels: Channels::default(),
             sharded: false,
             detached: Vec::new(),
+            changed_keys: None,
             last_reply: now,
             ping_nonce: None,
             after_unsubscribe: None,
@@ -232,12 +257,13 @@ impl Pipeline {
         if !self.admits(lane) {
             return None;
         }
-        self.ask_if(asking, now);
+        let prefix = Prefix::asking_if(asking);
+        self.push_prefix(prefix, now);
         // ASKING is an entry of its own, so the call's number follows it. Otherwise `leave` would orphan ASKING.
         let sequence = self.first + self.entries.len() as u64;
         let slot = self.slots.insert(Slot { state: SlotState::Waiting(waker), sequence, deadline });
         let slot = u32::try_from(slot).ok()?;
-        self.push_call(What::Call(slot), request, now, asking);
+        self.push_call(What::Call(slot), request, now, prefix);
         Some(slot)
     }
 
@@ -247,13 +273,14 @@ impl Pipeline {
         request: &Request<'_>,
         now: Instant,
         token: u64,
-        asking: bool,
+        prefix: Prefix,
     ) -> bool {
         if !self.admits(Lane::Reserved) {
             return false;
         }
-        self.ask_if(asking, now);
-        self.push_call(What::Detached(token), request, now, asking);
+        let prefix = prefix.for_server(self.batches.server());
+        self.push_prefix(prefix, now);
+        self.push_call(What::Detached(token), request, now, prefix);
         true
     }
 
@@ -263,12 +290,20 @@ impl Pipeline {
         self.bounds.admits(lane, self.entries.len(), self.queued_bytes())
     }
 
-    /// Queues ASKING if the next call is for a slot that is still migrating to this node. Without ASKING the node
-    /// would redirect the call.
-    fn ask_if(&mut self, asking: bool, now: Instant) {
-        if asking {
-            self.push_command(What::Orphan, &Command::new("ASKING"), now);
+    fn push_prefix(&mut self, prefix: Prefix, now: Instant) {
+        match prefix {
+            Prefix::None => {}
+            Prefix::Asking => self.push_command(What::Orphan, &Command::new("ASKING"), now),
+            Prefix::Caching => {
+                let caching = Command::new("CLIENT").arg("CACHING").arg("YES");
+                self.push_command(What::Orphan, &caching, now);
+            }
         }
+    }
+
+    /// Takes the keys that other clients have changed.
+    pub(crate) fn take_changed_keys(&mut self) -> Option<ChangedKeys> {
+        self.changed_keys.take()
     }
 
     pub(crate) fn submit_ping(&mut self, now: Instant) {
@@ -301,12 +336,13 @@ impl Pipeline {
         self.close_entry();
     }
 
-    fn push_call(&mut self, what: What, request: &Request<'_>, now: Instant, asking: bool) {
+    fn push_call(&mut self, what: What, request: &Request<'_>, now: Instant, prefix: Prefix) {
         let before = self.out.len();
         request.encode(&mut self.out);
         let len = self.out.len() - before;
-        // ASKING covers exactly one command, so a call behind it must not be batched.
-        let shape = if asking { Shape::default() } else { self.batches.shape(request, len, now) };
+        // A prefix covers exactly one command, so a call behind it must not be batched.
+        let is_alone = prefix != Prefix::None;
+        let shape = if is_alone { Shape::default() } else { self.batches.shape(request, len, now) };
         self.push(what, now, shape);
         self.close_entry();
     }

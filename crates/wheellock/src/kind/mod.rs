@@ -579,6 +579,12 @@ impl Kind {
         has_one_holder && !self.has_own_key()
     }
 
+    /// Returns true if the holders are in the lock's key, so that a change of the key may be a loss. A semaphore's key is only a count,
+    /// which changes with each acquire. The server remembers no other keys of a script (`trackingRememberKeys` of Redis 7.0).
+    pub(crate) fn has_holders_in_its_key(&self) -> bool {
+        !self.is_shared() || self.is_read_side()
+    }
+
     /// Returns true if a holder may shorten the leases of other holders.
     pub(crate) fn may_be_shortened(&self) -> bool {
         self.is_read_side()

@@ -510,6 +510,12 @@ impl LockManagerBuilder {
                 watchdog::on_change(&context, change);
             }
         }));
+        let sink = Arc::clone(&reports_to);
+        config.hooks.on_changed_keys = Some(Arc::new(move |keys| {
+            if let Some(context) = sink.get().and_then(Weak::upgrade) {
+                watchdog::on_changed_keys(&context, keys);
+            }
+        }));
         let wanted = Wanted::new(self.durability, self.replication_timeout, &config);
         let assemble = move |client: Client, findings: Vec<Finding>| {
             let uuid: Arc<str> = new_uuid().map_err(|_| Error::NoRandomness)?.into();

@@ -179,7 +179,11 @@ impl Context {
             settings;
         let clock = Clock::beside(client.config());
         let may_take_over = !matches!(client.config().servers, Servers::One(_));
-        let holds = Holds::new(clock.now(), watchdog_lease, may_take_over);
+        let mut holds = Holds::new(clock.now(), watchdog_lease, may_take_over);
+        // The connection may be up before the table is there to hear of it.
+        if client.server_info().is_some_and(|info| info.tracks_keys) {
+            holds.are_told_of_changes();
+        }
         let in_cluster = matches!(client.config().servers, Servers::Cluster(_));
         Self {
             client,
@@ -433,6 +437,21 @@ impl Context {
         let find = |kind| names.find(name.text(), kind);
         let others: Vec<_> = name.kind().others_of_its_hash().filter_map(find).collect();
         with(&others)
+    }
+
+    /// Returns this process' locks with these keys, each once.
+    pub(crate) fn locks_of<'k>(&self, keys: impl Iterator<Item = &'k str>) -> Vec<Arc<Name>> {
+        let names = self.lock_names();
+        let mut locks = Vec::new();
+        for key in keys {
+            let kinds = names.known.iter().filter(|(kind, _)| kind.has_holders_in_its_key());
+            let of_kind =
+                |(_, names): &(_, HashSet<ByText>)| names.get(key).map(|ByText(name)| Arc::clone(name));
+            locks.extend(kinds.filter_map(of_kind));
+        }
+        locks.sort_unstable_by_key(Arc::as_ptr);
+        locks.dedup_by_key(|name| Arc::as_ptr(name));
+        locks
     }
 
     fn lock_names(&self) -> MutexGuard<'_, Names> {

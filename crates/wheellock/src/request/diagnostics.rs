@@ -63,6 +63,9 @@ pub enum Finding {
     /// The URL has a password and no user, and the server did not check the password. The user was therefore `default`, which does not
     /// need a password here. Perhaps the part before the `@` was meant as a user.
     UncheckedPassword,
+    /// The server refuses `CLIENT TRACKING`, with which it would tell of changed keys: a missing permission, or a proxy. The holder of a
+    /// deleted lock learns of the loss with the next renewal.
+    ChangesNotTold,
     /// The server is older than the oldest version this library was tested with (6.0.16).
     #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     UntestedVersion {
@@ -138,6 +141,10 @@ impl fmt::Display for Finding {
                 "the server runs no other command on a connection that has a subscription, as in RESP2, \
                  so no caller can wait for a lock: {reason}"
             ),
+            Self::ChangesNotTold => f.write_str(
+                "the server refuses CLIENT TRACKING, so the holder of a deleted lock learns of the loss with the next renewal; \
+                 allow +client|tracking and +client|caching",
+            ),
             Self::UncheckedPassword => f.write_str(
                 "the server did not check the password, because its user `default` needs none; \
                  if a user was meant, write it with a colon: user:password@ or user:@",
@@ -169,8 +176,12 @@ pub(crate) async fn diagnose(client: &Client, prefix: &str, durability: Durabili
     let mut findings = Vec::new();
     let deadline = client.config().timer.now() + PATIENCE;
     let options = CallOptions::by(deadline);
-    if client.server_info().is_some_and(|info| info.password_unchecked) {
+    let info = client.server_info();
+    if info.as_ref().is_some_and(|info| info.password_unchecked) {
         findings.push(Finding::UncheckedPassword);
+    }
+    if info.is_some_and(|info| !info.tracks_keys) {
+        findings.push(Finding::ChangesNotTold);
     }
     if !client.config().timer.is_driven() {
         findings.push(Finding::NoTimerThread);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use wheellock_client::layer::{ConnectionId, Detached, Flush, Retry, error_code};
+use wheellock_client::layer::{ChangedKeys, ConnectionId, Detached, Flush, Retry, error_code};
 use wheellock_client::{Change, Outcome, Timer, Value};
 
 use crate::base::clock::BootInstant;
@@ -154,7 +154,15 @@ fn queue_renewal<'a>(
     // `now` precedes the send, because the lease counts from before it.
     let batch = holds.begin_renewal(group.to_vec(), node, now);
     let token = RequestTag { about: About::Renewal { batch }, with_source: retry.is_in_full() };
-    let flush = context.client.queue_eval(script, group.len(), &params, retry, token.into());
+    let kind = group.first()?.name.kind();
+    // A change of a shared lock is normal. So only a renewal at a beat asks the server to tell of the next change.
+    let is_news = |renewal: &Renewal| renewal.extend || !kind.is_shared();
+    let remembers = kind.has_holders_in_its_key() && group.iter().all(is_news);
+    let flush = if remembers {
+        context.client.queue_eval_remembering(script, group.len(), &params, retry, token.into())
+    } else {
+        context.client.queue_eval(script, group.len(), &params, retry, token.into())
+    };
     if !flush.as_ref().is_some_and(Flush::is_answered) {
         let wishing = holds.wishing(batch);
         let key = group.first()?.name.key();
@@ -443,6 +451,17 @@ impl Answered<'_, '_> {
 /// Records that another server may now be responsible for some locks. Runs on the connection's task.
 pub(crate) fn on_change(context: &Context, change: &Change) {
     context.transact(|holds, now, _| holds.changed(change, now));
+}
+
+/// Makes the watchdog check the holds of keys that other clients changed. Runs on the connection's task.
+pub(crate) fn on_changed_keys(context: &Context, keys: &ChangedKeys) {
+    match keys {
+        ChangedKeys::All => context.transact(|holds, now, _| holds.any_key_changed(now)),
+        ChangedKeys::These(keys) => {
+            let names = context.locks_of(keys.iter().filter_map(Value::as_str));
+            context.transact(|holds, now, _| holds.keys_changed(&names, now));
+        }
+    }
 }
 
 /// Returns the pause before the request is repeated. Returns `None` if the request may have had an effect, or if a repetition cannot

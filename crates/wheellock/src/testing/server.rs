@@ -229,6 +229,14 @@ impl Server {
                     }
                 }
             }
+            ["CLIENT", "TRACKING", ..] => {
+                self.connections[place].tracks = true;
+                "+OK\r\n".to_owned()
+            }
+            ["CLIENT", "CACHING", ..] => {
+                self.connections[place].remembers_next = self.connections[place].tracks;
+                return self.tell(Some((place, "+OK\r\n")));
+            }
             ["CLIENT", ..] => "+OK\r\n".to_owned(),
             ["PING"] => "+PONG\r\n".to_owned(),
             ["PING" | "ECHO", nonce] => bulk(nonce),
@@ -275,6 +283,13 @@ impl Server {
                 }
             }
         };
+        // The command's own writes are no news to its connection.
+        let connection = &mut self.connections[place];
+        drop(self.store.changed(&mut connection.remembered));
+        if std::mem::take(&mut connection.remembers_next) {
+            let keys = faults::keys_of(words).and_then(|keys| keys.parse().ok()).unwrap_or_default();
+            self.store.remember(words.iter().skip(3).take(keys), &mut connection.remembered);
+        }
         self.tell(Some((place, &reply)));
     }
 
@@ -291,7 +306,7 @@ impl Server {
         Answer::Integer(i64::from(self.faults.replica_acks || !self.connections[place].wrote))
     }
 
-    /// Sends published messages to the subscribed connections. Sends a reply to the connection at its place, before or
+    /// Sends published messages to the subscribed connections, and news of changed keys to those that asked. Sends a reply to the connection at its place, before or
     /// after that connection's own messages.
     fn tell(&mut self, reply: Option<(usize, &str)>) {
         let published = std::mem::take(&mut self.store.published);
@@ -306,6 +321,9 @@ impl Server {
                     format!(">3\r\n$7\r\nmessage\r\n{}{}", bulk(channel), bulk(text))
                 })
                 .collect();
+            let changed = self.store.changed(&mut connection.remembered).into_iter();
+            let changed = changed.map(|key| format!(">2\r\n$10\r\ninvalidate\r\n*1\r\n{}", bulk(&key)));
+            let messages = messages + &changed.collect::<String>();
             let reply = reply.filter(|(place, _)| *place == at).map_or("", |(_, reply)| reply);
             let (first, second) =
                 if self.faults.messages_last { (reply, &*messages) } else { (&*messages, reply) };

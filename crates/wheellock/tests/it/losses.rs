@@ -67,3 +67,19 @@ async fn grant_notifies_holders_of_other_side() {
     let reading = sides.read().with_owner(writing.owner()).acquire().await.unwrap();
     assert!(tokio::time::timeout(AT_ONCE, writing.lost()).await.is_err() && reading.is_valid());
 }
+
+/// The server tells of a change of a renewed lock, long before the next renewal.
+#[tokio::test(start_paused = true)]
+async fn changed_lock_is_lost_at_once() {
+    let double = Double::new();
+    let locks = double.manager().await.unwrap();
+    let beats = Duration::from_secs(25);
+    let (kept, fixed) = (locks.lock("kept"), locks.lock("fixed").with_lease(4 * beats));
+    let (kept, fixed) = (kept.acquire().await.unwrap(), fixed.acquire().await.unwrap());
+    tokio::time::sleep(beats).await;
+    let others = double.manager().await.unwrap();
+    for (name, guard) in [("kept", kept), ("fixed", fixed)] {
+        assert!(others.lock(name).force_release().await.unwrap());
+        assert_lost(name, &guard).await;
+    }
+}

@@ -187,6 +187,7 @@ pub(super) fn findings() -> Vec<Row> {
             Finding::SubscriptionBlocksCommands { reason: "ERR Can't execute 'eval'".to_owned() },
         ),
         ("A password that the server did not check", Finding::UncheckedPassword),
+        ("A server that does not tell of changed keys", Finding::ChangesNotTold),
         ("An old server", Finding::UntestedVersion { version: "5.0.14".to_owned() }),
         ("A quorum member with replicas", Finding::HasReplicas { server: Arc::clone(&server), replicas: 1 }),
         (

@@ -224,6 +224,11 @@ impl Batches {
         self.rests_until = Some(now + REST);
     }
 
+    /// Returns the server of the present connection, or of the last one.
+    pub(super) fn server(&self) -> &ServerInfo {
+        &self.server
+    }
+
     /// Adapts to a new connection, which may have another server or another user.
     pub(super) fn meet(&mut self, server: &ServerInfo) {
         self.rests_until = None;

@@ -156,7 +156,12 @@ impl World {
                 self.next += 1;
                 let nonce = format!("n{}", self.next);
                 let command = Command::new("ECHO").arg(&nonce);
-                assert!(self.pipeline.submit_detached(&Request::Command(&command), now, self.next, false));
+                assert!(self.pipeline.submit_detached(
+                    &Request::Command(&command),
+                    now,
+                    self.next,
+                    Prefix::None
+                ));
                 self.detached.insert(self.next, nonce);
             }
             Step::Part(which) => {
@@ -173,7 +178,7 @@ impl World {
                 let nonce = format!("n{}", self.next);
                 let (script, params) = part(which, &nonce);
                 let request = Request::EvalSha(Eval { script, keys: 1, params: &params });
-                assert!(self.pipeline.submit_detached(&request, now, self.next, false));
+                assert!(self.pipeline.submit_detached(&request, now, self.next, Prefix::None));
                 self.detached.insert(self.next, nonce);
             }
             Step::Refuse(is_unknown) => {
@@ -1258,7 +1263,7 @@ fn native_calls_are_not_batched() {
             let params: Vec<_> = params.iter().map(|param| Arg::from(*param)).collect();
             let script = &both[params.len() - 2];
             let request = Request::EvalSha(Eval { script, keys: 1, params: &params });
-            assert!(pipeline.submit_detached(&request, now, 1, false));
+            assert!(pipeline.submit_detached(&request, now, 1, Prefix::None));
         }
         let text = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
         assert_eq!(text.matches("TAKE").count(), forms, "{text}");
@@ -1271,7 +1276,7 @@ fn asking_call_is_one_command() {
     let mut pipeline = native(false);
     let (script, params) = part(3, "n");
     let request = Request::EvalSha(Eval { script, keys: 1, params: &params });
-    assert!(pipeline.submit_detached(&request, Instant::now(), 1, true));
+    assert!(pipeline.submit_detached(&request, Instant::now(), 1, Prefix::Asking));
     let text = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
     assert!(text.contains("ASKING") && text.contains("EVALSHA"), "{text}");
 }

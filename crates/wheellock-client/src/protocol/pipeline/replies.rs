@@ -11,6 +11,7 @@ use wheellock_resp::{Frame, Push, Value};
 
 use super::{Desync, Entry, Failure, NATIVE, Pipeline, What};
 use crate::base::error::{ErrorKind, Outcome};
+use crate::config::ChangedKeys;
 
 impl Pipeline {
     /// Takes one decoded frame. Wakers are added to `wakers`, and the caller wakes them after unlocking.
@@ -103,7 +104,7 @@ impl Pipeline {
             }
             What::Wait(group) => self.end_wait(group, &Ok(value), wakers),
             // If the server refuses ASKING, it also refuses the call behind it, so the reply to ASKING needs no
-            // handling.
+            // handling. After a refused `CLIENT CACHING`, only the news about the call's keys are missing.
             What::Orphan | What::ReplyOff => {}
             What::Ping(nonce) => {
                 // An error counts as a reply, because a busy server refuses PING.
@@ -192,9 +193,23 @@ impl Pipeline {
                     self.reconcile(index, now);
                 }
             }
+            b"invalidate" => self.on_changed_keys(push.args().first()),
             _ => self.strays += 1,
         }
         Ok(())
+    }
+
+    /// Takes the keys that another client changed. A push without keys concerns all keys.
+    fn on_changed_keys(&mut self, keys: Option<&Value>) {
+        let keys = keys.and_then(Value::as_array);
+        self.changed_keys = Some(match (self.changed_keys.take(), keys) {
+            (Some(ChangedKeys::All), _) | (_, None) => ChangedKeys::All,
+            (None, Some(keys)) => ChangedKeys::These(keys.to_vec()),
+            (Some(ChangedKeys::These(mut earlier)), Some(keys)) => {
+                earlier.extend_from_slice(keys);
+                ChangedKeys::These(earlier)
+            }
+        });
     }
 }
 

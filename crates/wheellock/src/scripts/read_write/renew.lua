@@ -9,6 +9,9 @@
 -- They are at least 1, or -1 if the lease has no end.
 --
 -- Other data under the name of one lock must not stop the renewal of the others. So such a lock counts as not held.
+--
+-- The script reads a lock's key after it has extended the lease. A server that tracks keys for this client remembers only
+-- keys that were read last (observed on Redis 7.0).
 local reply = redis.call('time')
 reply[1], reply[2] = tonumber(reply[1]), tonumber(reply[2])
 for i, lock in ipairs(KEYS) do
@@ -57,6 +60,7 @@ for i, lock in ipairs(KEYS) do
             elseif others then
                 redis.call('pexpire', lock, math.max(lease, others))
             end
+            redis.call('exists', lock)
             reply[i + 2] = 1
         end
     end

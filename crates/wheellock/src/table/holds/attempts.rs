@@ -156,7 +156,7 @@ impl Holds {
         if was_lost || hold.has_vanished(reply) {
             index = self.split_lost(index, terms, now, effects)?;
         }
-        let period = self.alarms.period();
+        let (period, are_told) = (self.alarms.period(), self.changes.are_told());
         let hold = self.get_mut(index)?;
         hold.releasing.end_attempt(terms.share.count);
         hold.expired_by = hold.expired_by.max(terms.lease.expired_by(now));
@@ -190,6 +190,9 @@ impl Holds {
             hold.renewing.verify_at(now);
         }
         hold.plan_check_of_shared_lease(now, period);
+        if are_told {
+            hold.plan_first_look(now, period);
+        }
         hold.state = State::Held;
         if hold.name.kind().is_read_side() {
             // Without this, a later grant of the write side would not verify the readers.

@@ -3,12 +3,16 @@
 //! Holds that were granted before are verified, because the new server may not know them. Recent releases are sent again. Both
 //! happen in slices.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use wheellock_client::Change;
 
 use super::recent_releases::{KEPT, Release};
 use super::{Due, Event, HoldIndex, Holds, State, presented_key};
 use crate::base::clock::BootInstant;
 use crate::base::lease::Lease;
+use crate::wait::name::Name;
 
 /// Failovers whose consequences are being processed.
 #[derive(Default)]
@@ -20,12 +24,19 @@ pub(super) struct Changes {
     /// The locks that the next pass checks.
     next: Option<Change>,
     last: Option<BootInstant>,
+    /// True once a server has promised to tell of changes of keys.
+    are_told: bool,
 }
 
 impl Changes {
     /// Returns true if a request that was sent at `sent` may have its reply from a server that has been replaced since.
     pub(super) fn since(&self, sent: BootInstant) -> bool {
         self.last.is_some_and(|last| sent <= last)
+    }
+
+    /// Returns true if a server tells of changes of keys.
+    pub(super) fn are_told(&self) -> bool {
+        self.are_told
     }
 }
 
@@ -38,6 +49,36 @@ impl Holds {
             released.changed();
         }
         self.plan_verification(now);
+    }
+
+    /// Records that a server tells of changes of keys.
+    pub(crate) fn are_told_of_changes(&mut self) {
+        self.changes.are_told = true;
+    }
+
+    /// Handles the news that any key may have changed. It is the first news of a server that tells of such changes.
+    pub(crate) fn any_key_changed(&mut self, now: BootInstant) {
+        self.are_told_of_changes();
+        self.changed(&Change::everywhere(), now);
+    }
+
+    /// Makes the watchdog check the holds of these locks, whose keys another client has changed.
+    pub(crate) fn keys_changed(&mut self, names: &[Arc<Name>], now: BootInstant) {
+        let (shared, own): (Vec<_>, Vec<_>) = names.iter().partition(|name| name.kind().is_shared());
+        let mut changed: Vec<_> = own.into_iter().filter_map(|name| self.believed_holder(name)).collect();
+        if !shared.is_empty() {
+            // One pass for all, because a shared lock does not know its holds.
+            let shared: HashSet<_> = shared.into_iter().map(Arc::as_ptr).collect();
+            changed.extend(
+                self.indices_of(|hold| hold.is_believed() && shared.contains(&Arc::as_ptr(&hold.name))),
+            );
+        }
+        for index in changed {
+            if let Some(hold) = self.get_mut(index) {
+                hold.look(now);
+                self.schedule(index);
+            }
+        }
     }
 
     /// Returns true if there are holds to verify, and room for the requests. The number is limited, because other requests would

@@ -58,6 +58,9 @@ pub(super) enum KnownBy {
     Others,
 }
 
+/// Shortest time between two checks of a hold that follow changes of its key.
+const LOOKS_APART: Duration = Duration::from_millis(50);
+
 /// Fields that few holds need.
 #[derive(Default)]
 pub(super) struct Rare {
@@ -75,6 +78,8 @@ pub(super) struct Rare {
     pub(super) gate: Vec<Waker>,
     /// Wakers of the tasks that watch for the loss.
     pub(super) watchers: Vec<(u64, Waker)>,
+    /// Instant of the last check that followed a change of the key.
+    looked: Option<BootInstant>,
 }
 
 /// The longer lease that an attempt requests.
@@ -199,6 +204,27 @@ impl Hold {
         if may_be_shortened && !self.renewing.is_wanted() && self.renewing.planned().is_none() {
             self.renewing.verify_at(now + self.lease.renew_after().min(period));
         }
+    }
+
+    /// Schedules the check from which on the server tells of changes of a fixed lease. A short lease is not worth it.
+    pub(super) fn plan_first_look(&mut self, now: BootInstant, period: Duration) {
+        let is_fixed = !self.renewing.is_wanted() && self.renewing.planned().is_none();
+        if is_fixed && self.name.kind().has_holders_in_its_key() && self.valid_until > now + period {
+            self.renewing.verify_at(now + period);
+        }
+    }
+
+    /// Schedules a check, because another client has changed the lock's key. A key that changes all the time does not make the
+    /// watchdog ask all the time.
+    pub(super) fn look(&mut self, now: BootInstant) {
+        // The reply under way comes after the news, so the server knew of the change.
+        if self.renewing.is_under_way() {
+            return;
+        }
+        let rare = self.rare.get_or_insert_default();
+        let at = rare.looked.map_or(now, |looked| now.max(looked + LOOKS_APART));
+        rare.looked = Some(at);
+        self.renewing.look_by(at);
     }
 
     /// Schedules a renewal at once if the next beat may come after the end of the lease. That happens after a slow reply. A hold

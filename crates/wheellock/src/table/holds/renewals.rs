@@ -112,6 +112,10 @@ impl Holds {
         // The first beat of a newcomer may be due already.
         self.let_newcomers_join();
         for index in self.alarms.beating(now) {
+            if let Some(hold) = self.holds.get_mut(index as usize) {
+                // This beat extends the lease, whatever check is planned. The next beat may come too late for that.
+                hold.renewing.take_only_looks();
+            }
             self.ask(index, now, due);
         }
         self.verify_some(now, due);
@@ -162,7 +166,8 @@ impl Holds {
     fn start_renewal(&mut self, index: HoldIndex, wished: Option<Want>) -> Option<Renewal> {
         let hold = self.holds.get_mut(index as usize)?;
         hold.renewing.begin();
-        let extend = hold.renewing.is_wanted() || wished == Some(Want::Renew);
+        let only_looks = hold.renewing.take_only_looks();
+        let extend = (hold.renewing.is_wanted() && !only_looks) || wished == Some(Want::Renew);
         self.callers.asked(hold.releasing.callers, if extend { Want::Renew } else { Want::Check });
         let renewal = Renewal {
             hold: index,

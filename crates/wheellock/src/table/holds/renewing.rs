@@ -40,7 +40,7 @@ enum Verifying {
     UnderWayInDoubt,
 }
 
-/// Mode of the next renewal. Two flags in one byte, because a process may have a million holds.
+/// Mode of the next renewal. Three flags in one byte, because a process may have a million holds.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 struct Manner(u8);
 
@@ -49,6 +49,8 @@ impl Manner {
     const ALONE: u8 = 1;
     /// The renewal sends the script's text, because the server may lack it.
     const WITH_SOURCE: u8 = 2;
+    /// The renewal leaves the lease as it is.
+    const ONLY_LOOKS: u8 = 4;
 
     fn is(self, what: u8) -> bool {
         self.0 & what != 0
@@ -96,6 +98,21 @@ impl Renewing {
         // Callers pass the present instant, or find no renewal scheduled. So no earlier renewal is replaced.
         self.at = Some(at);
         self.doubt();
+    }
+
+    /// Schedules a check of the hold at `at` at the latest. It does not extend the lease: that would change the key of a shared
+    /// lock, and each holder's check would cause the next holder's.
+    pub(super) fn look_by(&mut self, at: BootInstant) {
+        self.plan_by(at);
+        self.doubt();
+        self.manner.add(Manner::ONLY_LOOKS);
+    }
+
+    /// Returns true, once, if the next request only checks the hold.
+    pub(super) fn take_only_looks(&mut self) -> bool {
+        let only_looks = self.manner.is(Manner::ONLY_LOOKS);
+        self.manner.0 &= !Manner::ONLY_LOOKS;
+        only_looks
     }
 
     /// Begins a renewal. A doubt that arises from now on is not resolved by this renewal.

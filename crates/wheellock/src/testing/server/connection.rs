@@ -10,7 +10,7 @@ use wheellock_client::memory::Pipe;
 use wheellock_resp::{Decoder, Frame, Limits};
 
 use super::faults::{Faults, How, Side};
-use super::store::text_of;
+use super::store::{Remembered, text_of};
 
 /// One client's connection.
 #[derive(Debug)]
@@ -29,6 +29,12 @@ pub(super) struct Connection {
     full_turns: u32,
     /// A command on this connection wrote data.
     pub(super) wrote: bool,
+    /// The server tells this connection of changed keys (`CLIENT TRACKING`).
+    pub(super) tracks: bool,
+    /// The server remembers the keys of the next command for this connection (`CLIENT CACHING`).
+    pub(super) remembers_next: bool,
+    /// Keys that the server remembers for this connection, with their state then.
+    pub(super) remembered: Remembered,
 }
 
 impl Connection {
@@ -42,6 +48,9 @@ impl Connection {
             accepts: None,
             full_turns: 0,
             wrote: false,
+            tracks: false,
+            remembers_next: false,
+            remembered: Remembered::default(),
         }
     }
 

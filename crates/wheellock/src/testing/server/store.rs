@@ -45,7 +45,11 @@ pub struct Store {
 #[derive(Clone, Debug)]
 pub struct Snapshot(BTreeMap<String, Key>);
 
-#[derive(Clone, Debug, Default)]
+/// Keys that the server remembers for a connection, with their state at that time.
+#[derive(Debug, Default)]
+pub struct Remembered(BTreeMap<String, Option<Key>>);
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Key {
     /// Fields and their values, in the order in which they came.
     holders: Vec<(String, String)>,
@@ -119,6 +123,19 @@ impl Store {
     pub fn forget_everything(&mut self) {
         self.keys.clear();
         self.loaded.clear();
+    }
+
+    /// Remembers the present state of these keys.
+    pub fn remember<'k>(&self, keys: impl Iterator<Item = &'k &'k str>, into: &mut Remembered) {
+        into.0.extend(keys.map(|key| ((*key).to_owned(), self.keys.get(*key).cloned())));
+    }
+
+    /// Forgets the remembered keys that have changed since, and returns them.
+    pub fn changed(&self, remembered: &mut Remembered) -> Vec<String> {
+        let has_changed = |(key, before): &(&String, &Option<Key>)| self.keys.get(*key) != before.as_ref();
+        let changed: Vec<_> = remembered.0.iter().filter(has_changed).map(|(key, _)| key.clone()).collect();
+        changed.iter().for_each(|key| drop(remembered.0.remove(key)));
+        changed
     }
 
     /// Returns a copy of all data, without the scripts.

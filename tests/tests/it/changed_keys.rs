@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use wheellock::{LockManager, LostReason};
 use wheellock_tests::locks::{PATIENCE, brisk, manager};
+use wheellock_tests::topology::{Cluster, Settings};
 use wheellock_tests::{RedisServer, eventually};
 
 /// The watchdog renews after a third of it, so a report within [`AT_ONCE`] has another cause.
@@ -143,4 +144,21 @@ async fn missing_permission_is_a_finding() {
     let guard = locks.lock("n").acquire().await.unwrap();
     assert!(manager(&server.url()).await.lock("n").force_release().await.unwrap());
     drop(guard);
+}
+
+/// Each node tells of its own keys.
+#[tokio::test]
+async fn deleted_lock_in_cluster_is_lost_at_once() {
+    let cluster = Cluster::start(3, 0, &Settings::default());
+    let locks = brisk(&cluster.url(), LEASE).await;
+    let mut guards = Vec::new();
+    for key in ["a", "b", "c", "d", "e", "f"] {
+        guards.push((key, locks.lock(key).acquire().await.unwrap()));
+    }
+    let tracked = || cluster.nodes().iter().map(tracked).sum::<usize>();
+    assert!(eventually(PATIENCE, async || tracked() == guards.len()).await, "{} keys", tracked());
+    for (key, guard) in &guards {
+        assert_eq!(cluster.nodes()[cluster.owner_of_key(key)].cli(&["DEL", key]), "1");
+        told(guard.lost(), key).await;
+    }
 }

@@ -139,10 +139,10 @@ pub type DetachedSink = Arc<dyn Fn(&mut Vec<Detached>) + Send + Sync>;
 pub type ChangedKeysSink = Arc<dyn Fn(&ChangedKeys) + Send + Sync>;
 
 /// Keys that other clients changed after the server remembered them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum ChangedKeys {
-    /// All keys of a server: after `FLUSHALL`, and after each connect, because the server has remembered none yet.
-    All,
+    /// Any of these keys: after `FLUSHALL`, and after each connect, because the server has remembered none yet.
+    Any(Change),
     /// These keys, in the server's order.
     These(Vec<Value>),
 }
@@ -532,6 +532,12 @@ impl Config {
     pub(crate) fn notify(&self, change: &Change) {
         for callback in [&self.on_change, &self.hooks.on_change].into_iter().flatten() {
             catch_panic(|| callback(change));
+        }
+    }
+
+    pub(crate) fn report_changed_keys(&self, keys: &ChangedKeys) {
+        if let Some(callback) = &self.hooks.on_changed_keys {
+            catch_panic(|| callback(keys));
         }
     }
 

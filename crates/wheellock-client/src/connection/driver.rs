@@ -22,7 +22,7 @@ use crate::base::patience::late;
 use crate::base::pauses::Pauses;
 use crate::base::read_buffer::ReadBuffer;
 use crate::base::silence::{Silence, Verdict, last_part, stood_still};
-use crate::config::ChangedKeys;
+use crate::config::{Change, ChangedKeys};
 use crate::connection::ending::{LAST_REPLIES, READ_PAUSE};
 use crate::connection::events;
 use crate::connection::listener::Event;
@@ -226,7 +226,7 @@ impl<'a> Running<'a> {
         shared.enter(state, Phase::Ready(stream.writer()), Event::Up { replaced }, Vec::new());
         if tracks_keys {
             // Keys may have changed while no connection was up.
-            shared.report_changed_keys(&ChangedKeys::All);
+            shared.report_changed_keys(&ChangedKeys::Any(Change::everywhere()));
         }
         Ok(Self {
             shared,

@@ -6,6 +6,8 @@
 pub(crate) enum Event<'a> {
     /// The connection is up. `replaced` is true if a different server replies than before.
     Up { replaced: bool },
+    /// Any key of the server may have changed since it was last seen.
+    AnyKeyChanged,
     /// The connection has ended or could not be opened. The driver retries.
     Down,
     /// The connection has ended for good.

@@ -576,12 +576,15 @@ impl Shared {
         }
     }
 
-    /// Passes the keys that other clients changed to their sink (`Hooks::on_changed_keys`). Must not be called under
-    /// the lock.
+    /// Passes on the keys that other clients changed. Must not be called under the lock.
     #[cold]
     pub(crate) fn report_changed_keys(&self, keys: &ChangedKeys) {
-        if let Some(sink) = &self.config.hooks.on_changed_keys {
-            catch_panic(|| sink(keys));
+        match (self.role, keys) {
+            // A cluster's node serves some keys only, and its listener knows them.
+            (Role::Node, ChangedKeys::Any(_)) => {
+                catch_panic(|| (self.listener)(Event::AnyKeyChanged));
+            }
+            _ => self.config.report_changed_keys(keys),
         }
     }
 

@@ -25,7 +25,7 @@ use crate::base::patience::Patience;
 use crate::base::redirect;
 use crate::base::slots::{SLOTS, SlotSet, slot_of};
 use crate::base::waiting::{Changes, OnLeave};
-use crate::config::{Change, Config, Servers, ShardedPubSub};
+use crate::config::{Change, ChangedKeys, Config, Servers, ShardedPubSub};
 use crate::connection::driver;
 use crate::connection::link::VERDICT_GRACE;
 use crate::connection::listener::{Event, Listener};
@@ -336,6 +336,9 @@ impl Cluster {
                 self.request_refresh();
             }
             Event::Silent => self.request_refresh(),
+            Event::AnyKeyChanged => {
+                self.config.report_changed_keys(&ChangedKeys::Any(Change::of(self.slots_of(node))));
+            }
             Event::Redirected { reply, host } => self.redirected(reply, host),
         }
     }
@@ -359,13 +362,17 @@ impl Cluster {
 
     /// Reports that a different process replies at a node's address.
     fn node_replaced(&self, node: u32) {
+        self.notify_of_change(&self.slots_of(node));
+    }
+
+    fn slots_of(&self, node: u32) -> SlotSet {
         let mut slots = SlotSet::default();
         for (slot, owner) in (0..).zip(&self.map().owners) {
             if owner.as_ref().is_some_and(|owner| owner.node == node) {
                 slots.insert(slot);
             }
         }
-        self.notify_of_change(&slots);
+        slots
     }
 
     fn notify_of_change(&self, slots: &SlotSet) {

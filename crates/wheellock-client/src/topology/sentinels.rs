@@ -53,8 +53,8 @@ fn listener(finder: &Arc<Finder>) -> Listener {
             finder.close();
         }
         Event::Silent => finder.query_now(),
-        // Only the nodes of a cluster redirect.
-        Event::Redirected { .. } => {}
+        // Only the nodes of a cluster redirect, and only they serve some keys.
+        Event::Redirected { .. } | Event::AnyKeyChanged => {}
     })
 }
 

@@ -456,7 +456,7 @@ pub(crate) fn on_change(context: &Context, change: &Change) {
 /// Makes the watchdog check the holds of keys that other clients changed. Runs on the connection's task.
 pub(crate) fn on_changed_keys(context: &Context, keys: &ChangedKeys) {
     match keys {
-        ChangedKeys::All => context.transact(|holds, now, _| holds.any_key_changed(now)),
+        ChangedKeys::Any(change) => context.transact(|holds, now, _| holds.any_key_changed(change, now)),
         ChangedKeys::These(keys) => {
             let names = context.locks_of(keys.iter().filter_map(Value::as_str));
             context.transact(|holds, now, _| holds.keys_changed(&names, now));

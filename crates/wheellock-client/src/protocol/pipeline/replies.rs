@@ -11,7 +11,7 @@ use wheellock_resp::{Frame, Push, Value};
 
 use super::{Desync, Entry, Failure, NATIVE, Pipeline, What};
 use crate::base::error::{ErrorKind, Outcome};
-use crate::config::ChangedKeys;
+use crate::config::{Change, ChangedKeys};
 
 impl Pipeline {
     /// Takes one decoded frame. Wakers are added to `wakers`, and the caller wakes them after unlocking.
@@ -203,7 +203,7 @@ impl Pipeline {
     fn on_changed_keys(&mut self, keys: Option<&Value>) {
         let keys = keys.and_then(Value::as_array);
         self.changed_keys = Some(match (self.changed_keys.take(), keys) {
-            (Some(ChangedKeys::All), _) | (_, None) => ChangedKeys::All,
+            (Some(ChangedKeys::Any(_)), _) | (_, None) => ChangedKeys::Any(Change::everywhere()),
             (None, Some(keys)) => ChangedKeys::These(keys.to_vec()),
             (Some(ChangedKeys::These(mut earlier)), Some(keys)) => {
                 earlier.extend_from_slice(keys);

@@ -14,21 +14,37 @@ use crate::base::clock::BootInstant;
 use crate::base::lease::Lease;
 use crate::wait::name::Name;
 
-/// Failovers whose consequences are being processed.
+/// Changes of servers and of many keys, whose consequences are being processed.
 #[derive(Default)]
 pub(super) struct Changes {
-    /// The locks that the current pass through the table checks.
-    pass: Option<Change>,
+    /// The current pass through the table.
+    pass: Option<Pass>,
     /// Index at which the pass continues.
     cursor: usize,
-    /// The locks that the next pass checks.
-    next: Option<Change>,
+    /// The next pass.
+    next: Option<Pass>,
     last: Option<BootInstant>,
     /// True once a server has promised to tell of changes of keys.
     are_told: bool,
 }
 
+/// A pass through the table of holds.
+struct Pass {
+    /// The locks that the pass checks.
+    change: Change,
+    /// Other servers may reply now, so releases are sent again after the pass.
+    is_replaced: bool,
+}
+
 impl Changes {
+    /// Adds the locks of `change` to the next pass.
+    fn plan_pass(&mut self, change: &Change, is_replaced: bool) {
+        let (earlier, was_replaced) =
+            self.next.take().map_or((None, false), |next| (Some(next.change), next.is_replaced));
+        let change = change.clone().joined(earlier);
+        self.next = Some(Pass { change, is_replaced: is_replaced || was_replaced });
+    }
+
     /// Returns true if a request that was sent at `sent` may have its reply from a server that has been replaced since.
     pub(super) fn since(&self, sent: BootInstant) -> bool {
         self.last.is_some_and(|last| sent <= last)
@@ -44,7 +60,7 @@ impl Holds {
     /// Records that another server may now serve some locks.
     pub(crate) fn changed(&mut self, change: &Change, now: BootInstant) {
         self.changes.last = Some(now);
-        self.changes.next = Some(change.clone().joined(self.changes.next.take()));
+        self.changes.plan_pass(change, true);
         if let Some(released) = &mut self.released {
             released.changed();
         }
@@ -56,10 +72,11 @@ impl Holds {
         self.changes.are_told = true;
     }
 
-    /// Handles the news that any key may have changed. It is the first news of a server that tells of such changes.
-    pub(crate) fn any_key_changed(&mut self, now: BootInstant) {
+    /// Handles the news that any of these keys may have changed. It is the first news of a server that tells of changes.
+    pub(crate) fn any_key_changed(&mut self, change: &Change, now: BootInstant) {
         self.are_told_of_changes();
-        self.changed(&Change::everywhere(), now);
+        self.changes.plan_pass(change, false);
+        self.plan_verification(now);
     }
 
     /// Makes the watchdog check the holds of these locks, whose keys another client has changed.
@@ -105,8 +122,8 @@ impl Holds {
         for index in self.changes.cursor..end {
             let Some(hold) = self.holds.get_mut(index) else { continue };
             let held = hold.state == State::Held && hold.guards > 0;
-            let releasing = hold.releasing.is_under_way() && self.released.is_some();
-            if !(held || releasing) || !pass.concerns(hold.name.key().as_bytes()) {
+            let releasing = pass.is_replaced && hold.releasing.is_under_way() && self.released.is_some();
+            if !(held || releasing) || !pass.change.concerns(hold.name.key().as_bytes()) {
                 continue;
             }
             if releasing {
@@ -124,8 +141,8 @@ impl Holds {
         }
         self.changes.cursor = 0;
         // Not earlier, because releases that the old server confirmed may have arrived during the pass.
-        if let Some(released) = &mut self.released {
-            released.suspect(pass);
+        if let Some(released) = self.released.as_mut().filter(|_| pass.is_replaced) {
+            released.suspect(pass.change);
         }
     }
 

@@ -1,5 +1,6 @@
 //! The guide: the page `docs/guide.md` of the repository.
 //!
+//! [Changes by other clients]: https://github.com/wheellock/wheellock/blob/main/docs/guarantees.md#changes-by-other-clients
 //! [Guarantees]: https://github.com/wheellock/wheellock/blob/main/docs/guarantees.md
 //! [Beside Redisson]: https://github.com/wheellock/wheellock/blob/main/docs/interop.md
 //! [Coming from Redisson]: https://github.com/wheellock/wheellock/blob/main/docs/from-redisson.md

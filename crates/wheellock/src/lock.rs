@@ -406,9 +406,9 @@ impl Lock {
 
     /// Frees the lock, even if another client holds it, and wakes the waiters. Returns true if it was held.
     ///
-    /// A holder of this manager is notified at once. A holder elsewhere is notified by its watchdog's next renewal,
-    /// within a third of its lease. With a fixed lease, it notices only when it polls the server. Until then two
-    /// holders may work.
+    /// A holder of this manager is notified at once. The server notifies a holder elsewhere at once if that holder's
+    /// watchdog has renewed or checked the hold before. Otherwise the holder's first renewal notices it, within two
+    /// thirds of its lease. Until then two holders may work.
     ///
     /// # Cancel safety
     ///

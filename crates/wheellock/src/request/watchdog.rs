@@ -78,15 +78,7 @@ fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
             let outcome = if is_waiting { Outcome::NotSent } else { Outcome::MaybeExecuted };
             effects.renewal_failed(&Err(outcome), holds.failures.tell(now));
         }
-        let mut flushes = Vec::new();
-        // Queued under the table's lock. A release from now on is written after these renewals. A hold that was released before is not
-        // among these renewals.
-        let slot_of = |renewal: &Renewal| context.client.slot_of(renewal.name.key().as_bytes());
-        for group in batches(&mut renew, slot_of) {
-            let retry = retry(group.iter().any(|renewal| renewal.with_source));
-            let node = group.first().map(|renewal| context.node_of(&renewal.name));
-            flushes.extend(queue_renewal(context, holds, (group, node), &retry, now, effects));
-        }
+        let flushes = queue_renewals(context, holds, &mut renew, now, effects);
         effects.look_at_the_backlog();
         let next = holds.next_due();
         holds.alarms.watchdog_leaves(next, waker);
@@ -104,6 +96,25 @@ fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
         drop(subscription);
     }
     next
+}
+
+/// Queues renewals under the table's lock. A release from now on is written after these renewals. A hold that was released before is not
+/// among these renewals.
+fn queue_renewals<'a>(
+    context: &'a Context,
+    holds: &mut Holds,
+    renewals: &mut [Renewal],
+    now: BootInstant,
+    effects: &mut Effects,
+) -> Vec<Flush<'a>> {
+    let mut flushes = Vec::new();
+    let slot_of = |renewal: &Renewal| context.client.slot_of(renewal.name.key().as_bytes());
+    for group in batches(renewals, slot_of) {
+        let retry = retry(group.iter().any(|renewal| renewal.with_source));
+        let node = group.first().map(|renewal| context.node_of(&renewal.name));
+        flushes.extend(queue_renewal(context, holds, (group, node), &retry, now, effects));
+    }
+    flushes
 }
 
 /// Queues a guard's request to renew or check its hold now. Returns the guard's caller, or `None` if the hold is lost.
@@ -453,13 +464,19 @@ pub(crate) fn on_change(context: &Context, change: &Change) {
     context.transact(|holds, now, _| holds.changed(change, now));
 }
 
-/// Makes the watchdog check the holds of keys that other clients changed. Runs on the connection's task.
+/// Checks the holds of keys that other clients changed. Runs on the connection's task, and does not wait for the watchdog's next turn.
 pub(crate) fn on_changed_keys(context: &Context, keys: &ChangedKeys) {
     match keys {
         ChangedKeys::Any(change) => context.transact(|holds, now, _| holds.any_key_changed(change, now)),
         ChangedKeys::These(keys) => {
             let names = context.locks_of(keys.iter().filter_map(Value::as_str));
-            context.transact(|holds, now, _| holds.keys_changed(&names, now));
+            let flushes = context.transact(|holds, now, effects| {
+                let mut due = Due::new(effects, &Vec::new);
+                holds.keys_changed(&names, now, &mut due);
+                let Due { mut renew, effects, .. } = due;
+                queue_renewals(context, holds, &mut renew, now, effects)
+            });
+            drop(flushes);
         }
     }
 }

@@ -79,8 +79,8 @@ impl Holds {
         self.plan_verification(now);
     }
 
-    /// Makes the watchdog check the holds of these locks, whose keys another client has changed.
-    pub(crate) fn keys_changed(&mut self, names: &[Arc<Name>], now: BootInstant) {
+    /// Starts checks of the holds of these locks, whose keys another client has changed.
+    pub(crate) fn keys_changed(&mut self, names: &[Arc<Name>], now: BootInstant, due: &mut Due<'_>) {
         let (shared, own): (Vec<_>, Vec<_>) = names.iter().partition(|name| name.kind().is_shared());
         let mut changed: Vec<_> = own.into_iter().filter_map(|name| self.believed_holder(name)).collect();
         if !shared.is_empty() {
@@ -91,10 +91,12 @@ impl Holds {
             );
         }
         for index in changed {
-            if let Some(hold) = self.get_mut(index) {
-                hold.look(now);
-                self.schedule(index);
+            let Some(hold) = self.get_mut(index) else { continue };
+            hold.look(now);
+            if hold.renewing.is_due(now) {
+                self.ask(index, now, due);
             }
+            self.schedule(index);
         }
     }
 

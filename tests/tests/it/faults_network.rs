@@ -326,7 +326,7 @@ async fn n12_reply_burst_after_stall_keeps_order() {
     proxy.strike(Direction::ToClient, Fault::Stall);
     let commands = proxy.counts().commands;
     for token in 0..CALLS {
-        let queued = client.queue_eval(&script, 0, &[token.into()], &Retry::default(), token);
+        let queued = client.queue_eval(&script, 0, &[token.into()], &Retry::default(), token, false);
         assert!(queued.is_some(), "call {token} found no room");
     }
     assert!(
@@ -527,7 +527,9 @@ async fn n19_queued_calls_keep_order_skip_expired() {
     let script = Script::new("return redis.call('incr', KEYS[1])", 1, 0);
     let queue = |tokens: std::ops::Range<u64>| {
         for token in tokens {
-            assert!(client.queue_eval(&script, 1, &["n19".into()], &Retry::in_full(), token).is_some());
+            assert!(
+                client.queue_eval(&script, 1, &["n19".into()], &Retry::in_full(), token, false).is_some()
+            );
         }
     };
     queue(0..CALLS / 2);

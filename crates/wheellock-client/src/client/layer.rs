@@ -66,6 +66,12 @@ impl Client {
     /// on the wire. The bytes leave when the returned [`Flush`] is dropped. This uses reserved room, never blocks and
     /// needs no runtime.
     ///
+    /// With `remembers`, the server remembers the keys that the script reads last, and [`Hooks::on_changed_keys`] receives
+    /// the next change of such a key by another client. The server forgets a key after that change, and after each later
+    /// write of this client. A server that cannot track keys
+    /// ([`ServerInfo::tracks_keys`](crate::ServerInfo::tracks_keys)) only runs the script. Source: the documentation of
+    /// `CLIENT TRACKING`, observed on Redis 7.0.
+    ///
     /// Returns `None` if the script was not queued, because the client is closed or refused, or its queue is full.
     pub fn queue_eval(
         &self,
@@ -74,35 +80,7 @@ impl Client {
         params: &[Arg<'_>],
         retry: &Retry,
         token: u64,
-    ) -> Option<Flush<'_>> {
-        self.queue(script, keys, params, retry, token, Prefix::None)
-    }
-
-    /// Queues `script` as [`queue_eval`](Self::queue_eval) does. The server also remembers the keys that the script reads
-    /// last. [`Hooks::on_changed_keys`] receives the next change of such a key by another client.
-    ///
-    /// The server forgets a key after that change, and after each later write of this client. A server that cannot track
-    /// keys ([`ServerInfo::tracks_keys`](crate::ServerInfo::tracks_keys)) only runs the script. Source: the documentation of
-    /// `CLIENT TRACKING`, observed on Redis 7.0.
-    pub fn queue_eval_remembering(
-        &self,
-        script: &Script,
-        keys: usize,
-        params: &[Arg<'_>],
-        retry: &Retry,
-        token: u64,
-    ) -> Option<Flush<'_>> {
-        self.queue(script, keys, params, retry, token, Prefix::Caching)
-    }
-
-    fn queue(
-        &self,
-        script: &Script,
-        keys: usize,
-        params: &[Arg<'_>],
-        retry: &Retry,
-        token: u64,
-        prefix: Prefix,
+        remembers: bool,
     ) -> Option<Flush<'_>> {
         let request = Request::EvalSha(Eval { script, keys, params }).retried(retry);
         let (server, asking) = self.route.server(&request, retry).ok()?;
@@ -116,7 +94,11 @@ impl Client {
         }
         // The server resets each of the two flags at the other command, so a call has one prefix (source: `resetClient` in
         // networking.c).
-        let prefix = if asking { Prefix::Asking } else { prefix };
+        let prefix = match (asking, remembers) {
+            (true, _) => Prefix::Asking,
+            (false, true) => Prefix::Caching,
+            (false, false) => Prefix::None,
+        };
         if !state.pipeline.submit_detached(&request, now, token, prefix) {
             return None;
         }

@@ -672,7 +672,7 @@ fn detached_call_follows_hostless_redirection() {
         let (script, params) = (Script::new("return 1", 1, 0), [Arg::from("key")]);
         let mut retry = Retry::default();
         for (token, answer) in [(1, None), (2, Some("OK"))] {
-            drop(client.queue_eval(&script, 1, &params, &retry, token).unwrap());
+            drop(client.queue_eval(&script, 1, &params, &retry, token, false).unwrap());
             world.until(|_| !results.lock().unwrap().is_empty()).await;
             let detached: Detached = results.lock().unwrap().pop().unwrap();
             let reply = detached.result.unwrap();

@@ -870,7 +870,7 @@ fn before_the_end() -> (tokio::runtime::Runtime, World, Arc<Mutex<Vec<Detached>>
 fn queue(client: &Client, token: u64) -> bool {
     let (script, number) = (Script::new("return ARGV[1]", 1, 1), token.to_string());
     let params = ["key".into(), number.as_bytes().into()];
-    client.queue_eval(&script, 1, &params, &Retry::default(), token).map(drop).is_some()
+    client.queue_eval(&script, 1, &params, &Retry::default(), token, false).map(drop).is_some()
 }
 
 /// B1: when a runtime ends, queued requests are written as far as the socket accepts them. Only the rest is reported as not sent.

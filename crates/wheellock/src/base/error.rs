@@ -152,8 +152,7 @@ pub enum Error {
         /// The server's reply.
         reason: String,
     },
-    /// Another holder has the lock: [`Attempt::or_held`](crate::Attempt::or_held) makes this error. A web service would reply 409, with
-    /// `lease_left` as `Retry-After`.
+    /// Another holder has the lock: [`Attempt::or_held`](crate::Attempt::or_held) makes this error. A web service would reply 409.
     #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     Held {
         /// The lock's name.

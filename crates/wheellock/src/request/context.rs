@@ -307,7 +307,7 @@ impl Context {
         let retry = &request.retry;
         let token =
             RequestTag { about: About::Reconcile { hold: request.hold }, with_source: retry.is_in_full() };
-        let flush = self.client.queue_eval(script, wire::KEYS, &params, retry, token.into());
+        let flush = self.client.queue_eval(script, wire::KEYS, &params, retry, token.into(), false);
         if !flush.as_ref().is_some_and(Flush::is_answered) {
             self.not_queued(holds, request, flush.is_some(), effects);
         }
@@ -330,7 +330,7 @@ impl Context {
     /// Queues a script whose reply is ignored. The script is sent with its source, because a NOSCRIPT error would not be handled.
     fn queue_unanswered(&self, script: &Script, params: &[Arg<'_>]) -> Option<Flush<'_>> {
         let token = RequestTag { about: About::Nothing, with_source: true };
-        self.client.queue_eval(script, wire::KEYS, params, &Retry::in_full(), token.into())
+        self.client.queue_eval(script, wire::KEYS, params, &Retry::in_full(), token.into(), false)
     }
 
     /// Returns the number of this process' other kinds of lock with the same key and channel that have waiters.

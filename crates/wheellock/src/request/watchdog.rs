@@ -169,11 +169,7 @@ fn queue_renewal<'a>(
     // A change of a shared lock is normal. So only a renewal at a beat asks the server to tell of the next change.
     let is_news = |renewal: &Renewal| renewal.extend || !kind.is_shared();
     let remembers = kind.has_holders_in_its_key() && group.iter().all(is_news);
-    let flush = if remembers {
-        context.client.queue_eval_remembering(script, group.len(), &params, retry, token.into())
-    } else {
-        context.client.queue_eval(script, group.len(), &params, retry, token.into())
-    };
+    let flush = context.client.queue_eval(script, group.len(), &params, retry, token.into(), remembers);
     if !flush.as_ref().is_some_and(Flush::is_answered) {
         let wishing = holds.wishing(batch);
         let key = group.first()?.name.key();

@@ -340,7 +340,7 @@ impl Double {
     }
 
     /// Deletes all data of the server, as after a restart without persistence. Connections stay. Holders notice when
-    /// they renew, within a third of their lease.
+    /// they renew, or earlier if the server tells them of the change.
     pub fn forget_everything(&self) {
         self.shared.host.change(|server| server.store.forget_everything());
     }

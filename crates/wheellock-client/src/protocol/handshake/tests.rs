@@ -244,3 +244,17 @@ fn surplus_reply_is_protocol_error() {
         ]
     ));
 }
+
+#[test]
+fn refused_tracking_leaves_server_usable() {
+    let mut config = config("redis://h");
+    config.hooks.on_changed_keys = Some(Arc::new(|_| {}));
+    for (reply, tracks_keys) in [(&b"+OK\r\n"[..], true), (b"-NOPERM no permission\r\n", false)] {
+        let wire = [HELLO, b"+OK\r\n+OK\r\n+run_id:a1\r\n", reply, b":1\r\n+PONG\r\n"].concat();
+        let (mut out, credentials) = (BytesMut::new(), credentials(&config));
+        let mut handshake = Handshake::start(&config, Role::Primary, &credentials, "s", &mut out);
+        let steps: Vec<_> =
+            replies(&wire).iter().map(|reply| handshake.on_reply(reply, &mut out).unwrap()).collect();
+        assert_eq!((steps.last(), handshake.info.tracks_keys), (Some(&Step::Done), tracks_keys));
+    }
+}

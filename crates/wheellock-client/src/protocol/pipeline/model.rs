@@ -1282,6 +1282,49 @@ fn asking_call_is_one_command() {
 }
 
 #[test]
+fn remembering_call_follows_its_order() {
+    for tracks_keys in [false, true] {
+        let mut pipeline = native(true);
+        pipeline.meet(&ServerInfo { tracks_keys, ..server(false) });
+        let (script, params) = part(3, "n");
+        let request = Request::EvalSha(Eval { script, keys: 1, params: &params });
+        assert!(pipeline.submit_detached(&request, Instant::now(), 1, Prefix::Caching));
+        let sent = pipeline.take_output();
+        let order = b"*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$3\r\nYES\r\n*";
+        assert_eq!(sent.starts_with(order), tracks_keys, "{sent:?}");
+        if tracks_keys {
+            answer(&mut pipeline, Value::SimpleString("OK".into())).unwrap();
+        }
+        answer(&mut pipeline, Value::Null).unwrap();
+        let mut replies = Vec::new();
+        pipeline.take_detached(&mut replies);
+        assert!(matches!(&replies[..], [Detached { token: 1, result: Ok(Value::Null), .. }]), "{replies:?}");
+    }
+}
+
+#[test]
+fn news_without_keys_concern_all() {
+    fn hear(pipeline: &mut Pipeline, keys: Value) {
+        let words = vec![Value::BulkString("invalidate".into()), keys];
+        let push = Frame::Push(Push::new(words).unwrap());
+        pipeline.on_frame(push, Instant::now(), &mut Vec::new()).unwrap();
+    }
+    let mut pipeline = native(false);
+    let keys = |keys: &[&'static str]| {
+        Value::Array(keys.iter().map(|key| Value::BulkString((*key).into())).collect())
+    };
+    hear(&mut pipeline, keys(&["a"]));
+    hear(&mut pipeline, keys(&["b", "c"]));
+    let told = pipeline.take_changed_keys();
+    assert!(matches!(&told, Some(ChangedKeys::These(keys)) if keys.len() == 3), "{told:?}");
+    assert!(pipeline.take_changed_keys().is_none(), "each key is told once");
+    hear(&mut pipeline, Value::Null);
+    hear(&mut pipeline, keys(&["a"]));
+    let told = pipeline.take_changed_keys();
+    assert!(matches!(told, Some(ChangedKeys::Any(_))), "{told:?}");
+}
+
+#[test]
 fn suppressed_replies_disable_native_commands() {
     let mut pipeline = native(true);
     pipeline.suppress_replies(Instant::now());

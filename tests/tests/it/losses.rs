@@ -66,8 +66,8 @@ async fn stopped_server_endangers_guard_before_loss() {
         guard.lost()
     );
     let before = warned.elapsed();
-    // A renewal after the resume may end the danger.
-    assert!(threaded.is_endangered());
+    // The thread's lock has beats of its own, up to a third of the lease later. A renewal after the resume may end the danger.
+    assert!(eventually(lease, async || threaded.is_endangered()).await);
     server.resume();
     assert_eq!(reason, LostReason::Expired);
     assert!(before > lease / 4, "{before:?}");

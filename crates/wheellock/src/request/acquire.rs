@@ -51,62 +51,58 @@ pub(crate) fn acquire<'a, L: Copy + Into<Limit>, E: Held, F: FnOnce(Result<Guard
 async fn acquire_until_granted<'a, L: Copy + Into<Limit>, E, F: FnOnce(Result<Guard, Over<L>>) -> E>(
     request: Result<Request<'a>, Error>,
     wait: Wait<L>,
-    refused: Option<Box<Refusal>>,
+    mut refused: Option<Box<Refusal>>,
     end: F,
 ) -> Result<E, Error> {
-    let (mut request, mut refused, mut waited) = (request?, refused, Duration::ZERO);
+    let mut request = request?;
+    // The time for which the caller has waited for its first reply.
+    let mut waited = Duration::ZERO;
     loop {
-        match poll_until_granted(&request, wait, refused.take(), waited).await {
-            Err(error @ Error::GrantedTooLate { .. })
-                if wait.outlasts(&error, &request.context.client.config().timer) =>
-            {
-                request.begin_anew();
-                // The caller has had its first reply.
-                waited = Duration::MAX;
-            }
-            result => return result.map(end),
-        }
-    }
-}
-
-/// Polls until the lock is granted, in time or too late, or the wait is over. The caller has already `waited` for its
-/// first reply.
-async fn poll_until_granted<'r, 'a: 'r, L: Copy + Into<Limit>>(
-    request: &'r Request<'a>,
-    wait: Wait<L>,
-    refused: Option<Box<Refusal>>,
-    waited: Duration,
-) -> Result<Result<Guard, Over<L>>, Error> {
-    request.check_upgrade()?;
-    let mut caller = Caller::begin(request, wait.one_try().is_none(), refused.map(|refused| *refused))?;
-    loop {
-        let by = match &mut caller.waiter {
-            None => {
-                if caller.fast_path.is_none() {
-                    request.name.discard_old_messages();
+        request.check_upgrade()?;
+        let refused = refused.take().map(|refused| *refused);
+        let mut caller = Caller::begin(&request, wait.one_try().is_none(), refused)?;
+        loop {
+            let by = match &mut caller.waiter {
+                None => {
+                    if caller.fast_path.is_none() {
+                        request.name.discard_old_messages();
+                    }
+                    AnswerBy::first(request.context, request.name, waited, wait.of_any())
                 }
-                AnswerBy::first(request.context, request.name, waited, wait.of_any())
-            }
-            Some(waiter) => match waiter.turn(wait).await? {
-                Next::Ask(by) => by,
-                Next::Over(limit) => return Ok(Err(caller.over(limit))),
-                Next::Take(guard) => return Ok(Ok(guard)),
-            },
-        };
-        let (precedence, polls) = (request.precedence(wait.of_any()), caller.polls(wait.one_try().is_none()));
-        match request.attempt(precedence, by.instant(), wait.refused_write(), polls).await {
-            Ok(Answer::Granted(guard, room)) => {
-                caller.granted(&guard, room);
-                return Ok(Ok(guard));
-            }
-            Ok(Answer::Held(refusal)) => {
-                let lease_left = refusal.lease_left;
-                if let Some(limit) = caller.refused(refusal, wait) {
-                    return Ok(Err(Over::new(limit, request.name.text(), lease_left)));
+                Some(waiter) => match waiter.turn(wait).await? {
+                    Next::Ask(by) => by,
+                    Next::Over(limit) => return Ok(end(Err(caller.over(limit)))),
+                    Next::Take(guard) => return Ok(end(Ok(guard))),
+                },
+            };
+            let (precedence, polls) =
+                (request.precedence(wait.of_any()), caller.polls(wait.one_try().is_none()));
+            match request.attempt(precedence, by.instant(), wait.refused_write(), polls).await {
+                Ok(Answer::Granted(guard, room)) => {
+                    caller.granted(&guard, room);
+                    return Ok(end(Ok(guard)));
                 }
+                Ok(Answer::Held(refusal)) => {
+                    let lease_left = refusal.lease_left;
+                    if let Some(limit) = caller.refused(refusal, wait) {
+                        return Ok(end(Err(Over::new(limit, request.name.text(), lease_left))));
+                    }
+                }
+                Err(error) => match caller.failed(error, &by, wait) {
+                    Ok(limit) => return Ok(end(Err(caller.over(limit)))),
+                    Err(error @ Error::GrantedTooLate { .. })
+                        if wait.outlasts(&error, &request.context.client.config().timer) =>
+                    {
+                        break;
+                    }
+                    Err(error) => return Err(error),
+                },
             }
-            Err(error) => return caller.failed(error, &by, wait).map(|limit| Err(caller.over(limit))),
         }
+        // The grant came too late. The caller has had its first reply, and begins anew.
+        drop(caller);
+        request.begin_anew();
+        waited = Duration::MAX;
     }
 }
 

@@ -152,10 +152,8 @@ where
                 Some(started) => started,
                 None => {
                     let start = this.repeat.begin();
-                    let started = (this.ask)(&this.retry, start, cx.waker());
-                    let is_under_way = started.is_under_way();
-                    let started = this.under_way.insert(started);
-                    if is_under_way {
+                    let started = this.under_way.insert((this.ask)(&this.retry, start, cx.waker()));
+                    if started.is_under_way() {
                         return Poll::Pending;
                     }
                     started

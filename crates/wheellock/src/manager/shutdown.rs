@@ -56,7 +56,7 @@ impl LockManager {
         let _closed_anyway = Closing(&context.client);
         let mut cursor = 0;
         let released = std::future::poll_fn(|cx| {
-            context.transact(|holds, _, _| holds.poll_given_back(&mut cursor, cx.waker()))
+            context.change(|holds, _| holds.poll_given_back(&mut cursor, cx.waker()))
         });
         // A confirmed state stays so, because a later release of the same hold changes nothing.
         let confirmed = timer.timeout(within, released).await.is_ok();

@@ -25,6 +25,7 @@ use std::ops::Deref;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
 
 use wheellock_client::layer::{Flush, Retry};
@@ -206,13 +207,24 @@ impl Context {
         }
     }
 
-    /// Locks the table of holds for reads. Only [`transact`](Self::transact) changes it.
+    /// Locks the table of holds for reads. [`change`](Self::change) and [`transact`](Self::transact) change it.
     pub(crate) fn holds(&self) -> HoldsRead<'_> {
         HoldsRead(self.table())
     }
 
     fn table(&self) -> MutexGuard<'_, Holds> {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a change of the table of holds that has no effects, and returns its result.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Holds, &Clock) -> T) -> T {
+        let mut holds = self.table();
+        // The clock is read under the lock, so the table sees instants in their order.
+        let changed = change(&mut holds, &self.clock);
+        let watchdog = holds.alarms.watchdog_to_wake();
+        drop(holds);
+        watchdog.into_iter().for_each(Waker::wake);
+        changed
     }
 
     /// Changes the table of holds and carries out the effects. Queues the requests under the table's lock, so that no renewal is queued
@@ -295,19 +307,21 @@ impl Context {
         // Only the release of the last share frees the lock for contenders.
         let hot = holds.handed_over_before(request.hold).filter(|_| request.count == 0);
         let publish = self.client.publish_verb();
-        let (script, params) = match (hot, &name.kind().hot_release) {
-            (Some((_, opening)), Some(script)) => {
-                (Some(script), wire::hot_release(name, owner.as_bytes(), publish, opening))
-            }
-            _ => {
-                (name.kind().release.as_ref(), wire::release(name, owner.as_bytes(), request.count, publish))
-            }
-        };
-        let script = script?;
         let retry = &request.retry;
         let token =
             RequestTag { about: About::Reconcile { hold: request.hold }, with_source: retry.is_in_full() };
-        let flush = self.client.queue_eval(script, wire::KEYS, &params, retry, token.into(), false);
+        let queue = |script: &Script, params: &[Arg<'_>]| {
+            self.client.queue_eval(script, wire::KEYS, params, retry, token.into(), false)
+        };
+        let flush = match (hot, &name.kind().hot_release) {
+            (Some((_, opening)), Some(script)) => {
+                queue(script, &wire::hot_release(name, owner.as_bytes(), publish, opening))
+            }
+            _ => {
+                let script = name.kind().release.as_ref()?;
+                queue(script, &wire::release(name, owner.as_bytes(), request.count, publish))
+            }
+        };
         if !flush.as_ref().is_some_and(Flush::is_answered) {
             self.not_queued(holds, request, flush.is_some(), effects);
         }
@@ -477,7 +491,7 @@ impl Context {
 
     /// Makes the watchdog check the holds of this lock at once. A message casts doubt on a hold of this process.
     pub(crate) fn verify(&self, name: &Arc<Name>) {
-        self.transact(|holds, now, _| holds.verify(name, now));
+        self.change(|holds, clock| holds.verify(name, clock.now()));
     }
 
     /// Makes the head poll, because the lock may be free without a message. Takes the wait queue's lock.

@@ -80,12 +80,12 @@ impl Guard {
     pub(crate) fn forget(mut self) {
         self.released = true;
         self.span.end(|| End::Left);
-        self.context.transact(|holds, now, _| holds.forget(self.hold, self.share, now));
+        self.context.change(|holds, clock| holds.forget(self.hold, self.share, clock.now()));
     }
 
     /// Records that a request for this hold has no reply and may still be executed.
     pub(crate) fn may_arrive_late(&self) {
-        self.context.transact(|holds, _, _| holds.may_arrive_late(self.hold));
+        self.context.change(|holds, _| holds.may_arrive_late(self.hold));
     }
 
     /// Returns the id of this guard's permit.
@@ -102,7 +102,7 @@ impl Guard {
     /// Returns the owner of this hold. Pass the owner to [`Lock::with_owner`](crate::Lock::with_owner) to take the lock once more. A hold
     /// whose owner was returned here is not [handed over](crate::LockManagerBuilder::hand_over).
     pub fn owner(&self) -> Owner {
-        let number = self.context.transact(|holds, _, _| holds.present(self.hold));
+        let number = self.context.change(|holds, _| holds.present(self.hold));
         self.context.owner(number)
     }
 
@@ -255,12 +255,12 @@ impl Guard {
 
     /// Does the same as [`lost`](Self::lost), for callers that watch several guards. Such a caller ends with [`unwatch`](Self::unwatch).
     pub(crate) fn poll_lost(&self, watcher: &mut Option<u64>, waker: &Waker) -> Poll<LostReason> {
-        let reason = self.context.transact(|holds, now, _| holds.watch(self.hold, watcher, waker, now));
+        let reason = self.context.change(|holds, clock| holds.watch(self.hold, watcher, waker, clock.now()));
         reason.map_or(Poll::Pending, Poll::Ready)
     }
 
     pub(crate) fn unwatch(&self, watcher: u64) {
-        self.context.transact(|holds, _, _| holds.unwatch(self.hold, watcher));
+        self.context.change(|holds, _| holds.unwatch(self.hold, watcher));
     }
 
     /// Returns why the lock was lost, if it was.
@@ -426,7 +426,7 @@ impl ResultFuture<'_> {
             // If the wait has ended already, the waker was woken.
             return if self.caller.is_some() { Poll::Pending } else { Poll::Ready(None) };
         };
-        let end = self.context.transact(|holds, _, _| holds.result(caller, waker));
+        let end = self.context.change(|holds, _| holds.result(caller, waker));
         if end.is_some() {
             // The table reuses the index, so the drop must not remove another caller.
             self.caller = None;
@@ -439,7 +439,7 @@ impl Drop for ResultFuture<'_> {
     fn drop(&mut self) {
         if let Some(caller) = self.caller {
             // The table is unlocked before the waker is dropped.
-            drop(self.context.transact(|holds, _, _| holds.leave(caller)));
+            drop(self.context.change(|holds, _| holds.leave(caller)));
         }
     }
 }

@@ -30,10 +30,10 @@ pub(crate) fn hand_over(context: &Context, name: &Arc<Name>, hold: HoldIndex, sh
     let Some(waiters) = &mut waiting.queue else { return false };
     let at = context.client.config().timer.now();
     let may_take_over = name.kind().may_be_handed_over() && !context.hand_over.is_zero();
-    // These changes have no effects. `transact` with effects could wake waiters, and would lock this queue again.
+    // `transact` could wake waiters, and would lock this queue again. A hand-over has no effects.
     let handed = if may_take_over && waiters.head_takes_over() {
         let limit = waiters.turn_limit(context.hand_over, at);
-        context.transact(|holds, now, _| holds.hand_over(hold, share, limit, now))
+        context.change(|holds, clock| holds.hand_over(hold, share, limit, clock.now()))
     } else {
         // No waiter accepts the hold as it is.
         Err(GiveBack::Unfit)
@@ -76,7 +76,7 @@ fn begin_release(
 ) -> Option<Waker> {
     let is_polled = waiting.is_polled_often(|| context.clock.now());
     let waiters = waiting.queue.as_mut()?;
-    let frees = || context.transact(|holds, now, _| holds.let_others(hold, share, now));
+    let frees = || context.change(|holds, clock| holds.let_others(hold, share, clock.now()));
     // A process that hands the lock over learns of all pollers by the reply to its release.
     if why == GiveBack::OutOfTime || (is_polled && waiters.opens_for_pollers(at) && frees()) {
         waiters.give_back(true, at)
@@ -90,7 +90,7 @@ fn begin_release(
 }
 
 fn look_soon(context: &Context, name: &Arc<Name>) {
-    context.transact(|holds, now, _| holds.alarms.look_after(Arc::clone(name), now));
+    context.change(|holds, clock| holds.alarms.look_after(Arc::clone(name), clock.now()));
 }
 
 /// Checks the hand-overs of a lock after a while. Takes a hold back from a waiter that has not accepted it in time. Notifies the head
@@ -127,7 +127,7 @@ pub(crate) fn released(context: &Context, name: &Arc<Name>, contenders: Contende
     drop(waiting);
     head.into_iter().for_each(Waker::wake);
     if quiet {
-        context.transact(|holds, now, _| holds.alarms.quiet(Arc::clone(name), now));
+        context.change(|holds, clock| holds.alarms.quiet(Arc::clone(name), clock.now()));
     }
 }
 

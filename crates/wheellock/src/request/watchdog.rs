@@ -457,13 +457,13 @@ impl Answered<'_, '_> {
 
 /// Records that another server may now be responsible for some locks. Runs on the connection's task.
 pub(crate) fn on_change(context: &Context, change: &Change) {
-    context.transact(|holds, now, _| holds.changed(change, now));
+    context.change(|holds, clock| holds.changed(change, clock.now()));
 }
 
 /// Checks the holds of keys that other clients changed. Runs on the connection's task, and does not wait for the watchdog's next turn.
 pub(crate) fn on_changed_keys(context: &Context, keys: &ChangedKeys) {
     match keys {
-        ChangedKeys::Any(change) => context.transact(|holds, now, _| holds.any_key_changed(change, now)),
+        ChangedKeys::Any(change) => context.change(|holds, clock| holds.any_key_changed(change, clock.now())),
         ChangedKeys::These(keys) => {
             let names = context.locks_of(keys.iter().filter_map(Value::as_str));
             let flushes = context.transact(|holds, now, effects| {

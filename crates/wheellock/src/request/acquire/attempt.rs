@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::task::{Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use wheellock_client::Value;
 use wheellock_client::layer::Retry;
+use wheellock_client::{Arg, Script, Value};
 
 use super::many::Many;
 use super::wait::{Limit, Wait};
@@ -135,10 +135,10 @@ impl<'a> Request<'a> {
         // An owner that only this caller knows holds no other lock.
         if self.presented && self.name.kind().is_a_hash_of_holders() {
             self.context.with_others_of_its_hash(self.name, |others| {
-                self.context.transact(|holds, now, _| with(holds, others, now))
+                self.context.change(|holds, clock| with(holds, others, clock.now()))
             })
         } else {
-            self.context.transact(|holds, now, _| with(holds, &[], now))
+            self.context.change(|holds, clock| with(holds, &[], clock.now()))
         }
     }
 
@@ -212,7 +212,7 @@ impl<'a> Request<'a> {
     fn begin_others(&self, at: BootInstant) -> Result<Option<u32>, Error> {
         let Self { context, name, owner, lease, share, .. } = *self;
         let Some(many) = self.many else { return Ok(None) };
-        context.transact(|holds, _, _| {
+        context.change(|holds, _| {
             for number in (owner..).take(many.count().into()).skip(1) {
                 // Only this caller knows these owners, so none of their requests is pending.
                 let began =
@@ -261,11 +261,13 @@ impl<'a> Request<'a> {
             let holder = context.holder_text(name, owner);
             let publish = context.client.publish_verb();
             let params = wire::acquire(name, lease, holder.as_bytes(), count, precedence, publish);
-            let (script, params) = match &name.kind().poll {
-                Some(poll) if polls => (poll, wire::poll(name, params, publish)),
-                _ => (&name.kind().acquire, params),
+            let start = |script: &Script, params: &[Arg<'_>]| {
+                context.client.start_eval(script, wire::KEYS, params, retry, start, waker)
             };
-            context.client.start_eval(script, wire::KEYS, &params, retry, start, waker)
+            match &name.kind().poll {
+                Some(poll) if polls => start(poll, &wire::poll(name, params, publish)),
+                _ => start(&name.kind().acquire, &params),
+            }
         };
         let (retried, fresh, shortfall) = match self.context.wanted {
             None => (retry_since(at, self.context, ask, answer_by, refused_write).await, false, None),
@@ -402,25 +404,23 @@ impl PendingHold<'_, '_> {
     }
 
     fn one_granted(&self, hold: Option<HoldIndex>, terms: Terms, reply: GrantReply) -> Result<Guard, Error> {
-        let granted = self.request.context.transact(|holds, now, effects| {
-            let (granted, request) = match holds.granted(hold?, terms, reply, now, effects)? {
-                Granted::Held(hold, request) => {
-                    if let Some(sides) = self.request.sides {
-                        holds.verify_other_side(hold, &sides.other, now);
-                    }
-                    (Ok(hold), request)
-                }
-                Granted::ShutDown(request) => {
-                    (Err(self.request.name.shut_down(Outcome::MaybeExecuted)), Some(request))
-                }
-                Granted::TooLate(request) => (Err(self.too_late(terms)), Some(request)),
+        let Request { context, name, sides, .. } = *self.request;
+        let granted = context.transact(|holds, now, effects| {
+            let (held, request) = match holds.granted(hold?, terms, reply, now, effects)? {
+                Granted::Held(hold, request) => (Some(hold), request),
+                Granted::ShutDown(request) | Granted::TooLate(request) => (None, Some(request)),
             };
+            if let (Some(held), Some(sides)) = (held, sides) {
+                holds.verify_other_side(held, &sides.other, now);
+            }
             effects.request_all(request);
-            Some(granted)
+            held
         });
-        let hold = granted.unwrap_or_else(|| Err(self.too_late(terms)))?;
-        let Request { context, name, .. } = *self.request;
-        Ok(Guard::new(Arc::clone(context), Arc::clone(name), hold, terms.share))
+        match granted {
+            Some(hold) => Ok(Guard::new(Arc::clone(context), Arc::clone(name), hold, terms.share)),
+            None if context.holds().is_shut() => Err(name.shut_down(Outcome::MaybeExecuted)),
+            None => Err(self.too_late(terms)),
+        }
     }
 
     fn too_late(&self, terms: Terms) -> Error {
@@ -459,6 +459,10 @@ impl PendingHold<'_, '_> {
 
 impl Drop for PendingHold<'_, '_> {
     fn drop(&mut self) {
+        if self.hold.is_none() && self.request.many.is_none() {
+            // The attempt has ended, as most have.
+            return;
+        }
         for hold in self.take() {
             self.request.context.transact(|holds, now, effects| {
                 effects.request_all(holds.cancel_attempt(

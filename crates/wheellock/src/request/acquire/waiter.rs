@@ -94,7 +94,7 @@ impl<'a> Waiter<'a> {
     fn take_over(&mut self, hold: u32) -> Option<Guard> {
         let Request { context, name, .. } = *self.request;
         let guard = Guard::new(Arc::clone(context), Arc::clone(name), hold, HANDED);
-        if !context.transact(|holds, now, _| holds.take_over(hold, now)) {
+        if !context.change(|holds, clock| holds.take_over(hold, clock.now())) {
             drop(guard);
             context.let_waiters_ask(name);
             return None;
@@ -108,7 +108,7 @@ impl<'a> Waiter<'a> {
     fn has_waited(&self) {
         let Request { context, name, .. } = self.request;
         let waited = self.waited();
-        context.transact(|holds, _, _| holds.tallies.of(name.family()).waited(waited, self.heard));
+        context.change(|holds, _| holds.tallies.of(name.family()).waited(waited, self.heard));
     }
 
     /// Waits until the waiter has to poll, or until there is nothing to poll for.
@@ -406,14 +406,14 @@ impl AnswerBy {
 pub(crate) fn first_answer_by(client: &Client, key: &str, waited: Duration, wait: Wait) -> Option<Instant> {
     let config = client.config();
     let at_least = || config.timer.now() + FIRST_ANSWER.min(config.response_timeout).saturating_sub(waited);
-    let is_ready = client.is_ready_for(key.as_bytes());
+    let is_ready = || client.is_ready_for(key.as_bytes());
     match wait {
         Wait::Forever => None,
         // Without a connection no reply is under way, so more time would not help.
-        Wait::Limited(Limit::Until(deadline)) if !is_ready => Some(deadline),
+        Wait::Limited(Limit::Until(deadline)) if !is_ready() => Some(deadline),
         Wait::Limited(Limit::Until(deadline)) => Some(deadline.max(at_least())),
         // The first connection may take as long as it needs. There is no sign yet that this server is down.
-        Wait::Limited(Limit::OneTry) if !is_ready && client.server_info().is_none() => None,
+        Wait::Limited(Limit::OneTry) if client.server_info().is_none() && !is_ready() => None,
         // A connection that has just broken may be restored by then.
         Wait::Limited(Limit::OneTry) => Some(at_least()),
     }
@@ -490,7 +490,7 @@ impl Drop for Waiter<'_> {
             });
         }
         if quiet {
-            context.transact(|holds, now, _| holds.alarms.quiet(Arc::clone(name), now));
+            context.change(|holds, clock| holds.alarms.quiet(Arc::clone(name), clock.now()));
         }
     }
 }

@@ -59,48 +59,50 @@ async fn acquire_until_granted<'a, L: Copy + Into<Limit>, E, F: FnOnce(Result<Gu
     let mut waited = Duration::ZERO;
     loop {
         request.check_upgrade()?;
-        let refused = refused.take().map(|refused| *refused);
-        let mut caller = Caller::begin(&request, wait.one_try().is_none(), refused)?;
-        loop {
-            let by = match &mut caller.waiter {
-                None => {
-                    if caller.fast_path.is_none() {
-                        request.name.discard_old_messages();
+        {
+            // In a block, because the caller borrows the request and must leave before the request begins anew.
+            let refused = refused.take().map(|refused| *refused);
+            let mut caller = Caller::begin(&request, wait.one_try().is_none(), refused)?;
+            loop {
+                let by = match &mut caller.waiter {
+                    None => {
+                        if caller.fast_path.is_none() {
+                            request.name.discard_old_messages();
+                        }
+                        AnswerBy::first(request.context, request.name, waited, wait.of_any())
                     }
-                    AnswerBy::first(request.context, request.name, waited, wait.of_any())
-                }
-                Some(waiter) => match waiter.turn(wait).await? {
-                    Next::Ask(by) => by,
-                    Next::Over(limit) => return Ok(end(Err(caller.over(limit)))),
-                    Next::Take(guard) => return Ok(end(Ok(guard))),
-                },
-            };
-            let (precedence, polls) =
-                (request.precedence(wait.of_any()), caller.polls(wait.one_try().is_none()));
-            match request.attempt(precedence, by.instant(), wait.refused_write(), polls).await {
-                Ok(Answer::Granted(guard, room)) => {
-                    caller.granted(&guard, room);
-                    return Ok(end(Ok(guard)));
-                }
-                Ok(Answer::Held(refusal)) => {
-                    let lease_left = refusal.lease_left;
-                    if let Some(limit) = caller.refused(refusal, wait) {
-                        return Ok(end(Err(Over::new(limit, request.name.text(), lease_left))));
+                    Some(waiter) => match waiter.turn(wait).await? {
+                        Next::Ask(by) => by,
+                        Next::Over(limit) => return Ok(end(Err(caller.over(limit)))),
+                        Next::Take(guard) => return Ok(end(Ok(guard))),
+                    },
+                };
+                let (precedence, polls) =
+                    (request.precedence(wait.of_any()), caller.polls(wait.one_try().is_none()));
+                match request.attempt(precedence, by.instant(), wait.refused_write(), polls).await {
+                    Ok(Answer::Granted(guard, room)) => {
+                        caller.granted(&guard, room);
+                        return Ok(end(Ok(guard)));
                     }
-                }
-                Err(error) => match caller.failed(error, &by, wait) {
-                    Ok(limit) => return Ok(end(Err(caller.over(limit)))),
-                    Err(error @ Error::GrantedTooLate { .. })
-                        if wait.outlasts(&error, &request.context.client.config().timer) =>
-                    {
-                        break;
+                    Ok(Answer::Held(refusal)) => {
+                        let lease_left = refusal.lease_left;
+                        if let Some(limit) = caller.refused(refusal, wait) {
+                            return Ok(end(Err(Over::new(limit, request.name.text(), lease_left))));
+                        }
                     }
-                    Err(error) => return Err(error),
-                },
+                    Err(error) => match caller.failed(error, &by, wait) {
+                        Ok(limit) => return Ok(end(Err(caller.over(limit)))),
+                        Err(error @ Error::GrantedTooLate { .. })
+                            if wait.outlasts(&error, &request.context.client.config().timer) =>
+                        {
+                            break;
+                        }
+                        Err(error) => return Err(error),
+                    },
+                }
             }
         }
         // The grant came too late. The caller has had its first reply, and begins anew.
-        drop(caller);
         request.begin_anew();
         waited = Duration::MAX;
     }

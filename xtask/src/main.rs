@@ -104,7 +104,7 @@ enum Task {
     ///
     /// Installs missing compilers with rustup. A gate whose tool is missing is skipped, but fails where CI is set.
     Gates(gates::Options),
-    /// Print every error text with a situation that produces it, and write them to docs/errors.md
+    /// Print every error text with a situation that produces it, and write them to docs/tables/errors.md
     Errors,
     /// Run one fuzz target, or all of them; installs cargo-fuzz if it is missing
     Fuzz(fuzz::Options),

@@ -19,7 +19,7 @@ const END: &str = "<!-- End of what was made. -->\n";
 const MADE: [(&str, &str, Table); 3] = [
     ("docs/reliability/promises.md", "the documentation of the tests. -->\n", table_of_promises),
     ("docs/reliability/bugs.md", "`tests/planted`. -->\n", table_of_bugs),
-    ("docs/files.md", "the first sentences of the files. -->\n", map_of_files),
+    ("docs/tables/files.md", "the first sentences of the files. -->\n", map_of_files),
 ];
 type Table = fn(&[File]) -> String;
 

@@ -1,4 +1,4 @@
-//! The page of error texts, `docs/errors.md`.
+//! The page of error texts, `docs/tables/errors.md`.
 //!
 //! Each row is a situation and the text that it produces.
 //!
@@ -51,12 +51,12 @@ async fn error_texts_match_page() {
             writeln!(page, "| {situation} | {} |", code(&text)).unwrap();
         }
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/errors.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/tables/errors.md");
     if std::env::var_os(BLESS).is_some() {
         std::fs::write(&path, &page).unwrap();
     }
     if let Some(difference) = difference(&std::fs::read_to_string(&path).unwrap_or_default(), &page) {
-        panic!("docs/errors.md is out of date; `cargo xtask errors` writes it anew:\n{difference}");
+        panic!("docs/tables/errors.md is out of date; `cargo xtask errors` writes it anew:\n{difference}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The manual, generated from the help. It is the last part of `docs/cli.md`.
+//! The manual, generated from the help. It is the last part of `docs/tables/manual.md`.
 
 use clap::CommandFactory;
 

@@ -667,17 +667,17 @@ fn shells_get_completions() {
     }
 }
 
-/// `docs/cli.md` ends with the tool's own manual. With `WHEELLOCK_BLESS` set, the test writes that part of the page.
+/// `docs/tables/manual.md` ends with the tool's own manual. With `WHEELLOCK_BLESS` set, the test writes that part of the page.
 #[test]
 fn page_matches_help() {
     const MARK: &str = "<!-- What follows is printed by `wheellock manual`. -->\n\n";
     let output = Command::new(PROGRAM).arg("manual").env_remove("WHEELLOCK_URL").output().unwrap();
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cli.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/tables/manual.md");
     let page = fs::read_to_string(&path).unwrap();
     let (head, printed) = page.split_once(MARK).expect("the page has the mark");
     if std::env::var_os("WHEELLOCK_BLESS").is_some() {
         fs::write(&path, format!("{head}{MARK}{}", stdout(&output))).unwrap();
     } else {
-        assert!(printed == stdout(&output), "docs/cli.md is old: run this test with WHEELLOCK_BLESS=1");
+        assert!(printed == stdout(&output), "docs/tables/manual.md is old: run this test with WHEELLOCK_BLESS=1");
     }
 }

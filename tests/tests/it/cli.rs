@@ -678,6 +678,9 @@ fn page_matches_help() {
     if std::env::var_os("WHEELLOCK_BLESS").is_some() {
         fs::write(&path, format!("{head}{MARK}{}", stdout(&output))).unwrap();
     } else {
-        assert!(printed == stdout(&output), "docs/tables/manual.md is old: run this test with WHEELLOCK_BLESS=1");
+        assert!(
+            printed == stdout(&output),
+            "docs/tables/manual.md is old: run this test with WHEELLOCK_BLESS=1"
+        );
     }
 }

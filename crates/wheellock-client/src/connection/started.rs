@@ -74,6 +74,8 @@ impl<'a> Started<'a> {
         let deadline = options.deadline.unwrap_or_else(|| now + server.config.response_timeout);
         let waker = waker.clone();
         let submit = |server: &Shared, state: &mut State| {
+            // Check under the lock that queues the call. Otherwise the call could join the queue just after the driver's
+            // end has failed all calls, and would wait in vain.
             if let Phase::Closed { cause, .. } | Phase::Refused(cause) = &state.phase {
                 return Err(cause.seen_by(request.name(), cause.kind(), Outcome::NotSent));
             }
@@ -118,6 +120,7 @@ impl<'a> Started<'a> {
         state.stats.calls += 1;
         let next = state.after_append(Some(times), false);
         drop(state);
+        // `act` takes the lock again when it writes, so it runs after the drop.
         server.act(next);
         Self { under_way: Ok(UnderWay { server, stage: Stage::Waiting(slot), name, script }) }
     }
@@ -225,6 +228,7 @@ impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         if let Stage::Waiting(slot) = self.stage {
             let remains = self.server.lock().pipeline.leave(slot);
+            // The statement above has freed the lock. Wakers and values may run foreign code, which must not run under it.
             drop(remains);
         }
     }

@@ -92,6 +92,8 @@ impl SentinelTask {
             NEWS.iter().map(|channel| Listening::new(&self.sentinel, channel.as_bytes())).collect();
         loop {
             let Some(finder) = self.finder.upgrade() else { return };
+            // Read the number before the query. A request during the query then differs from it, and another query
+            // follows. The reply under way may be older than the request.
             let query_requests = finder.query_requests();
             let answer = self.query(&finder).await;
             finder.received(self.number, answer);
@@ -105,10 +107,13 @@ impl SentinelTask {
             let hurried = interval == HURRIED_INTERVAL;
             let mut sleep = timer.sleep(spread(interval, random()));
             let closed = std::future::poll_fn(|cx| {
+                // This task holds one reference. If it is the last one, the connection to the primary is gone.
                 let Some(query_requests_now) = finder.wait(cx).filter(|_| Arc::strong_count(&finder) > 1)
                 else {
                     return Poll::Ready(true);
                 };
+                // At the hurried interval the next query follows soon anyway. If requests ended that pause, too, repeated
+                // requests would cause queries without a pause.
                 let hurried = query_requests_now != query_requests && !hurried;
                 let announced = news.iter_mut().any(|news| news.poll_changes(cx).is_ready());
                 if hurried || announced || Pin::new(&mut sleep).poll(cx).is_ready() {

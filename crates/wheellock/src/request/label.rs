@@ -18,6 +18,7 @@ use crate::wire::holder::Holder;
 pub(crate) async fn keep(manager: Weak<Context>, timer: Timer, mut is_written: bool) {
     loop {
         if !std::mem::take(&mut is_written) {
+            // Hold the manager only during the write. Otherwise this task would keep a dropped manager alive.
             let Some(context) = manager.upgrade() else { return };
             if !write(&context).await {
                 return;

@@ -107,6 +107,8 @@ pub(crate) async fn once(
     verb: &str,
     more: Option<Arg<'_>>,
 ) -> Result<i64, Error> {
+    // Keep the slot until the reply. A later request in a slot that was freed earlier would overwrite the remembered
+    // reply, and a repetition of this request would not find it.
     let place = RequestSlot::take(&context.places);
     once_at((place.number, place.serial), context, name, script, verb, more).await
 }

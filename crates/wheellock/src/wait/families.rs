@@ -39,6 +39,7 @@ pub(crate) struct Families(Vec<&'static str>);
 impl Families {
     /// Returns the number of the family with this `label`. When all numbers are taken, the remaining labels share one family.
     pub(crate) fn number(&mut self, label: &'static str) -> Family {
+        // A linear search is enough: a name is classified once, when it comes into use.
         let place = self.0.iter().position(|known| *known == label).unwrap_or_else(|| {
             if self.0.len() + 1 < MOST {
                 self.0.push(label);

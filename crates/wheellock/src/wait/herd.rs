@@ -30,6 +30,7 @@ impl Herd {
     /// Records that the server refused a poll after this round trip and counted this many listeners. `random` is uniform over all of `u64`.
     pub(crate) fn refused(&mut self, listeners: u32, trip: Duration, random: u64) {
         self.listeners = listeners;
+        // `on_release` divides by this value. A trip of zero would end every pause at the first release.
         self.trip = trip.max(SHORTEST_TRIP);
         let crowd = f64::from(listeners.saturating_sub(FEW));
         self.pause = fraction(random) * crowd * (1.0 + crowd / GROWS).min(TRIPS_EACH);
@@ -54,6 +55,8 @@ impl Herd {
         if self.pause <= 0.0 {
             return None;
         }
+        // Charge the time since the release before. The pause then runs at full speed again, because the lock is free
+        // again.
         let since = self.runs_since.replace(now);
         let trips = |since| now.saturating_duration_since(since).as_secs_f64() / self.trip.as_secs_f64();
         self.pause -= since.map_or(0.0, |since| run_down(trips(since)));
@@ -68,6 +71,7 @@ impl Herd {
             return None;
         }
         (self.was_notified, self.has_news) = (true, true);
+        // A slow server with a huge crowd exceeds a `Duration`. Such a pause is longer than `REPOLL` anyway.
         let delay = Duration::try_from_secs_f64(lasts(self.pause) * self.trip.as_secs_f64());
         Some(now + delay.map_or(REPOLL, |delay| delay.min(REPOLL)))
     }

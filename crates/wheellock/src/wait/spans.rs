@@ -109,11 +109,13 @@ mod on {
                 waited_us = field::Empty, outcome = field::Empty, error = field::Empty
             )
         });
+        // Without a subscriber, do not read the clock. Otherwise every acquire pays for a time that no span records.
         let began = (!span.is_disabled()).then(Instant::now);
         let mut waiting = Waiting { span, began };
         let mut result = {
             let mut wait = pin!(wait());
             std::future::poll_fn(|cx| {
+                // Enter per poll. A span that stays entered across an await would contain the events of other tasks.
                 let _entered = waiting.span.enter();
                 wait.as_mut().poll(cx)
             })
@@ -126,6 +128,7 @@ mod on {
                 "failed"
             }
         });
+        // Close the span of the wait before the span of the hold begins, so that subscribers see them in this order.
         drop(waiting);
         if let (true, Ok(held)) = (is_final, &mut result) {
             held.begin_span();

@@ -82,6 +82,7 @@ pub(crate) struct Failing {
 impl Effects {
     /// Adds a request behind the earlier ones.
     pub(crate) fn request(&mut self, request: Reconcile) {
+        // Keep the order of the requests. A free first place is not used while earlier requests are in `more`.
         if self.first.is_none() && self.rest.as_ref().is_none_or(|rest| rest.more.is_empty()) {
             self.first = Some(request);
         } else {
@@ -154,6 +155,7 @@ impl Effects {
             waker.wake();
         }
         if !self.wake.is_empty() {
+            // Drain, so that the next change can reuse the room.
             self.wake.drain(..).for_each(Waker::wake);
         }
         (self.rest, self.wake)

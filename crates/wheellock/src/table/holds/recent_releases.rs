@@ -65,6 +65,7 @@ impl RecentReleases {
 
     /// Makes all remembered releases pending, because other servers may reply now.
     pub(super) fn suspect(&mut self, change: Change) {
+        // A change whose releases have all been checked is done. Joined again, it would repeat releases in vain.
         let earlier = self.concerns.take().filter(|_| self.pending > 0);
         self.concerns = Some(change.joined(earlier));
         self.pending = self.releases.len();
@@ -104,6 +105,7 @@ impl RecentReleases {
         while self.releases.front().is_some_and(|oldest| now >= oldest.at + KEPT) {
             self.pop();
         }
+        // Keep twice the room. At a steady rate, an exact fit would be reallocated after each call.
         self.releases.shrink_to(2 * self.releases.len());
         self.last.retain(|_, last| now < *last + KEPT);
         self.releases.front().map(|oldest| oldest.at + KEPT)
@@ -111,6 +113,7 @@ impl RecentReleases {
 
     fn push(&mut self, release: Release) {
         let last = self.last.entry(release.server).or_insert(release.at);
+        // `next` pushes older releases again, so the pushed release is not always the latest.
         *last = release.at.max(*last);
         self.name_bytes += release.name.key().len();
         self.releases.push_back(release);

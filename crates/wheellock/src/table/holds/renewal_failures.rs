@@ -43,6 +43,7 @@ impl RenewalFailures {
         if !is_due || self.failures == 0 {
             return None;
         }
+        // A report of lost holds only has no end, so no line must say later that renewals succeed again.
         (self.told_at, self.is_told) = (Some(now), !self.holds.is_empty());
         let failing = self.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
         let locks = self.failing() + std::mem::take(&mut self.lost);

@@ -39,6 +39,7 @@ impl Waiter {
 
     /// Makes the waiter poll at its next turn, as if it alone had missed the last of `let_in` broadcasts.
     pub(super) fn allow_poll(&mut self, let_in: u32) {
+        // Any other number makes the poll due. `wrapping_sub`, because `let_in` is 0 before the first broadcast.
         self.let_in = let_in.wrapping_sub(1);
     }
 

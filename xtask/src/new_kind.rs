@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_or_repeated_insertion_point_is_refused() {
+    fn missing_or_repeated_point_is_refused() {
         let path = format!("{SOURCE}kind/mod.rs");
         for new in ["", "// new-kind: rows\n    // new-kind: rows"] {
             let read =

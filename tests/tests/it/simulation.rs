@@ -220,7 +220,7 @@ fn seed_413883_dead_entry_follows_server_clock() {
 
 /// Managers were shut down while their connections were broken. They could not make the server remove their queue entries.
 #[test]
-fn seeds_653056_and_682271_disconnected_shutdown_leaves_queue_entry() {
+fn seeds_653056_682271_disconnected_shutdown_leaves_entry() {
     for seed in [653_056, 682_271] {
         assert!(run(&Plan::of(seed, None)).complaints.is_empty(), "{seed}");
     }
@@ -294,7 +294,7 @@ fn seed_40370138_ambiguous_waiter_polls_itself() {
 /// Two servers took over, one right after the other. The releases were repeated to the first server, which already knew of them. They were
 /// not repeated to the second server, which did not know of them. A writer that had left long before kept readers out for seconds.
 #[test]
-fn seeds_50202258_and_50228693_next_primary_gets_repeated_releases() {
+fn seeds_50202258_50228693_new_primary_gets_releases() {
     for seed in [50_202_258, 50_228_693] {
         assert!(run(&Plan::of(seed, None)).complaints.is_empty(), "{seed}");
     }

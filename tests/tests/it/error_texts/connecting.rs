@@ -6,6 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::net::TcpSocket;
 use wheellock::client::{Address, Client, Config, Error, Translate};
 use wheellock_tests::fault::{FakeServer, Session};
 
@@ -139,10 +140,11 @@ async fn failure_within(connect_timeout: Duration, url: &str) -> Error {
 }
 
 async fn refused_port() -> Row {
-    let server = FakeServer::start(|_, _| Ok(()));
-    let (url, address) = (server.url(), server.addr());
-    drop(server);
-    row("No process listens on the port", address, failure(&url).await)
+    // Bound without listening, so that no server of another test gets the port.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
+    row("No process listens on the port", address, failure(&format!("redis://{address}")).await)
 }
 
 async fn silent_server() -> Row {

@@ -6,8 +6,8 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use crate::history::{
-    Answer, Checker, DEAD_TOOK, Ending, Fault, History, OTHERS, Outcome, Reason, Verdict, What, handoffs,
-    most_inside, operations, queued_grants, takeovers, writers_waits,
+    Answer, Checker, DEAD_TOOK, Ending, Fault, History, OTHERS, Outcome, Reason, Told, Verdict, What,
+    handoffs, most_inside, operations, queued_grants, takeovers, told, writers_waits,
 };
 
 /// The counts of a campaign.
@@ -23,6 +23,8 @@ pub struct Figures {
     pub violations: BTreeMap<Checker, u64>,
     /// Double grants where the server had lost its data.
     pub excused: u64,
+    /// Holders whose locks a fault deleted, and whether they learned of it before the next grant.
+    pub told: Told,
     /// Releases that found the lock lost.
     pub already_lost: u64,
     /// Dropped futures of acquires.
@@ -96,6 +98,7 @@ impl Figures {
             }
         }
         figures.count(history);
+        figures.told = told(history);
         figures.queued_grants = queued_grants(history);
         figures.recovery = Times::of(recoveries(history));
         figures.handoff = Times::of(handoffs(history));
@@ -155,6 +158,8 @@ impl Figures {
             "violations": named(Checker::ALL.into_iter().map(all).collect()),
             "excused": self.excused,
             "lost": named(self.lost.iter().map(|(reason, count)| (reason.to_string(), *count)).collect()),
+            "told_before_next_grant": self.told.in_time,
+            "told_after_next_grant": self.told.late,
             "already_lost": self.already_lost,
             "errors": named(self.errors.iter().map(|(outcome, count)| (outcome.to_string(), *count)).collect()),
             "unconfirmed_releases": self.unconfirmed,
@@ -196,6 +201,10 @@ impl fmt::Display for Figures {
         writeln!(f, "faults: {faults}; processes killed {}, stopped {}", self.kills, self.stops)?;
         let lost = list(self.lost.iter().map(|(reason, count)| format!("{reason} {count}")).collect());
         writeln!(f, "lost: {lost}; found lost when released {}", self.already_lost)?;
+        let Told { in_time, late } = self.told;
+        if in_time + late > 0 {
+            writeln!(f, "told before the next grant {in_time}, after it {late}")?;
+        }
         let errors = list(self.errors.iter().map(|(outcome, count)| format!("{outcome} {count}")).collect());
         writeln!(f, "errors: {errors}; releases unconfirmed {}", self.unconfirmed)?;
         writeln!(f, "writes {}, stale and rejected {}", self.writes.0, self.writes.1)?;

@@ -11,7 +11,7 @@ use super::fleet::{Locks, Style};
 use super::servers::Topology;
 use super::stage::Stage;
 use crate::fault::{Direction, Fault as Wire, Gate, Proxy};
-use crate::history::{Fault, Reason};
+use crate::history::{Fault, Reason, Told};
 
 /// A campaign.
 pub(super) struct Plan {
@@ -192,6 +192,18 @@ pub(super) const ALL: &[Plan] = &[
             let told = figures.lost(Reason::NotOwner) + figures.excused;
             (told == 0).then(|| "no lock was evicted: nothing was tried".to_owned())
         },
+        ..PLAIN
+    },
+    Plan {
+        name: "flushed",
+        what: "the server is flushed while locks are held for long: double grants counted, and holders are told before the next grant",
+        style: |_, _| Style::Holding,
+        round: |stage| {
+            stage.rest_between(300, 900);
+            stage.strikes(Fault::Forgot, "flushed", || _ = stage.command(&["FLUSHALL"]));
+            Ok(())
+        },
+        shows: told_in_time,
         ..PLAIN
     },
     Plan {
@@ -773,6 +785,20 @@ fn output_buffer(stage: &mut Stage) -> Result<()> {
         }
     });
     Ok(())
+}
+
+/// Returns an error if more than one holder in a hundred learned of a loss after the next grant. One such holder is always excused: a
+/// busy machine may run the next owner first.
+fn told_in_time(figures: &Figures) -> Option<String> {
+    let Told { in_time, late } = figures.told;
+    let total = in_time + late;
+    match total {
+        0 => Some("no watched hold was deleted: nothing was tried".to_owned()),
+        _ if late > 1 + total / 100 => {
+            Some(format!("{late} of {total} holders were told after the next grant"))
+        }
+        _ => None,
+    }
 }
 
 fn evict(stage: &mut Stage) -> Result<()> {

@@ -11,6 +11,7 @@ mod recorder;
 mod slots;
 mod spans;
 mod text;
+mod told;
 mod witness;
 
 pub use checkers::{
@@ -22,4 +23,5 @@ pub use operations::{Answer, Belief, Ending, Operation, operations};
 pub use recorder::{Recorder, now};
 pub use slots::{Slots, Way};
 pub use text::{History, Malformed};
+pub use told::{Told, told};
 pub use witness::{Cell, Entry, Witness, Write};

@@ -127,6 +127,11 @@ fn output_buffer() {
 }
 
 #[test]
+fn flushed() {
+    run("flushed", 2.5);
+}
+
+#[test]
 fn eviction() {
     run("eviction", 2.5);
 }

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use wheellock::{LockManager, LostReason};
+use tokio::task::JoinHandle;
+use wheellock::{Guard, LockManager, LostReason};
 use wheellock_tests::locks::{PATIENCE, brisk, manager};
 use wheellock_tests::topology::{Cluster, Settings};
 use wheellock_tests::{RedisServer, eventually};
@@ -161,4 +162,187 @@ async fn deleted_lock_in_cluster_is_lost_at_once() {
         assert_eq!(cluster.nodes()[cluster.owner_of_key(key)].cli(&["DEL", key]), "1");
         told(guard.lost(), key).await;
     }
+}
+
+/// Returns a waiter for this simple lock, which another library holds. The server remembers the key for the waiter. The waiter's pauses
+/// between two polls have become long.
+async fn behind_foreign_holder(locks: &LockManager, server: &RedisServer, key: &str) -> JoinHandle<Guard> {
+    assert_eq!(server.cli(&["SET", key, "foreign", "NX", "PX", "30000"]), "OK");
+    let (lock, before) = (locks.simple_lock(key), scripts(server));
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    let is_remembered = async || tracked(server) == 1 && scripts(server) >= before + 9;
+    assert!(eventually(PATIENCE, is_remembered).await, "{key}");
+    waiter
+}
+
+/// Returns the number of waits that ended with news from the server.
+fn woken(locks: &LockManager) -> u64 {
+    locks.metrics().message_wakes
+}
+
+/// Other libraries send no message. The server tells the waiter of the release.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn foreign_release_wakes_waiter() {
+    let server = RedisServer::start();
+    let locks = brisk(&server.url(), LEASE).await;
+    for round in 0..20 {
+        let waiter = behind_foreign_holder(&locks, &server, "n").await;
+        assert_eq!(server.cli(&["DEL", "n"]), "1");
+        waiter.await.unwrap().release().await.unwrap();
+        assert!(eventually(PATIENCE, async || server.cli(&["EXISTS", "n"]) == "0").await, "round {round}");
+    }
+    // A poll by the schedule may be under way when the key is deleted.
+    assert!(woken(&locks) >= 15, "{} of 20", woken(&locks));
+}
+
+/// The end of a foreign lease wakes the waiter, too.
+#[tokio::test]
+async fn foreign_expiry_wakes_waiter() {
+    let server = RedisServer::start();
+    let locks = brisk(&server.url(), LEASE).await;
+    let waiter = behind_foreign_holder(&locks, &server, "n").await;
+    assert_eq!(server.cli(&["PEXPIRE", "n", "200"]), "1");
+    let guard = tokio::time::timeout(AT_ONCE, waiter).await.expect("the lease has ended").unwrap();
+    assert!(guard.is_valid());
+}
+
+/// A foreign key that changes all the time makes a waiter poll 20 times a second at most, besides its schedule.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changing_foreign_lock_limits_polls() {
+    let server = RedisServer::start();
+    let locks = brisk(&server.url(), LEASE).await;
+    let waiter = behind_foreign_holder(&locks, &server, "n").await;
+    let (before, start) = (scripts(&server), Instant::now());
+    let mut other = server.connect().unwrap();
+    let mut changes = 0_u64;
+    while start.elapsed() < Duration::from_secs(1) {
+        other.query(&["SET", "n", &changes.to_string(), "XX", "PX", "30000"]).unwrap();
+        changes += 1;
+    }
+    // The burst, 20 polls a second, and the polls of the schedule: random pauses with a mean of 64 ms.
+    let most = 16 + 20 * (1 + start.elapsed().as_secs()) + 40;
+    let polls = scripts(&server) - before;
+    assert!(changes > 2 * most && polls <= most, "{polls} polls after {changes} changes");
+    assert_eq!(server.cli(&["DEL", "n"]), "1");
+    drop(tokio::time::timeout(AT_ONCE, waiter).await.expect("it was released").unwrap());
+}
+
+/// Waiters for other kinds poll 50 ms after a deletion, long before the end of the lease or the next poll of their schedule.
+#[tokio::test]
+async fn deletion_wakes_waiters_of_other_kinds() {
+    let server = RedisServer::start();
+    let (holders, locks) = (brisk(&server.url(), LEASE * 4).await, brisk(&server.url(), LEASE * 4).await);
+    let (held, wanted) = (holders.read_write_lock("write"), locks.read_write_lock("write"));
+    let (read, written) = (holders.read_write_lock("read"), locks.read_write_lock("read"));
+    let cases = [
+        ("plain", holders.lock("plain"), locks.lock("plain")),
+        ("simple", holders.simple_lock("simple"), locks.simple_lock("simple")),
+        ("write", held.write(), wanted.read()),
+        ("read", read.read(), written.write()),
+    ];
+    for (key, holder, lock) in cases {
+        let before = tracked(&server);
+        let guard = holder.acquire().await.unwrap();
+        let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+        assert!(eventually(PATIENCE, async || tracked(&server) > before).await, "{key}");
+        assert_eq!(server.cli(&["DEL", key]), "1");
+        drop(tokio::time::timeout(AT_ONCE, waiter).await.unwrap_or_else(|_| panic!("{key}")).unwrap());
+        drop(guard);
+    }
+}
+
+/// `FLUSHALL` needs no key that the server remembers.
+#[tokio::test]
+async fn flush_wakes_waiters_of_each_kind() {
+    let server = RedisServer::start();
+    let (holders, locks) = (brisk(&server.url(), LEASE * 4).await, brisk(&server.url(), LEASE * 4).await);
+    let (held, wanted) = (holders.read_write_lock("write"), locks.read_write_lock("write"));
+    let cases = [
+        (holders.lock("plain"), locks.lock("plain")),
+        (holders.simple_lock("simple"), locks.simple_lock("simple")),
+        (holders.fair_lock("fair"), locks.fair_lock("fair")),
+        (held.write(), wanted.read()),
+    ];
+    let (mut guards, mut waiters) = (Vec::new(), Vec::new());
+    for (holder, lock) in cases {
+        guards.push(holder.acquire().await.unwrap());
+        waiters.push(tokio::spawn(async move { lock.acquire().await.unwrap() }));
+    }
+    let (fenced, latch) =
+        (holders.fenced_lock("fenced").acquire().await.unwrap(), locks.count_down_latch("l"));
+    latch.try_set_count(std::num::NonZeroU32::MIN).await.unwrap();
+    let (wanted, mut others) = (locks.fenced_lock("fenced"), tokio::task::JoinSet::new());
+    others.spawn(async move { drop(wanted.acquire().await.unwrap()) });
+    others.spawn(async move { latch.wait().await.unwrap() });
+    let are_waiting =
+        async || locks.metrics().waiting == 6 && server.cli(&["PUBSUB", "CHANNELS"]).lines().count() >= 6;
+    assert!(eventually(PATIENCE, are_waiting).await, "{}", server.cli(&["PUBSUB", "CHANNELS"]));
+    assert_eq!(server.cli(&["FLUSHALL"]), "OK");
+    for waiter in waiters {
+        let guard = tokio::time::timeout(AT_ONCE, waiter).await.expect("it was told").unwrap();
+        assert!(guard.is_valid());
+    }
+    tokio::time::timeout(AT_ONCE, others.join_all()).await.expect("both were told");
+    drop((guards, fenced));
+}
+
+/// Without the permission a waiter polls as before.
+#[tokio::test]
+async fn untracked_waiter_polls() {
+    let server = RedisServer::start();
+    let user = ["ACL", "SETUSER", "app", "on", ">pw", "+@all", "-client|tracking", "~*", "&*"];
+    assert_eq!(server.cli(&user), "OK");
+    let locks = manager(&server.url().replacen("://", "://app:pw@", 1)).await;
+    assert_eq!(server.cli(&["SET", "n", "foreign", "NX", "PX", "30000"]), "OK");
+    let (lock, before) = (locks.simple_lock("n"), scripts(&server));
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    assert!(eventually(PATIENCE, async || scripts(&server) >= before + 5).await);
+    assert_eq!(server.cli(&["DEL", "n"]), "1");
+    drop(tokio::time::timeout(AT_ONCE, waiter).await.expect("it polls").unwrap());
+    assert!(!server.cli(&["INFO", "commandstats"]).contains("cmdstat_client|caching"), "it was not allowed");
+}
+
+/// An uncontended pair, and a caller that does not wait, make the server remember nothing.
+#[tokio::test]
+async fn uncontended_lock_is_not_tracked() {
+    let server = RedisServer::start();
+    let (locks, others) = (brisk(&server.url(), LEASE).await, brisk(&server.url(), LEASE).await);
+    let guard = locks.simple_lock("n").acquire().await.unwrap();
+    assert!(!others.simple_lock("n").try_acquire().await.unwrap().is_acquired());
+    guard.release().await.unwrap();
+    locks.lock("m").acquire().await.unwrap().release().await.unwrap();
+    assert!(!server.cli(&["INFO", "commandstats"]).contains("cmdstat_client|caching"));
+}
+
+/// Each node tells the waiters of its own keys.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn foreign_release_in_cluster_wakes_waiter() {
+    let cluster = Cluster::start(3, 0, &Settings::default());
+    let locks = brisk(&cluster.url(), LEASE).await;
+    for key in ["a", "b", "c", "d"] {
+        let node = &cluster.nodes()[cluster.owner_of_key(key)];
+        let waiter = behind_foreign_holder(&locks, node, key).await;
+        assert_eq!(node.cli(&["DEL", key]), "1");
+        waiter.await.unwrap().release().await.unwrap();
+        assert!(eventually(PATIENCE, async || tracked(node) == 0).await, "{key}");
+    }
+    assert!(woken(&locks) >= 3, "{} of 4", woken(&locks));
+}
+
+/// A thread that waits is woken as a task is.
+#[test]
+fn foreign_release_wakes_thread() {
+    let server = RedisServer::start();
+    assert_eq!(server.cli(&["SET", "n", "foreign", "NX", "PX", "30000"]), "OK");
+    let locks = wheellock::blocking::LockManager::connect(&server.url()).unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| locks.simple_lock("n").acquire().unwrap().release().unwrap());
+        // By then a pause is 64 ms long on average.
+        while tracked(&server) == 0 || scripts(&server) < 9 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(server.cli(&["DEL", "n"]), "1");
+        waiter.join().unwrap();
+    });
+    assert_eq!(server.cli(&["EXISTS", "n"]), "0");
 }

@@ -16,6 +16,7 @@ use crate::client::attempts::{Attempts, Failed, Repeat};
 use crate::client::route::Route;
 use crate::connection::options::CallOptions;
 use crate::connection::started::{Start, Started};
+use crate::protocol::pipeline::Prefix;
 use crate::protocol::request::Request;
 
 /// Submits a call at its first poll. Repeats the call while the last attempt certainly had no effect and the next
@@ -35,6 +36,7 @@ pub(crate) fn call<'a>(
             return Started::refused(route.error(ErrorKind::Overloaded, request.name(), &excess));
         }
         let server = route.server(&request, retry);
+        let server = server.map(|(server, asking)| (server, Prefix::of(asking, false)));
         Started::new(server, request.name(), &request, start, waker)
     };
     Attempts::new(ask, IfRefused { route, is_script: request.is_script(), options })

@@ -32,7 +32,8 @@ use crate::protocol::request::{Eval, Request};
 impl Client {
     /// Queues a run of `script` now, and wakes `waker` when the result is there. This suits hand-written futures that
     /// do not keep the parameters. The first `keys` of `params` are the script's keys. `retry` holds the results of
-    /// earlier attempts. This makes only one attempt; pass its failure to [`Retry::after`].
+    /// earlier attempts. This makes only one attempt; pass its failure to [`Retry::after`]. `remembers` means the same as
+    /// for [`queue_eval`](Self::queue_eval). Such a call is never part of a batch, and no native command replaces it.
     ///
     /// # Cancel safety
     ///
@@ -46,6 +47,7 @@ impl Client {
         retry: &Retry,
         start: Start,
         waker: &Waker,
+        remembers: bool,
     ) -> Started<'a> {
         let request = Request::EvalSha(Eval { script, keys, params }).retried(retry);
         let name = if retry.is_in_full() { "EVAL" } else { "EVALSHA" };
@@ -56,6 +58,7 @@ impl Client {
             return Started::refused(self.route.error(ErrorKind::Overloaded, name, &excess));
         }
         let server = self.route.server(&request, retry);
+        let server = server.map(|(server, asking)| (server, Prefix::of(asking, remembers)));
         Started::new(server, name, &request, start, waker)
     }
 
@@ -92,13 +95,7 @@ impl Client {
         if state.driver.has_left() {
             state.pipeline.suppress_replies(now);
         }
-        // The server resets each of the two flags at the other command, so a call has one prefix (source: `resetClient` in
-        // networking.c).
-        let prefix = match (asking, remembers) {
-            (true, _) => Prefix::Asking,
-            (false, true) => Prefix::Caching,
-            (false, false) => Prefix::None,
-        };
+        let prefix = Prefix::of(asking, remembers);
         if !state.pipeline.submit_detached(&request, now, token, prefix) {
             return None;
         }

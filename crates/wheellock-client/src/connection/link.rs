@@ -15,6 +15,7 @@ use crate::connection::locator::Locator;
 use crate::connection::options::CallOptions;
 use crate::connection::started::{Start, Started};
 use crate::connection::{Phase, Server, Shared};
+use crate::protocol::pipeline::Prefix;
 use crate::protocol::request::Request;
 
 /// A handle to one server's connection. The connection ends when its last handle is dropped.
@@ -62,7 +63,8 @@ impl Link {
         let request = Request::Command(command);
         let waker = std::future::poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
         let start = Start { at: self.config.timer.now(), options: CallOptions::by(deadline).reserved() };
-        Started::new(Ok((Server::Borrowed(&self.0), false)), request.name(), &request, start, &waker).await
+        Started::new(Ok((Server::Borrowed(&self.0), Prefix::None)), request.name(), &request, start, &waker)
+            .await
     }
 }
 

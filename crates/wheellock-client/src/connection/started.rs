@@ -19,7 +19,7 @@ use crate::connection::options::CallOptions;
 use crate::connection::{Phase, Server, Shared, State};
 use crate::protocol::acks::Acks;
 use crate::protocol::handshake::Role;
-use crate::protocol::pipeline::{Done, Failure, NoWait};
+use crate::protocol::pipeline::{Done, Failure, NoWait, Prefix};
 use crate::protocol::request::Request;
 
 /// The start of one attempt, with its options. The caller has already read the clock, so the attempt does not read it
@@ -58,16 +58,16 @@ enum Stage {
 
 impl<'a> Started<'a> {
     /// Queues a request at `server`, or keeps the error if there is no server. The deadline covers queueing,
-    /// connecting and the reply. `None` means the configured response timeout. The boolean beside the server says
-    /// whether ASKING must precede the request.
+    /// connecting and the reply. `None` means the configured response timeout. The prefix beside the server precedes the
+    /// request.
     pub(crate) fn new(
-        server: Result<(Server<'a>, bool), Error>,
+        server: Result<(Server<'a>, Prefix), Error>,
         name: &'a str,
         request: &Request<'_>,
         Start { at: now, options }: Start,
         waker: &Waker,
     ) -> Self {
-        let (server, asking) = match server {
+        let (server, prefix) = match server {
             Ok(found) => found,
             Err(error) => return Self::refused(error),
         };
@@ -79,7 +79,7 @@ impl<'a> Started<'a> {
             if let Phase::Closed { cause, .. } | Phase::Refused(cause) = &state.phase {
                 return Err(cause.seen_by(request.name(), cause.kind(), Outcome::NotSent));
             }
-            let slot = state.pipeline.submit(request, options.lane(), now, deadline, waker, asking);
+            let slot = state.pipeline.submit(request, options.lane(), now, deadline, waker, prefix);
             slot.ok_or_else(|| queue_is_full(server, request.name()))
         };
         Self::queue(server, name, request.is_script(), (now, deadline), submit)

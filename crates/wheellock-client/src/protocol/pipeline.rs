@@ -71,8 +71,14 @@ pub(crate) enum Prefix {
 }
 
 impl Prefix {
-    pub(crate) fn asking_if(asking: bool) -> Self {
-        if asking { Self::Asking } else { Self::None }
+    /// Returns the prefix of a call. The server resets each of the two flags at the other command, so a call has one
+    /// prefix (source: `resetClient` in networking.c).
+    pub(crate) fn of(asking: bool, remembers: bool) -> Self {
+        match (asking, remembers) {
+            (true, _) => Self::Asking,
+            (false, true) => Self::Caching,
+            (false, false) => Self::None,
+        }
     }
 
     /// Returns the prefix for this server. A server that does not track keys would refuse `CLIENT CACHING`.
@@ -252,14 +258,14 @@ impl Pipeline {
         now: Instant,
         deadline: Instant,
         waker: Waker,
-        asking: bool,
+        prefix: Prefix,
     ) -> Option<u32> {
         if !self.admits(lane) {
             return None;
         }
-        let prefix = Prefix::asking_if(asking);
+        let prefix = prefix.for_server(self.batches.server());
         self.push_prefix(prefix, now);
-        // ASKING is an entry of its own, so the call's number follows it. Otherwise `leave` would orphan ASKING.
+        // The prefix is an entry of its own, so the call's number follows it. Otherwise `leave` would orphan the prefix.
         let sequence = self.first + self.entries.len() as u64;
         let slot = self.slots.insert(Slot { state: SlotState::Waiting(waker), sequence, deadline });
         let slot = u32::try_from(slot).ok()?;

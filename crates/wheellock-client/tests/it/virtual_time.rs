@@ -822,7 +822,7 @@ fn oversized_call_is_refused_at_once() {
             _ => {
                 let start = Start { at: client.config().timer.now(), options: CallOptions::default() };
                 let (varying, retry) = (Script::variadic("return 1"), Retry::default());
-                client.start_eval(&varying, 0, &params, &retry, start, Waker::noop()).await
+                client.start_eval(&varying, 0, &params, &retry, start, Waker::noop(), false).await
             }
         }
     }

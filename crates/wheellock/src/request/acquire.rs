@@ -22,6 +22,7 @@ use crate::wait::spans::{Held, acquiring};
 use crate::wait::wait_queue::WaitQueue;
 use crate::wire::Refusal;
 
+use attempt::Form;
 pub(crate) use attempt::{Answer, Request};
 pub(crate) use many::Many;
 pub(crate) use together::ask_together;
@@ -77,9 +78,9 @@ async fn acquire_until_granted<'a, L: Copy + Into<Limit>, E, F: FnOnce(Result<Gu
                         Next::Take(guard) => return Ok(end(Ok(guard))),
                     },
                 };
-                let (precedence, polls) =
-                    (request.precedence(wait.of_any()), caller.polls(wait.one_try().is_none()));
-                match request.attempt(precedence, by.instant(), wait.refused_write(), polls).await {
+                let (precedence, form) =
+                    (request.precedence(wait.of_any()), caller.form(wait.one_try().is_none()));
+                match request.attempt(precedence, by.instant(), wait.refused_write(), form).await {
                     Ok(Answer::Granted(guard, room)) => {
                         caller.granted(&guard, room);
                         return Ok(end(Ok(guard)));
@@ -145,9 +146,14 @@ impl<'r, 'a> Caller<'r, 'a> {
         Ok(caller)
     }
 
-    /// Returns true if the attempt is a poll. A caller whose last attempt was refused expects another refusal.
-    fn polls(&self, waits: bool) -> bool {
-        self.waiter.is_some() || (waits && self.request.name.was_refused())
+    /// Returns the form of the next attempt. A caller whose last attempt was refused expects another refusal.
+    fn form(&self, waits: bool) -> Form {
+        match &self.waiter {
+            Some(waiter) if waiter.remembers() => Form::TrackedPoll,
+            Some(_) => Form::Poll,
+            None if waits && self.request.name.was_refused() => Form::Poll,
+            None => Form::Alone,
+        }
     }
 
     /// Leaves the queue with a grant that has `room` for more holders.

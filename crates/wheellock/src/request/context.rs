@@ -29,7 +29,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use wheellock_client::layer::{Flush, Retry};
-use wheellock_client::{Arg, Client, Script, Servers, Value};
+use wheellock_client::{Arg, Change, Client, Script, Servers, Value};
 
 use crate::base::clock::{BootInstant, Clock};
 use crate::base::durability::Wanted;
@@ -38,7 +38,7 @@ use crate::base::lease::Lease;
 use crate::base::owner::{Owner, OwnerText, as_number};
 use crate::base::request_slots::RequestSlots;
 use crate::base::request_tag::{About, RequestTag};
-use crate::kind::{self, Holders, Kind};
+use crate::kind::{self, Holders, Kind, Wake};
 use crate::request::events;
 use crate::table::holds::{Effects, Failed, Holds, Reconcile, Rest, Want};
 use crate::table::metrics::{Metrics, Waiting};
@@ -501,6 +501,40 @@ impl Context {
         if let Some(head) = head {
             head.wake();
         }
+    }
+
+    /// Makes the heads for these locks poll soon, because other clients have changed the locks' keys.
+    pub(crate) fn wake_after_change(&self, names: &[Arc<Name>]) {
+        let now = self.client.config().timer.now();
+        for name in names {
+            // The queue is unlocked at the end of this statement, before the wake-up.
+            let head = name.waiting().queue.as_mut().and_then(|waiters| waiters.key_changed(now));
+            if let Some(head) = head {
+                head.wake();
+            }
+        }
+    }
+
+    /// Makes all heads poll whose locks may have been deleted with all other keys.
+    pub(crate) fn wake_after_flush(&self, change: &Change) {
+        // A process may hold a million locks, and usually waits for few.
+        if self.waiting.is_empty() {
+            return;
+        }
+        let now = self.client.config().timer.now();
+        let mut woken = Vec::new();
+        let names = self.lock_names();
+        for (kind, names) in &names.known {
+            // Each waiter of a fair lock polls for itself.
+            let each = kind.wake == Wake::OwnChannel;
+            for ByText(name) in names.iter().filter(|ByText(name)| change.concerns(name.key().as_bytes())) {
+                if let Some(waiters) = name.waiting().queue.as_mut().filter(|waiters| !waiters.is_empty()) {
+                    woken.extend(waiters.keys_flushed(each, now));
+                }
+            }
+        }
+        drop(names);
+        woken.into_iter().for_each(Waker::wake);
     }
 
     /// Returns the error for a script that was answered with a reply it never returns. The connection is closed, because it cannot be

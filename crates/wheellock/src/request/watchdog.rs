@@ -460,10 +460,14 @@ pub(crate) fn on_change(context: &Context, change: &Change) {
     context.change(|holds, clock| holds.changed(change, clock.now()));
 }
 
-/// Checks the holds of keys that other clients changed. Runs on the connection's task, and does not wait for the watchdog's next turn.
+/// Checks the holds of keys that other clients changed, and lets the waiters for such locks poll. Runs on the connection's task, and does not
+/// wait for the watchdog's next turn.
 pub(crate) fn on_changed_keys(context: &Context, keys: &ChangedKeys) {
     match keys {
-        ChangedKeys::Any(change) => context.change(|holds, clock| holds.any_key_changed(change, clock.now())),
+        ChangedKeys::Any(change) => {
+            context.change(|holds, clock| holds.any_key_changed(change, clock.now()));
+            context.wake_after_flush(change);
+        }
         ChangedKeys::These(keys) => {
             let names = context.locks_of(keys.iter().filter_map(Value::as_str));
             let flushes = context.transact(|holds, now, effects| {
@@ -473,6 +477,7 @@ pub(crate) fn on_changed_keys(context: &Context, keys: &ChangedKeys) {
                 queue_renewals(context, holds, &mut renew, now, effects)
             });
             drop(flushes);
+            context.wake_after_change(&names);
         }
     }
 }

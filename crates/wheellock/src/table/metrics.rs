@@ -136,6 +136,11 @@ impl Waiting {
         }
     }
 
+    /// Returns true if no task waits for a lock.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.iter().all(|waiting| waiting.load(Ordering::Relaxed) == 0)
+    }
+
     pub(crate) fn of(&self, family: usize) -> u64 {
         self.0.get(family).map_or(0, |waiting| waiting.load(Ordering::Relaxed))
     }

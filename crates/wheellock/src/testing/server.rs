@@ -30,6 +30,7 @@ pub use faults::{Cut, Faults, How, Side};
 pub use host::Host;
 pub use network::Network;
 pub use scripts::Which;
+use store::Remembered;
 pub use store::{Answer, Executed, Make, Published, Snapshot, Store, late_renewals};
 
 /// A server that replies to complete commands, in order on each connection.
@@ -214,6 +215,10 @@ impl Server {
         // A client's heartbeat is a PING, or a bare HELLO that tells the server's role.
         let is_heartbeat = matches!(words, ["PING", ..] | ["HELLO", "3"]);
         self.commands += u64::from(!is_heartbeat);
+        let mut before = Remembered::default();
+        if self.connections[place].remembers_next {
+            self.store.remember(script_keys(words), &mut before);
+        }
         let reply = match *words {
             [verb, ..] if self.is_blocked(place, verb) => {
                 format!(
@@ -287,8 +292,12 @@ impl Server {
         let connection = &mut self.connections[place];
         drop(self.store.changed(&mut connection.remembered));
         if std::mem::take(&mut connection.remembers_next) {
-            let keys = faults::keys_of(words).and_then(|keys| keys.parse().ok()).unwrap_or_default();
-            self.store.remember(words.iter().skip(3).take(keys), &mut connection.remembered);
+            // A granted request ends with writes. A server remembers only keys that a script reads after its last write.
+            let written = self.store.changed(&mut before);
+            let acquires =
+                Which::by(|which| words.get(1) == Some(&which.sha()) && which.is_acquire()).is_some();
+            let is_read = |key: &&&str| !(acquires && written.iter().any(|written| written == **key));
+            self.store.remember(script_keys(words).filter(is_read), &mut connection.remembered);
         }
         self.tell(Some((place, &reply)));
     }
@@ -331,6 +340,12 @@ impl Server {
             connection.put(second, due);
         }
     }
+}
+
+/// Returns the keys of a command that runs a script.
+fn script_keys<'a>(words: &'a [&'a str]) -> impl Iterator<Item = &'a &'a str> {
+    let keys = faults::keys_of(words).and_then(|keys| keys.parse().ok()).unwrap_or_default();
+    words.iter().skip(3).take(keys)
 }
 
 fn bulk(text: &str) -> String {

@@ -2,6 +2,7 @@
 
 pub(crate) mod families;
 pub(crate) mod herd;
+pub(crate) mod key_changes;
 pub(crate) mod latch_state;
 pub(crate) mod name;
 pub(crate) mod poll_schedule;

@@ -34,6 +34,8 @@ pub(crate) enum Turn {
         heard: bool,
         /// When the oldest request without a reply was sent.
         since: Instant,
+        /// The poll asks the server to tell of the next change of the lock's key.
+        remembers: bool,
     },
     /// Sleep, and at most until this time if there is one.
     Wait(Option<Instant>),
@@ -114,7 +116,8 @@ impl PollSchedule {
         // The reason is taken in any case, because one poll serves every reason.
         if std::mem::take(&mut self.poll_now) || heard || self.is_due(now) {
             // Polls without a reply share this instant. Otherwise each repetition would extend the patience with a silent server.
-            return Turn::Ask { heard, since: *self.unanswered_since.get_or_insert(now) };
+            let since = *self.unanswered_since.get_or_insert(now);
+            return Turn::Ask { heard, since, remembers: false };
         }
         Turn::Wait(self.poll_at)
     }
@@ -159,7 +162,9 @@ mod tests {
         let mut cx = Context::from_waker(Waker::noop());
         let second = Duration::from_secs(1);
         assert!(matches!(questions.known(), Known::Nothing));
-        assert!(matches!(questions.turn(now, &mut cx), Turn::Ask { heard: false, since } if since == now));
+        assert!(
+            matches!(questions.turn(now, &mut cx), Turn::Ask { heard: false, since, .. } if since == now)
+        );
         let Turn::Ask { since, .. } = questions.turn(now + second, &mut cx) else {
             panic!("it has no answer yet")
         };

@@ -18,6 +18,7 @@ use wheellock_client::Subscription;
 
 use crate::base::error::Error;
 use crate::wait::herd::Herd;
+use crate::wait::key_changes::KeyChanges;
 use crate::wait::latch_state::LatchState;
 use crate::wait::poll_schedule::{Known, POLL_UNTOLD, PollSchedule, REPOLL, Turn};
 use crate::wait::queue::{Entry, Queue};
@@ -58,6 +59,7 @@ pub(crate) struct WaitQueue {
     /// The lock was left free without a message, and no waiter of this process wants the lock any more.
     is_unannounced: bool,
     herd: Herd,
+    changes: KeyChanges,
     /// Findings of the waiters' polls, if this is the queue of a latch.
     pub(crate) latch: LatchState,
 }
@@ -112,6 +114,11 @@ impl WaitQueue {
         }
     }
 
+    /// Records whether the holder sends a message when it releases the lock, by the last refusal of the head.
+    pub(crate) fn set_silent(&mut self, is_silent: bool) {
+        self.changes.set_silent(is_silent);
+    }
+
     /// Records when the holder's lease ends, by the last refusal of any waiter.
     pub(crate) fn set_lease_ends(&mut self, lease_ends: Option<Instant>) {
         self.lease_ends = lease_ends;
@@ -143,7 +150,7 @@ impl WaitQueue {
     pub(crate) fn turn(&mut self, ticket: u64, asked_for: bool, now: Instant, cx: &mut Context<'_>) -> Turn {
         let (is_head, polling) = (self.is_head(ticket), State::Polling(self.queue.next_ticket()));
         let Some(Entry { waker, failed, waiter }) = self.queue.get_mut(ticket) else {
-            return Turn::Ask { heard: false, since: now };
+            return Turn::Ask { heard: false, since: now, remembers: false };
         };
         if let Some(hold) = waiter.take_hold() {
             return Turn::Take(hold);
@@ -155,7 +162,7 @@ impl WaitQueue {
         }
         if waiter.take_may_poll(self.let_in) {
             waiter.state = polling;
-            return Turn::Ask { heard: false, since: now };
+            return Turn::Ask { heard: false, since: now, remembers: false };
         }
         *waker = Some(cx.waker().clone());
         self.asleep_from = self.asleep_from.min(ticket);
@@ -171,12 +178,52 @@ impl WaitQueue {
         self.turns.give_up();
         self.look_at = self.look_at.filter(|at| now < *at);
         let heard = self.hears(now, cx);
-        let mut turn = self.questions.ask_or_wait(heard, now);
-        if let (Turn::Ask { heard, .. }, Some(waiter)) = (&mut turn, self.queue.waiter(ticket)) {
-            waiter.state = polling;
-            *heard |= self.herd.take_notified();
+        let is_refused = self.questions.poll_at.is_some();
+        let is_changed = self.changes.is_due(now);
+        self.questions.poll_now |= is_changed;
+        match (self.questions.ask_or_wait(heard, now), self.queue.waiter(ticket)) {
+            (Turn::Ask { heard, since, .. }, Some(waiter)) => {
+                waiter.state = polling;
+                self.changes.settle();
+                let heard = heard | self.herd.take_notified();
+                // Where messages tell of the releases, the next one probably follows soon, so the server need not tell of it as well. A
+                // change would also make a crowd poll at once.
+                let is_quiet = !heard && !self.herd.is_crowded();
+                let remembers = is_refused && (is_quiet || self.changes.is_silent());
+                Turn::Ask { heard: heard | is_changed, since, remembers }
+            }
+            (Turn::Wait(until), _) => Turn::Wait(until.into_iter().chain(self.changes.poll_at()).min()),
+            (turn, _) => turn,
         }
-        turn
+    }
+
+    /// Makes the head poll after another client has changed the lock's key. Returns the head's waker.
+    pub(crate) fn key_changed(&mut self, now: Instant) -> Option<Waker> {
+        // A process that leaves the lock to others polls at a known time. An earlier poll would take the lock from them.
+        if self.queue.is_empty() || self.stands_back(|| now) {
+            return None;
+        }
+        self.changes.on_change(now);
+        self.head_to_wake()
+    }
+
+    /// Makes the head poll after all keys were deleted. With `each`, the other waiters poll for themselves. Returns the wakers.
+    pub(crate) fn keys_flushed(&mut self, each: bool, now: Instant) -> Vec<Waker> {
+        // After a reconnect the head polls when the server has confirmed the subscription.
+        if self.questions.subscription.as_ref().is_some_and(|news| !news.is_confirmed()) {
+            return Vec::new();
+        }
+        self.changes.on_flush(now);
+        if !each {
+            return self.head_to_wake().into_iter().collect();
+        }
+        // These waiters poll every few seconds anyway, so they pass over a flush that follows others.
+        if !self.changes.is_due(now) {
+            return Vec::new();
+        }
+        self.changes.settle();
+        self.let_in = self.let_in.wrapping_add(1);
+        self.queue.values_mut().filter_map(|entry| entry.waker.take()).collect()
     }
 
     /// Returns true if the head must poll at once because of a message. While other processes are to have their turns, the message is for
@@ -194,6 +241,9 @@ impl WaitQueue {
     /// Returns true if one of these messages makes the head poll at once. Each message counts as a turn. A thread that was waiting for a
     /// processor finds several messages at once. If they counted as one, the head would wait for too many turns.
     fn follows(&mut self, messages: u64, now: Instant) -> bool {
+        if messages > 0 {
+            self.changes.settle();
+        }
         for _ in 0..messages {
             match self.turns.hear(now) {
                 Message::Free => match self.herd.on_release(now) {

@@ -73,7 +73,7 @@ async fn herd(lock: fn(&LockManager) -> Lock, processes: u32, hold: Duration) ->
 }
 
 #[tokio::test(start_paused = true)]
-async fn turn_among_hundred_costs_eight_commands() {
+async fn turn_among_hundred_costs_nine_commands() {
     for (kind, lock) in kinds() {
         let alone = herd(lock, 2, TRIP).await.hand_over;
         for hold in [Duration::ZERO, 4 * TRIP] {
@@ -81,7 +81,7 @@ async fn turn_among_hundred_costs_eight_commands() {
             println!(
                 "{kind}, {hold:?}: {commands:.1} commands per turn, {hand_over:?}, mean {mean:?}, among two {alone:?}"
             );
-            assert!(commands <= 8.0, "{kind}, {hold:?}: {commands:.1} commands per turn");
+            assert!(commands <= 9.0, "{kind}, {hold:?}: {commands:.1} commands per turn");
             assert!(
                 hand_over <= alone + 2 * TRIP,
                 "{kind}, {hold:?}: {hand_over:?}, and {alone:?} among two"

@@ -154,7 +154,8 @@ impl World {
                 let deadline = now + Duration::from_millis(20);
                 let waker = Waker::noop().clone();
                 let request = Request::Command(&command);
-                let slot = self.pipeline.submit(&request, Lane::Normal, now, deadline, waker, false).unwrap();
+                let slot =
+                    self.pipeline.submit(&request, Lane::Normal, now, deadline, waker, Prefix::None).unwrap();
                 self.calls.push((slot, nonce));
             }
             Step::Detached => {
@@ -175,7 +176,8 @@ impl World {
                 let (script, params) = part(which, &nonce);
                 let request = Request::EvalSha(Eval { script, keys: 1, params: &params });
                 let (deadline, waker) = (now + Duration::from_millis(20), Waker::noop().clone());
-                let slot = self.pipeline.submit(&request, Lane::Normal, now, deadline, waker, false).unwrap();
+                let slot =
+                    self.pipeline.submit(&request, Lane::Normal, now, deadline, waker, Prefix::None).unwrap();
                 self.calls.push((slot, nonce));
             }
             Step::DetachedPart(which) => {
@@ -583,7 +585,8 @@ fn bounds_keep_room_for_reserved_lane() {
     let mut pipeline = Pipeline::new(Bounds { in_flight: 16, queued_bytes: 1 << 20 }, now, NODE, true);
     let ping = Command::new("PING");
     let request = Request::Command(&ping);
-    let mut submit = |lane| pipeline.submit(&request, lane, now, now, Waker::noop().clone(), false).is_some();
+    let mut submit =
+        |lane| pipeline.submit(&request, lane, now, now, Waker::noop().clone(), Prefix::None).is_some();
     assert!((0..16).all(|_| submit(Lane::Normal)));
     assert!(!submit(Lane::Normal));
     assert!((0..2).all(|_| submit(Lane::Reserved)));
@@ -599,7 +602,7 @@ fn bytes_held_by_writer_stay_queued() {
     let echo = Command::new("ECHO").arg(&text);
     let submit = |pipeline: &mut Pipeline| {
         let (request, now) = (Request::Command(&echo), Instant::now());
-        pipeline.submit(&request, Lane::Normal, now, now, Waker::noop().clone(), false).is_some()
+        pipeline.submit(&request, Lane::Normal, now, now, Waker::noop().clone(), Prefix::None).is_some()
     };
     assert!(submit(&mut pipeline) && submit(&mut pipeline));
     let queued = pipeline.queued_bytes();
@@ -632,7 +635,7 @@ fn only_flood_capacity_is_released() {
     for (calls, kept) in [(100, true), (40_000, false)] {
         let now = Instant::now();
         for _ in 0..calls {
-            pipeline.submit(&request, Lane::Normal, now, now, Waker::noop().clone(), false).unwrap();
+            pipeline.submit(&request, Lane::Normal, now, now, Waker::noop().clone(), Prefix::None).unwrap();
         }
         let mut bytes = pipeline.take_output();
         while !bytes.is_empty() {
@@ -665,7 +668,7 @@ fn batch(pipeline: &mut Pipeline, parts: &[usize]) -> (Vec<u32>, String) {
         let (script, params) = part(*which, &nonce);
         let request = Request::EvalSha(Eval { script, keys: 1, params: &params });
         let (deadline, waker) = (now + Duration::from_secs(60), Waker::noop().clone());
-        pipeline.submit(&request, Lane::Normal, now, deadline, waker, false).unwrap()
+        pipeline.submit(&request, Lane::Normal, now, deadline, waker, Prefix::None).unwrap()
     });
     let slots = slots.collect();
     let bytes = pipeline.take_output();

@@ -43,6 +43,17 @@ pub(crate) struct Request<'a> {
     pub(crate) many: Option<&'a Many>,
 }
 
+/// The form of one attempt.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// The kind's own script.
+    Alone,
+    /// The script of waiters.
+    Poll,
+    /// As `Poll`. The server also tells of the next change of the lock's key after a refusal.
+    TrackedPoll,
+}
+
 /// The server's reply to one attempt.
 pub(crate) enum Answer {
     /// The hold's guard, and the number of further permits that are free.
@@ -231,7 +242,7 @@ impl<'a> Request<'a> {
         self.check_upgrade()?;
         self.name.discard_old_messages();
         let precedence = self.precedence(Wait::NO);
-        let answer = self.attempt(precedence, deadline, RefusedWrite::Ends, false).await?;
+        let answer = self.attempt(precedence, deadline, RefusedWrite::Ends, Form::Alone).await?;
         match answer {
             Answer::Granted(..) => self.allow_owner_poll(),
             Answer::Held(_) => self.context.refused_unlistening(self.name),
@@ -239,14 +250,13 @@ impl<'a> Request<'a> {
         Ok(answer)
     }
 
-    /// Sends one request to the server. If the reply is lost, sends the same request again. `polls` is true for a
-    /// waiter.
+    /// Sends one request to the server. If the reply is lost, sends the same request again.
     pub(super) async fn attempt(
         &self,
         precedence: Precedence,
         deadline: Option<Instant>,
         refused_write: RefusedWrite,
-        polls: bool,
+        form: Form,
     ) -> Result<Answer, Error> {
         let Begun { mut attempt, count, at, answer_by } = self.begin(deadline).await?;
         // The server would refuse this owner its own lock, and the owner would wait for itself. No request was sent
@@ -261,11 +271,12 @@ impl<'a> Request<'a> {
             let holder = context.holder_text(name, owner);
             let publish = context.client.publish_verb();
             let params = wire::acquire(name, lease, holder.as_bytes(), count, precedence, publish);
+            let remembers = form == Form::TrackedPoll;
             let start = |script: &Script, params: &[Arg<'_>]| {
-                context.client.start_eval(script, wire::KEYS, params, retry, start, waker)
+                context.client.start_eval(script, wire::KEYS, params, retry, start, waker, remembers)
             };
             match &name.kind().poll {
-                Some(poll) if polls => start(poll, &wire::poll(name, params, publish)),
+                Some(poll) if form != Form::Alone => start(poll, &wire::poll(name, params, publish)),
                 _ => start(&name.kind().acquire, &params),
             }
         };

@@ -34,6 +34,8 @@ pub(crate) struct Waiter<'a> {
     since: BootInstant,
     /// The last request was sent because a release was announced.
     heard: bool,
+    /// The next request asks the server to tell of the next change of the lock's key.
+    remembers: bool,
     /// A request without a reply may still be executed.
     may_arrive_late: bool,
     /// The waiter has polled because its wait ended while the process was paused.
@@ -61,6 +63,7 @@ impl<'a> Waiter<'a> {
             own,
             since: context.clock.now(),
             heard: false,
+            remembers: false,
             may_arrive_late: false,
             asked_after_pause: false,
             ending: Ending::InVain,
@@ -139,8 +142,8 @@ impl<'a> Waiter<'a> {
                     turn = own.turn(now, cx);
                 }
                 let until = match turn {
-                    Turn::Ask { heard, since } => {
-                        self.heard = heard;
+                    Turn::Ask { heard, since, remembers } => {
+                        (self.heard, self.remembers) = (heard, remembers);
                         if self.request.name.kind().is_shared() {
                             self.waiters(|waiters, _| waiters.head_polls());
                         }
@@ -304,6 +307,12 @@ impl<'a> Waiter<'a> {
         self.waiters(WaitQueue::allow_poll);
     }
 
+    /// Returns true if the next request asks the server to tell of the next change of the lock's key.
+    pub(super) fn remembers(&self) -> bool {
+        // A caller that chose its pauses has only those.
+        self.remembers && self.request.backoff.is_none() && self.request.name.kind().has_holders_in_its_key()
+    }
+
     /// Returns true if a request without a reply may still be executed.
     pub(super) fn may_arrive_late(&self) -> bool {
         self.may_arrive_late
@@ -337,6 +346,7 @@ impl<'a> Waiter<'a> {
             if let Some(listeners) = refusal.listeners {
                 waiters.refused_among(listeners, refusal.trip, random());
             }
+            waiters.set_silent(refusal.is_silent);
             waiters.on_held(now, lease_left);
             if backoff.is_none() {
                 waiters.listen(|| context.client.subscribe(name.channel().as_bytes()));

@@ -68,7 +68,14 @@ fn unwritten_batch_is_resent_singly() {
         let (script, params) = part(which, nonce);
         let request = Request::EvalSha(Eval { script, keys: 1, params: &params });
         pipeline
-            .submit(&request, Lane::Normal, now, now + Duration::from_secs(60), Waker::noop().clone(), false)
+            .submit(
+                &request,
+                Lane::Normal,
+                now,
+                now + Duration::from_secs(60),
+                Waker::noop().clone(),
+                Prefix::None,
+            )
             .unwrap()
     };
     let slots = [call(&mut pipeline, 0, "a"), call(&mut pipeline, 1, "b")];

@@ -46,7 +46,7 @@ fn subscription_end_takes_no_later_reply() {
         let slots = ["a", "b"].map(|text| {
             let command = Command::new("ECHO").arg(text);
             let request = Request::Command(&command);
-            pipeline.submit(&request, Lane::Normal, now, now, Waker::noop().clone(), false).unwrap()
+            pipeline.submit(&request, Lane::Normal, now, now, Waker::noop().clone(), Prefix::None).unwrap()
         });
         let sent = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
         let nonces: Vec<_> = sent.split("PING\r\n").skip(1).map(|ping| ping.split("\r\n").nth(1)).collect();
@@ -93,7 +93,8 @@ fn ended_while_its_end_is_under_way() -> (Pipeline, u32, String) {
     pipeline.reconcile(channel, now);
     let command = Command::new("ECHO").arg("a");
     let request = Request::Command(&command);
-    let slot = pipeline.submit(&request, Lane::Normal, now, now, Waker::noop().clone(), false).unwrap();
+    let slot =
+        pipeline.submit(&request, Lane::Normal, now, now, Waker::noop().clone(), Prefix::None).unwrap();
     let sent = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
     let nonce = sent.split("PING\r\n").nth(1).and_then(|ping| ping.split("\r\n").nth(1)).unwrap().to_owned();
     pipeline.on_frame(push("sunsubscribe", "c"), now, &mut Vec::new()).unwrap();
@@ -160,7 +161,8 @@ fn refused_ping_counts_as_answered() {
         pipeline.submit_ping(now);
         let command = Command::new("ECHO").arg("a");
         let request = Request::Command(&command);
-        let slot = pipeline.submit(&request, Lane::Normal, now, now, Waker::noop().clone(), false).unwrap();
+        let slot =
+            pipeline.submit(&request, Lane::Normal, now, now, Waker::noop().clone(), Prefix::None).unwrap();
         drop(pipeline.take_output());
         frames.push(Frame::Reply(Value::Error(b"CLUSTERDOWN The cluster is down".to_vec().into())));
         frames.push(Frame::Reply(Value::BulkString(b"a".to_vec().into())));

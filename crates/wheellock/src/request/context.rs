@@ -38,7 +38,7 @@ use crate::base::lease::Lease;
 use crate::base::owner::{Owner, OwnerText, as_number};
 use crate::base::request_slots::RequestSlots;
 use crate::base::request_tag::{About, RequestTag};
-use crate::kind::{self, Holders, Kind, Wake};
+use crate::kind::{self, Holders, Kind};
 use crate::request::events;
 use crate::table::holds::{Effects, Failed, Holds, Reconcile, Rest, Want};
 use crate::table::metrics::{Metrics, Waiting};
@@ -515,24 +515,19 @@ impl Context {
         }
     }
 
-    /// Makes all heads poll whose locks may have been deleted with all other keys.
+    /// Makes all heads poll soon whose locks may have been deleted with all other keys.
     pub(crate) fn wake_after_flush(&self, change: &Change) {
         // A process may hold a million locks, and usually waits for few.
         if self.waiting.is_empty() {
             return;
         }
         let now = self.client.config().timer.now();
-        let mut woken = Vec::new();
         let names = self.lock_names();
-        for (kind, names) in &names.known {
-            // Each waiter of a fair lock polls for itself.
-            let each = kind.wake == Wake::OwnChannel;
-            for ByText(name) in names.iter().filter(|ByText(name)| change.concerns(name.key().as_bytes())) {
-                if let Some(waiters) = name.waiting().queue.as_mut().filter(|waiters| !waiters.is_empty()) {
-                    woken.extend(waiters.keys_flushed(each, now));
-                }
-            }
-        }
+        let in_use = names.known.iter().flat_map(|(_, names)| names).map(|ByText(name)| name);
+        let concerned = in_use.filter(|name| change.concerns(name.key().as_bytes()));
+        let flushed =
+            |name: &Arc<Name>| name.waiting().queue.as_mut().and_then(|waiters| waiters.keys_flushed(now));
+        let woken: Vec<_> = concerned.filter_map(flushed).collect();
         drop(names);
         woken.into_iter().for_each(Waker::wake);
     }

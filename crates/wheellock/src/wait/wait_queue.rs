@@ -207,23 +207,11 @@ impl WaitQueue {
         self.head_to_wake()
     }
 
-    /// Makes the head poll after all keys were deleted. With `each`, the other waiters poll for themselves. Returns the wakers.
-    pub(crate) fn keys_flushed(&mut self, each: bool, now: Instant) -> Vec<Waker> {
+    /// Makes the head poll after all keys were deleted. Returns the head's waker.
+    pub(crate) fn keys_flushed(&mut self, now: Instant) -> Option<Waker> {
         // After a reconnect the head polls when the server has confirmed the subscription.
-        if self.questions.subscription.as_ref().is_some_and(|news| !news.is_confirmed()) {
-            return Vec::new();
-        }
-        self.changes.on_flush(now);
-        if !each {
-            return self.head_to_wake().into_iter().collect();
-        }
-        // These waiters poll every few seconds anyway, so they pass over a flush that follows others.
-        if !self.changes.is_due(now) {
-            return Vec::new();
-        }
-        self.changes.settle();
-        self.let_in = self.let_in.wrapping_add(1);
-        self.queue.values_mut().filter_map(|entry| entry.waker.take()).collect()
+        let is_connecting = self.questions.subscription.as_ref().is_some_and(|news| !news.is_confirmed());
+        if is_connecting { None } else { self.key_changed(now) }
     }
 
     /// Returns true if the head must poll at once because of a message. While other processes are to have their turns, the message is for

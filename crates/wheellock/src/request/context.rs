@@ -38,7 +38,7 @@ use crate::base::lease::Lease;
 use crate::base::owner::{Owner, OwnerText, as_number};
 use crate::base::request_slots::RequestSlots;
 use crate::base::request_tag::{About, RequestTag};
-use crate::kind::{self, Holders, Kind};
+use crate::kind::{self, Holders, Kind, Wake};
 use crate::request::events;
 use crate::table::holds::{Effects, Failed, Holds, Reconcile, Rest, Want};
 use crate::table::metrics::{Metrics, Waiting};
@@ -523,7 +523,9 @@ impl Context {
         }
         let now = self.client.config().timer.now();
         let names = self.lock_names();
-        let in_use = names.known.iter().flat_map(|(_, names)| names).map(|ByText(name)| name);
+        // Each waiter of a fair lock polls every few seconds anyway.
+        let kinds = names.known.iter().filter(|(kind, _)| kind.wake != Wake::OwnChannel);
+        let in_use = kinds.flat_map(|(_, names)| names).map(|ByText(name)| name);
         let concerned = in_use.filter(|name| change.concerns(name.key().as_bytes()));
         let flushed =
             |name: &Arc<Name>| name.waiting().queue.as_mut().and_then(|waiters| waiters.keys_flushed(now));

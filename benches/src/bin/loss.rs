@@ -1,14 +1,19 @@
-//! Time from a deletion of a held lock until its holder knows of the loss.
+//! Time from a deletion of a lock by another client until its holder or a waiter knows of it.
 //!
-//! `loss [--rounds N] [words]` runs the kinds whose names contain the words. Another client deletes [`HELD`] locks per round, one after the
-//! other, and waits each time until [`lost`](wheellock::Guard::lost) resolves. The locks are renewed once before, and not again meanwhile.
+//! `loss [--rounds N] [words]` runs the rows whose names contain the words. There are three groups of rows:
+//!
+//! - Kinds: another client deletes [`HELD`] locks per round, one after the other, and waits each time until
+//!   [`lost`](wheellock::Guard::lost) resolves. The locks are renewed once before, and not again meanwhile.
+//! - Waiters: a waiter stands behind a simple lock of another library, and that holder deletes the key. The time ends with the grant.
+//! - Storm: another client deletes all keys at once while one manager holds [`STORM`] locks. The time ends with the last loss.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
 use wheellock::{Error, Guard, LockManager};
 use wheellock_benches::Report;
 use wheellock_tests::{Cli, RedisServer};
@@ -17,6 +22,12 @@ use wheellock_tests::{Cli, RedisServer};
 const HELD: usize = 1000;
 /// The watchdog renews after a third of it, which is longer than the deletions of a round take.
 const LEASE: Duration = Duration::from_secs(15);
+/// Number of foreign releases per round.
+const RELEASES: u64 = 100;
+/// Number of locks that one manager holds in the storm.
+const STORM: usize = 100_000;
+/// Longer than the storm and its preparation take. The watchdog renews each lock once before.
+const STORM_LEASE: Duration = Duration::from_secs(60);
 
 type Acquire = fn(&LockManager, String) -> Pin<Box<dyn Future<Output = Result<Guard, Error>> + '_>>;
 
@@ -53,7 +64,126 @@ fn main() -> Result<()> {
         report.row(kind, "wheellock", "p99", "us", &late);
         report.row(kind, "wheellock", "most", "us", &latest);
     }
+    waiters(&mut report, &runtime)?;
+    storm(&mut report, &runtime)?;
     report.finish()
+}
+
+/// Measures the time from a foreign holder's deletion to the waiter's grant, with and without news from the server.
+fn waiters(report: &mut Report, runtime: &Runtime) -> Result<()> {
+    for (row, permission) in [
+        ("waiter behind foreign lock", "+client|tracking"),
+        ("the same without tracking", "-client|tracking"),
+    ] {
+        if !report.wants(row) {
+            continue;
+        }
+        let server = RedisServer::start();
+        let mut other = server.connect()?;
+        other.query(&["ACL", "SETUSER", "app", "on", ">pw", "+@all", permission, "~*", "&*"])?;
+        let url = server.url().replacen("://", "://app:pw@", 1);
+        let (mut middle, mut late) = (Vec::new(), Vec::new());
+        for _ in 0..report.rounds() {
+            let mut took = runtime.block_on(releases(&url, &mut other))?;
+            took.sort_unstable();
+            let micros = |part: usize| took[(took.len() - 1) * part / 1000].as_secs_f64() * 1e6;
+            middle.push(micros(500));
+            late.push(micros(990));
+        }
+        report.row(row, "wheellock", "p50", "us", &middle);
+        report.row(row, "wheellock", "p99", "us", &late);
+    }
+    Ok(())
+}
+
+/// Returns the time from each release of a foreign holder to the grant.
+async fn releases(url: &str, other: &mut Cli) -> Result<Vec<Duration>> {
+    let locks = LockManager::connect(url).await?;
+    let lock = locks.simple_lock("n");
+    let mut took = Vec::new();
+    for number in 0..RELEASES {
+        other.query(&["SET", "n", "foreign", "NX", "PX", "30000"])?;
+        let waiter = tokio::spawn({
+            let lock = lock.clone();
+            async move { lock.acquire().await.map(|guard| (Instant::now(), guard)) }
+        });
+        // The waiter's pauses have become long by then. The time varies, so that the deletions do not follow the pauses.
+        tokio::time::sleep(Duration::from_millis(250 + 13 * number % 128)).await;
+        let start = Instant::now();
+        other.query(&["DEL", "n"])?;
+        let (granted, guard) = waiter.await??;
+        took.push(granted.saturating_duration_since(start));
+        guard.release().await?;
+    }
+    Ok(took)
+}
+
+/// Measures the time from the deletion of all keys until each of [`STORM`] guards knows of its loss, and the scripts that this takes.
+fn storm(report: &mut Report, runtime: &Runtime) -> Result<()> {
+    if !report.wants("storm") {
+        return Ok(());
+    }
+    let (mut first, mut last, mut requests) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..report.rounds() {
+        let server = RedisServer::start();
+        let mut operator = server.connect()?;
+        let (took, scripts) = runtime.block_on(flush(&server, &mut operator))?;
+        first.push(took[0].as_secs_f64() * 1e3);
+        last.push(took[took.len() - 1].as_secs_f64() * 1e3);
+        requests.push(scripts);
+    }
+    let row = format!("storm of {STORM} losses");
+    report.row(&row, "wheellock", "first", "ms", &first);
+    report.row(&row, "wheellock", "last", "ms", &last);
+    report.row(&row, "wheellock", "scripts", "requests", &requests);
+    Ok(())
+}
+
+/// Returns the time until each loss in order, and the number of scripts.
+async fn flush(server: &RedisServer, operator: &mut Cli) -> Result<(Vec<Duration>, f64)> {
+    let locks = LockManager::builder(server.url()).watchdog_lease(STORM_LEASE).connect().await?;
+    let mut losses = JoinSet::new();
+    let mut names: Vec<_> = (0..STORM).map(|number| format!("n{number}")).collect();
+    while !names.is_empty() {
+        let some = names.split_off(names.len().saturating_sub(HELD));
+        let mut acquires = JoinSet::new();
+        for name in some {
+            let lock = locks.lock(&name);
+            acquires.spawn(async move { lock.acquire().await });
+        }
+        while let Some(guard) = acquires.join_next().await {
+            let guard = guard??;
+            losses.spawn(async move {
+                guard.lost().await;
+                Instant::now()
+            });
+        }
+    }
+    let waited = Instant::now();
+    while tracked(operator)? < STORM {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        ensure!(
+            waited.elapsed() < STORM_LEASE,
+            "the server remembers {} of {STORM} keys",
+            tracked(operator)?
+        );
+    }
+    operator.query(&["CONFIG", "RESETSTAT"])?;
+    let start = Instant::now();
+    operator.query(&["FLUSHALL", "ASYNC"])?;
+    let mut took = Vec::new();
+    while let Some(told) = losses.join_next().await {
+        took.push(told?.saturating_duration_since(start));
+    }
+    took.sort_unstable();
+    Ok((took, scripts(operator)?))
+}
+
+/// Returns the number of scripts that the server has run.
+fn scripts(operator: &mut Cli) -> Result<f64> {
+    let info = operator.query(&["INFO", "commandstats"])?.to_string();
+    let calls = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next());
+    Ok(calls.unwrap_or("0").parse()?)
 }
 
 /// Returns the time until each guard learnt of its loss. Fails if a renewal may have found a loss.

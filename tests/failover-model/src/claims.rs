@@ -1,0 +1,89 @@
+//! Claims about the protocol, each with the expected result: the worlds, the mutations and the limits.
+//!
+//! The nightly run checks all claims. The tests check the claims that take little time.
+
+use crate::check::RunResult;
+use crate::model::FleetProperty;
+use crate::mutations::mutations;
+use crate::rules::ProtocolRules;
+use crate::worlds::{FaultWorld, LIMITS, WORLDS, all_worlds};
+
+/// The expected result of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// No state breaks a property.
+    Holds,
+    /// The shortest counterexample breaks this property.
+    Breaks(FleetProperty),
+}
+
+/// A claim: rules, worlds, and the result that each world must have.
+#[derive(Debug)]
+pub struct Claim {
+    /// Name in tables and on the command line.
+    pub name: &'static str,
+    /// The part of the table.
+    pub part: &'static str,
+    pub(crate) rules: ProtocolRules,
+    /// Worlds that are explored, one run for each.
+    pub worlds: Vec<FaultWorld>,
+    /// Expected result.
+    pub expected: Expected,
+    /// The claim takes little time, so the tests check it.
+    pub is_short: bool,
+}
+
+impl Claim {
+    /// Returns the reason why a result contradicts the claim.
+    #[must_use]
+    pub fn contradiction(&self, world: &FaultWorld, result: &RunResult) -> Option<String> {
+        let found = result.counterexample.as_ref().map(|(property, _)| *property);
+        match (self.expected, found) {
+            (Expected::Holds, Some(property)) => Some(format!("{property} is broken")),
+            (Expected::Breaks(expected), None) => Some(format!("{expected} is not broken")),
+            (Expected::Breaks(expected), Some(found)) if expected != found => {
+                Some(format!("{found} is broken in place of {expected}"))
+            }
+            _ if !result.is_complete => Some("not all states were seen".to_owned()),
+            (Expected::Holds, None) if result.has_ended_grace() != world.ends_grace => {
+                let reached = if world.ends_grace { "no" } else { "a" };
+                Some(format!("{reached} promoted server ends its grace"))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Returns all claims, in the order of the table.
+#[must_use]
+pub fn claims() -> Vec<Claim> {
+    let holds = |part: &'static str| {
+        move |world: &FaultWorld| Claim {
+            name: world.name,
+            part,
+            rules: ProtocolRules::COMPLETE,
+            worlds: vec![*world],
+            expected: Expected::Holds,
+            is_short: world.is_small,
+        }
+    };
+    let limit = |world: &FaultWorld| Claim {
+        part: "limit",
+        expected: Expected::Breaks(FleetProperty::Exclusion),
+        ..holds("")(world)
+    };
+    let mutated = mutations().map(|mutation| {
+        let mut rules = ProtocolRules::COMPLETE;
+        (mutation.change)(&mut rules);
+        let (worlds, expected) = match mutation.breaks {
+            Some((property, world)) => {
+                (all_worlds().filter(|w| w.name == world).collect(), Expected::Breaks(property))
+            }
+            None => (WORLDS.to_vec(), Expected::Holds),
+        };
+        let is_short = mutation.is_fast;
+        Claim { name: mutation.name, part: mutation.part, rules, worlds, expected, is_short }
+    });
+    let protocol = all_worlds().map(|world| holds("protocol")(&world));
+    protocol.chain(mutated).chain(LIMITS.iter().map(limit)).collect()
+}

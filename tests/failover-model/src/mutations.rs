@@ -1,0 +1,219 @@
+//! The mutations: the protocol with one rule changed, and the property that the change breaks.
+
+use crate::model::FleetProperty::{self, Exclusion, GraceEnds, Survival};
+use crate::rules::{
+    Acknowledgements, FirstAcquire, FullReclaim, Incarnation, ProtocolRules, PruneAge, WitnessRule,
+};
+
+/// A change of the rules, with its expected effect.
+pub(crate) struct Mutation {
+    pub(crate) name: &'static str,
+    pub(crate) part: &'static str,
+    pub(crate) change: fn(&mut ProtocolRules),
+    /// The broken property, and the world that shows it. Without them the change is harmless in every world of three servers.
+    pub(crate) breaks: Option<(FleetProperty, &'static str)>,
+    pub(crate) is_fast: bool,
+}
+
+/// A rule without which the protocol is unsafe.
+const fn needed(
+    name: &'static str,
+    breaks: (FleetProperty, &'static str),
+    change: fn(&mut ProtocolRules),
+) -> Mutation {
+    Mutation { name, part: "needed", change, breaks: Some(breaks), is_fast: true }
+}
+
+/// A rule without which the protocol is unsafe, but whose counterexample takes seconds.
+const fn slow(
+    name: &'static str,
+    breaks: (FleetProperty, &'static str),
+    change: fn(&mut ProtocolRules),
+) -> Mutation {
+    Mutation { is_fast: false, ..needed(name, breaks, change) }
+}
+
+/// A change that breaks no property.
+const fn harmless(name: &'static str, change: fn(&mut ProtocolRules)) -> Mutation {
+    Mutation { name, part: "harmless", change, breaks: None, is_fast: false }
+}
+
+/// Rules of a grace: its begin, its end, its witnesses.
+const GRACE: &[Mutation] = &[
+    needed("no grace", (Exclusion, "crash"), |r| r.has_grace = false),
+    needed("incarnation is the process alone", (Survival, "there and back"), |r| {
+        r.incarnation = Incarnation::Process;
+    }),
+    slow("return to an incarnation that was left", (Exclusion, "stopped and split"), |r| {
+        r.refuses_left = false;
+    }),
+    needed("early end without a witness", (Exclusion, "crash"), |r| r.witness = WitnessRule::Anyone),
+    slow(
+        "refresh in an unfinished grace makes a witness",
+        (Exclusion, "two crashes, new processes"),
+        |r| r.witness_was_ready = false,
+    ),
+    harmless("no early end", |r| r.ends_early = false),
+    needed("clock starts before an acknowledged write", (Exclusion, "false alarm, settled"), |r| {
+        r.clock_after_write = false;
+    }),
+    needed("clock starts anew with each connection", (GraceEnds, "crash"), |r| {
+        r.clock_starts_once = false;
+    }),
+    needed("no end by time", (GraceEnds, "crash, one manager dies"), |r| r.ends_by_time = false),
+    needed("bound without the window", (Exclusion, "false alarm, settled"), |r| {
+        r.bound_has_window = false;
+    }),
+    needed("check-in before the reclaim", (Exclusion, "crash"), |r| r.reclaims_before_check_in = false),
+    needed("empty server counts as new", (Exclusion, "restart without data, a new process"), |r| {
+        r.empty_has_grace = false;
+    }),
+];
+
+/// Rules of the roster: acknowledgements, age, lease.
+const ROSTER: &[Mutation] = &[
+    needed("entry without acknowledgement", (Exclusion, "false alarm"), |r| {
+        r.acknowledgements = Acknowledgements::Primary;
+    }),
+    needed("entry acknowledged by connected replicas only", (Exclusion, "false alarm"), |r| {
+        r.acknowledgements = Acknowledgements::Connected;
+    }),
+    needed("first acquire after one partial acknowledgement", (Exclusion, "crash"), |r| {
+        r.first_acquire = FirstAcquire::OneRefresh;
+    }),
+    needed("first acquire after one, and no witness", (Exclusion, "crash"), |r| {
+        r.first_acquire = FirstAcquire::OneRefresh;
+        r.witness = WitnessRule::Anyone;
+    }),
+    harmless("extended though the entry does not count", |r| r.extends_if_registered = false),
+    needed(
+        "refresh does not read the era again",
+        (Exclusion, "there and back, connections survive"),
+        |r| r.refresh_reads_era = false,
+    ),
+    harmless("entries pruned after one lease", |r| r.prune_age = PruneAge::Lease),
+    needed("entries pruned within the window", (Exclusion, "pruning"), |r| r.prune_age = PruneAge::Window),
+    needed("entries pruned in a grace", (Exclusion, "pruning"), |r| r.grace_keeps_entries = false),
+    needed("missing entry is written again and counts", (Exclusion, "pruning"), |r| {
+        r.missing_entry_is_new = false;
+    }),
+    needed("shutdown removes the entry first", (Exclusion, "crash, releases"), |r| {
+        r.entry_outlives_holds = false;
+    }),
+    needed("longest lease is announced, not the fleet's", (Exclusion, "longer lease"), |r| {
+        r.fleet_has_longest = false;
+    }),
+    needed("longest lease is not announced before its use", (Exclusion, "longer lease"), |r| {
+        r.fleet_has_longest = false;
+        r.announces_lease = false;
+    }),
+];
+
+fn without_window(rules: &mut ProtocolRules) {
+    rules.acquires_in_window = false;
+    rules.renews_in_window = false;
+}
+
+/// Rules of requests: the window, reclaims, replies.
+const REQUESTS: &[Mutation] = &[
+    needed("no window", (Exclusion, "false alarm, settled"), without_window),
+    needed("no window, but min-replicas 1", (Exclusion, "stopped primary"), |r| {
+        without_window(r);
+        r.min_replicas = 1;
+    }),
+    needed(
+        "no window, but min-replicas 2",
+        (Exclusion, "there and back, connections survive"),
+        |r| {
+            without_window(r);
+            r.min_replicas = 2;
+        },
+    ),
+    needed("window for acquires only", (Exclusion, "false alarm, settled"), |r| r.renews_in_window = false),
+    needed("reclaim keeps the shorter lease", (Survival, "crash"), |r| r.reclaim_extends = false),
+    needed("reclaim yields to an old copy", (Survival, "crash, releases"), |r| r.reclaim_wins = false),
+    slow("reclaim wins after the grace", (Survival, "false alarm, slow holder, releases"), |r| {
+        r.reclaim_checks_era = false;
+    }),
+    slow("reclaim without a deadline", (Survival, "false alarm, slow holder, releases"), |r| {
+        r.reclaim_has_deadline = false;
+    }),
+    needed("reclaim wins, without era and deadline", (Survival, "crash, slow holder"), |r| {
+        r.reclaim_checks_era = false;
+        r.reclaim_has_deadline = false;
+    }),
+    needed("reclaim yields, without era and deadline", (Survival, "crash, releases"), |r| {
+        r.reclaim_wins = false;
+        r.reclaim_checks_era = false;
+        r.reclaim_has_deadline = false;
+    }),
+    harmless("late reply revives a hold", |r| r.reclaims_valid_only = false),
+    needed("reclaim extends at once", (Exclusion, "false alarm, settled"), |r| {
+        r.extends_secure_only = false;
+    }),
+    needed("late grants are kept", (Exclusion, "false alarm, slow holder"), |r| {
+        r.rejects_late_grants = false;
+    }),
+    needed("replies of the old connection are kept", (Survival, "false alarm, slow holder"), |r| {
+        r.drops_late_replies = false;
+    }),
+    needed("release repeated though its owner is back", (Exclusion, "crash, releases"), |r| {
+        r.repeat_spares_owner = false;
+    }),
+];
+
+/// Changes the protocol to its simple form.
+fn simplify(rules: &mut ProtocolRules) {
+    rules.first_acquire = FirstAcquire::AllServers;
+    rules.witness = WitnessRule::Entry;
+}
+
+/// Changes the protocol to its first step: a grace that ends by time, without a roster.
+fn end_by_time(rules: &mut ProtocolRules) {
+    rules.first_acquire = FirstAcquire::OneRefresh;
+    rules.witness = WitnessRule::Anyone;
+    rules.ends_early = false;
+    rules.grace_keeps_entries = false;
+    rules.missing_entry_is_new = false;
+    rules.extends_if_registered = false;
+}
+
+/// Other forms of the protocol.
+const FORMS: &[Mutation] = &[
+    Mutation { part: "form", ..harmless("first step: no roster, no early end", end_by_time) },
+    Mutation { part: "form", ..harmless("simple form", simplify) },
+    Mutation {
+        part: "form",
+        ..needed("simple form without a witness", (Exclusion, "restart without data"), |r| {
+            simplify(r);
+            r.witness = WitnessRule::Anyone;
+        })
+    },
+    Mutation {
+        part: "form",
+        ..slow(
+            "simple form, witness from an unfinished grace",
+            (Exclusion, "restart without data, then a crash"),
+            |r| {
+                simplify(r);
+                r.witness_was_ready = false;
+            },
+        )
+    },
+    Mutation {
+        part: "form",
+        ..slow(
+            "simple form, extended though the entry does not count",
+            (Exclusion, "restart without data, then a crash"),
+            |r| {
+                simplify(r);
+                r.extends_if_registered = false;
+            },
+        )
+    },
+];
+
+/// Returns all mutations, by subject.
+pub(crate) fn mutations() -> impl Iterator<Item = &'static Mutation> {
+    GRACE.iter().chain(ROSTER).chain(REQUESTS).chain(FORMS)
+}

@@ -25,6 +25,7 @@ mod planted;
 mod plots;
 mod programs;
 mod promises;
+mod prove;
 mod redis;
 mod run;
 mod servers;
@@ -119,6 +120,10 @@ enum Task {
     /// A seed with a finding is reduced as far as possible, and printed with the command that repeats it. The exit code is 0 only without
     /// findings.
     Simulate(simulate::Options),
+    /// Check a model of the reclaim of locks after a failover: all states of many worlds, with each rule and without it
+    ///
+    /// The library does not have this protocol yet. The exit code is 0 only if each world and each changed rule has the expected result.
+    Prove(prove::Options),
     /// Pause programs during calls, on every runtime, timer and transport, and count the lost replies and connections
     ///
     /// The exit code is 0 only if no reply or connection is lost.
@@ -152,6 +157,7 @@ fn main() -> Result<ExitCode> {
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::Campaign(options) => campaign::run(&options),
+        Task::Prove(options) => prove::run(&options),
         Task::Pauses(options) => pauses::run(&options),
         Task::PausingProgram(options) => pauses::work(&options),
         Task::CampaignWorker(options) => campaign::work(&options),

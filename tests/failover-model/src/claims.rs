@@ -87,3 +87,51 @@ pub fn claims() -> Vec<Claim> {
     let protocol = all_worlds().map(|world| holds("protocol")(&world));
     protocol.chain(mutated).chain(LIMITS.iter().map(limit)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::check;
+
+    fn short(is_chosen: impl Fn(&Claim) -> bool) -> Vec<Claim> {
+        let mut short = claims();
+        short.retain(|claim| claim.is_short && is_chosen(claim));
+        short
+    }
+
+    #[test]
+    fn small_worlds_keep_properties() {
+        let claims = short(|claim| claim.expected == Expected::Holds);
+        let table = check(&claims, 1);
+        assert!(claims.len() >= 5 && table.contradictions().is_empty(), "{}", table.text());
+    }
+
+    #[test]
+    fn fast_mutations_break_properties() {
+        let claims = short(|claim| claim.expected != Expected::Holds);
+        let table = check(&claims, 1);
+        assert!(claims.len() >= 20 && table.contradictions().is_empty(), "{}", table.text());
+    }
+
+    #[test]
+    fn claims_have_worlds_and_names() {
+        let claims = claims();
+        for claim in &claims {
+            assert!(!claim.worlds.is_empty(), "{} has no world", claim.name);
+            let same = claims.iter().filter(|other| other.name == claim.name).count();
+            assert_eq!(same, 1, "{} is the name of {same} claims", claim.name);
+        }
+    }
+
+    #[test]
+    fn unexpected_result_contradicts_claim() {
+        let mut claims = short(|claim| claim.name == "no grace");
+        claims[0].expected = Expected::Holds;
+        assert_eq!(check(&claims, 1).contradictions(), ["no grace, in \"crash\": P1 exclusion is broken"]);
+        claims[0].expected = Expected::Breaks(FleetProperty::Survival);
+        assert_eq!(
+            check(&claims, 1).contradictions(),
+            ["no grace, in \"crash\": P1 exclusion is broken in place of P2 survival"]
+        );
+    }
+}

@@ -155,9 +155,7 @@ impl<const N: usize> FailoverModel<N> {
             server.ticks_alone = if has_enough { 0 } else { (server.ticks_alone + 1).min(WINDOW + 1) };
         }
         let is_in_grace = server.data.era != server.incarnation;
-        let prunes = self.world.has_pruning
-            && is_primary
-            && !(is_in_grace && self.rules.grace_keeps_entries);
+        let prunes = self.world.has_pruning && is_primary && !(is_in_grace && self.rules.grace_keeps_entries);
         let data = &mut server.data;
         for lease in &mut data.leases {
             *lease = lease.saturating_sub(1);

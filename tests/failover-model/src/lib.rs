@@ -16,8 +16,8 @@ mod story;
 mod table;
 mod worlds;
 
+pub use check::RunResult;
 pub use claims::{Claim, Expected, claims};
 pub use model::FleetProperty;
-pub use check::RunResult;
 pub use table::{ClaimTable, check};
 pub use worlds::FaultWorld;

@@ -24,8 +24,7 @@ pub enum FleetProperty {
 
 impl FleetProperty {
     /// Every property, in the order of their numbers.
-    pub(crate) const ALL: [Self; 4] =
-        [Self::Exclusion, Self::Survival, Self::GraceEnds, Self::OrphansEnd];
+    pub(crate) const ALL: [Self; 4] = [Self::Exclusion, Self::Survival, Self::GraceEnds, Self::OrphansEnd];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {

@@ -4,8 +4,8 @@
 
 use crate::rules::{FirstAcquire, FullReclaim, Incarnation, ProtocolRules, WINDOW, WitnessRule};
 use crate::state::{
-    ConnectionPhase, Dataset, FleetState, GraceRecord, Liveness, LockRequest, MANAGERS, ManagerState, OLD, OLD_IF_PRUNED,
-    Registration, RequestKind, RequestReply,
+    ConnectionPhase, Dataset, FleetState, GraceRecord, Liveness, LockRequest, MANAGERS, ManagerState, OLD,
+    OLD_IF_PRUNED, Registration, RequestKind, RequestReply,
 };
 use crate::worlds::{FaultWorld, LockModel};
 
@@ -44,9 +44,7 @@ impl<const N: usize> FailoverModel<N> {
     fn excludes(&self, manager: usize, other: usize) -> bool {
         match self.world.lock {
             LockModel::Exclusive => manager != other,
-            LockModel::ReadWrite(_) => {
-                manager != other && (self.is_writer(manager) || self.is_writer(other))
-            }
+            LockModel::ReadWrite(_) => manager != other && (self.is_writer(manager) || self.is_writer(other)),
             LockModel::Permits(_) => false,
         }
     }
@@ -54,9 +52,9 @@ impl<const N: usize> FailoverModel<N> {
     /// Returns true if the holds of these managers may exist together.
     pub(crate) fn can_share(&self, holders: u8) -> bool {
         let is_holder = |manager: &usize| holders & 1 << manager != 0;
-        let mut pairs = (0..MANAGERS).filter(is_holder).flat_map(|manager| {
-            (0..MANAGERS).filter(is_holder).map(move |other| (manager, other))
-        });
+        let mut pairs = (0..MANAGERS)
+            .filter(is_holder)
+            .flat_map(|manager| (0..MANAGERS).filter(is_holder).map(move |other| (manager, other)));
         let are_few = match self.world.lock {
             LockModel::Permits(permits) => holders.count_ones() <= u32::from(permits),
             LockModel::Exclusive | LockModel::ReadWrite(_) => true,
@@ -231,9 +229,8 @@ impl<const N: usize> FailoverModel<N> {
         if grace.incarnation != incarnation {
             return false;
         }
-        let is_done = |manager: usize| {
-            !data.roster[manager].is_present || grace.checked_in & 1 << manager != 0
-        };
+        let is_done =
+            |manager: usize| !data.roster[manager].is_present || grace.checked_in & 1 << manager != 0;
         let has_witness = grace.has_witness || self.rules.witness == WitnessRule::Anyone;
         (self.rules.ends_by_time && grace.ticks_left == 0)
             || (self.rules.ends_early && has_witness && (0..MANAGERS).all(is_done))

@@ -147,8 +147,7 @@ impl<const N: usize> FailoverModel<N> {
             let is_reachable =
                 server.liveness == Liveness::Running && is_primary && server.is_far == manager.is_far;
             let was_left = manager.left & 1 << server.incarnation != 0;
-            let is_refused =
-                self.rules.refuses_left && was_left && manager.incarnation != server.incarnation;
+            let is_refused = self.rules.refuses_left && was_left && manager.incarnation != server.incarnation;
             let is_connected = manager.connection == other + 1;
             let can_connect = match (has_server, is_connected) {
                 (false, _) => !is_connected,
@@ -161,13 +160,7 @@ impl<const N: usize> FailoverModel<N> {
         }
     }
 
-    fn roster_steps(
-        &self,
-        state: &FleetState<N>,
-        index: usize,
-        server: usize,
-        steps: &mut Vec<FleetStep>,
-    ) {
+    fn roster_steps(&self, state: &FleetState<N>, index: usize, server: usize, steps: &mut Vec<FleetStep>) {
         let manager = &state.managers[index];
         let needs_age = self.rules.acquires_in_window
             || self.rules.witness == WitnessRule::FreshRefresh
@@ -187,13 +180,7 @@ impl<const N: usize> FailoverModel<N> {
         steps.extend(masks.filter(|mask| mask.count_ones() as usize >= needed).map(refresh));
     }
 
-    fn grace_steps(
-        &self,
-        state: &FleetState<N>,
-        index: usize,
-        server: usize,
-        steps: &mut Vec<FleetStep>,
-    ) {
+    fn grace_steps(&self, state: &FleetState<N>, index: usize, server: usize, steps: &mut Vec<FleetStep>) {
         let manager = &state.managers[index];
         if manager.phase != ConnectionPhase::Grace {
             return;

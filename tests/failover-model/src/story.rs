@@ -76,8 +76,7 @@ fn manager_text(manager: &ManagerState) -> String {
                 RequestReply::Granted => "granted",
                 RequestReply::Refused => "refused",
             };
-            let _infallible =
-                write!(text, ", {name} {:?} to S{} ({reply})", request.kind, request.server);
+            let _infallible = write!(text, ", {name} {:?} to S{} ({reply})", request.kind, request.server);
         }
     }
     text

@@ -136,19 +136,24 @@ const fn with(name: &'static str, base: FaultWorld, faults: FaultBudget) -> Faul
     FaultWorld { name, faults, ..base }
 }
 
+/// A world that the tests explore, too.
+const fn small(world: FaultWorld) -> FaultWorld {
+    FaultWorld { is_small: true, ..world }
+}
+
 /// Exclusive locks on one primary and two replicas.
 pub(crate) const WORLDS: &[FaultWorld] = &[
-    crash("crash", NEW),
-    with("crash, one manager dies", SETTLED, FaultBudget { manager_crashes: 1, ..CRASH }),
+    small(crash("crash", NEW)),
+    small(with("crash, one manager dies", SETTLED, FaultBudget { manager_crashes: 1, ..CRASH })),
     with("crash, slow holder", SLOW, FaultBudget { resets: 1, ..CRASH }),
     with("crash, slow rival", FaultWorld { slow: 2, ..SLOW }, FaultBudget { resets: 1, ..CRASH }),
-    with(
+    small(with(
         "crash, releases",
         FaultWorld { has_releases: true, ..SETTLED },
         FaultBudget { shutdowns: 1, ..CRASH },
-    ),
+    )),
     alarm("false alarm", NEW),
-    alarm("false alarm, settled", SETTLED),
+    small(alarm("false alarm, settled", SETTLED)),
     alarm("false alarm, slow holder", SLOW),
     alarm("false alarm, slow rival", FaultWorld { slow: 2, ..SLOW }),
     FaultWorld {
@@ -158,19 +163,16 @@ pub(crate) const WORLDS: &[FaultWorld] = &[
     },
     alarm("false alarm, both slow", FaultWorld { slow: 3, ..SETTLED }),
     with("split", NEW, FaultBudget { splits: 1, ..ALARM }),
-    with("split and healed", SETTLED, FaultBudget { splits: 1, heals: 1, ..ALARM }),
+    small(with("split and healed", SETTLED, FaultBudget { splits: 1, heals: 1, ..ALARM })),
     with(
         "split, releases",
         FaultWorld { has_releases: true, ..SETTLED },
         FaultBudget { splits: 1, shutdowns: 1, ..ALARM },
     ),
-    with("stopped primary", SETTLED, FaultBudget { stops: 1, ..ALARM }),
+    small(with("stopped primary", SETTLED, FaultBudget { stops: 1, ..ALARM })),
     with("stopped and split", SETTLED, FaultBudget { stops: 1, splits: 1, ..ALARM }),
     with("two crashes", SETTLED, FaultBudget { crashes: 2, promotions: 2, returns: 1, ..NO_FAULTS }),
-    FaultWorld {
-        faults: FaultBudget { promotions: 2, ..NO_FAULTS },
-        ..alarm("there and back", SETTLED)
-    },
+    FaultWorld { faults: FaultBudget { promotions: 2, ..NO_FAULTS }, ..alarm("there and back", SETTLED) },
     FaultWorld {
         faults: FaultBudget { promotions: 2, ..NO_FAULTS },
         keeps_connections: true,
@@ -182,23 +184,19 @@ pub(crate) const WORLDS: &[FaultWorld] = &[
         faults: FaultBudget { raises: 1, ..CRASH },
         ..alarm("longer lease", FaultWorld { lease: 3, ..SETTLED })
     },
-    with("restart without data", SETTLED, FaultBudget { crashes: 1, empty_restarts: 1, ..NO_FAULTS }),
-    with(
+    small(with("restart without data", SETTLED, FaultBudget { crashes: 1, empty_restarts: 1, ..NO_FAULTS })),
+    small(with(
         "restart without data, a new process",
         NEW,
         FaultBudget { crashes: 1, empty_restarts: 1, ..NO_FAULTS },
-    ),
+    )),
     with(
         "restart without data, then a crash",
         SETTLED,
         FaultBudget { crashes: 2, empty_restarts: 1, promotions: 1, ..NO_FAULTS },
     ),
     crash("three managers, crash", FaultWorld { managers: 3, ..SETTLED }),
-    with(
-        "three managers, split",
-        FaultWorld { managers: 3, ..SETTLED },
-        FaultBudget { splits: 1, ..ALARM },
-    ),
+    with("three managers, split", FaultWorld { managers: 3, ..SETTLED }, FaultBudget { splits: 1, ..ALARM }),
     alarm("three managers, false alarm", FaultWorld { managers: 3, ..SETTLED }),
     with(
         "two crashes, new processes",
@@ -209,7 +207,7 @@ pub(crate) const WORLDS: &[FaultWorld] = &[
 
 /// Worlds in which a condition of the protocol is broken.
 pub(crate) const LIMITS: &[FaultWorld] = &[
-    crash("a process without the protocol", FaultWorld { has_outsider: true, ..SETTLED }),
+    small(crash("a process without the protocol", FaultWorld { has_outsider: true, ..SETTLED })),
     FaultWorld {
         faults: FaultBudget { promotions: 2, ..NO_FAULTS },
         promotes_undemoted: true,

@@ -24,7 +24,7 @@ const HELD: usize = 1000;
 const LEASE: Duration = Duration::from_secs(15);
 /// Number of foreign releases per round.
 const RELEASES: u64 = 100;
-/// Number of locks that one manager holds in the storm.
+/// Number of locks of the manager in the storm.
 const STORM: usize = 100_000;
 /// Longer than the storm and its preparation take. The watchdog renews each lock once before.
 const STORM_LEASE: Duration = Duration::from_secs(60);

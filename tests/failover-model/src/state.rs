@@ -160,7 +160,7 @@ impl RequestQueue {
     }
 }
 
-/// What a manager knows of the server that it is connected to.
+/// A manager's knowledge of the server that it is connected to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum ConnectionPhase {
     #[default]

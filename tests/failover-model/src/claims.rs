@@ -3,10 +3,11 @@
 //! The nightly run checks all claims. The tests check the claims that take little time.
 
 use crate::check::RunResult;
+use crate::extensions::all_worlds;
 use crate::model::FleetProperty;
 use crate::mutations::mutations;
 use crate::rules::ProtocolRules;
-use crate::worlds::{FaultWorld, LIMITS, WORLDS, all_worlds};
+use crate::worlds::{FaultWorld, LIMITS, WORLDS};
 
 /// The expected result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,15 +77,16 @@ pub fn claims() -> Vec<Claim> {
         let mut rules = ProtocolRules::COMPLETE;
         (mutation.change)(&mut rules);
         let (worlds, expected) = match mutation.breaks {
-            Some((property, world)) => {
-                (all_worlds().filter(|w| w.name == world).collect(), Expected::Breaks(property))
-            }
+            Some((property, world)) => (
+                all_worlds().map(|(_, w)| w).filter(|w| w.name == world).collect(),
+                Expected::Breaks(property),
+            ),
             None => (WORLDS.to_vec(), Expected::Holds),
         };
         let is_short = mutation.is_fast;
         Claim { name: mutation.name, part: mutation.part, rules, worlds, expected, is_short }
     });
-    let protocol = all_worlds().map(|world| holds("protocol")(&world));
+    let protocol = all_worlds().map(|(part, world)| holds(part)(&world));
     protocol.chain(mutated).chain(LIMITS.iter().map(limit)).collect()
 }
 

@@ -6,6 +6,7 @@
 mod check;
 mod claims;
 mod effects;
+mod extensions;
 mod model;
 mod mutations;
 mod protocol;

@@ -112,26 +112,32 @@ impl<const N: usize> FailoverModel<N> {
         let (incarnation, is_grace_over) = (server.incarnation, server.data.era == server.incarnation);
         let data = &mut server.data;
         let (has_hold, is_free) = (data.leases[manager] > 0, self.is_free(data, manager));
-        let is_past = self.rules.reclaim_has_deadline && request.deadline == 0;
+        let is_reclaim = request.kind == RequestKind::Reclaim;
+        let is_too_late = is_reclaim && self.rules.reclaim_has_deadline && request.deadline == 0;
         let is_granted = match request.kind {
             RequestKind::Acquire => is_free && !has_hold,
             RequestKind::Renew => has_hold,
-            RequestKind::Reclaim if is_past => false,
+            RequestKind::Reclaim if is_too_late => false,
             RequestKind::Reclaim => is_free || has_hold || self.can_win(data, manager, is_grace_over),
         };
         if is_granted {
-            if request.kind == RequestKind::Reclaim && !is_free {
+            if is_reclaim && !is_free {
                 self.evict(data, manager, incarnation);
             }
-            let is_kept = request.kind == RequestKind::Reclaim && has_hold && !self.rules.reclaim_extends;
-            if !is_kept {
+            if !(is_reclaim && has_hold) || self.rules.reclaim_extends {
                 data.leases[manager] = data.leases[manager].max(request.lease);
             }
             data.written_in[manager] = incarnation;
-        } else if request.kind == RequestKind::Reclaim && is_valid && is_newest {
-            state.was_refused = true;
+        } else if is_reclaim && is_valid && is_newest {
+            // A late copy harms nothing if the server has the hold, and the manager keeps it.
+            let is_harmless = is_too_late && has_hold && self.rules.deadline_spares_hold;
+            state.was_refused |= !is_harmless;
         }
-        request.reply = if is_granted { RequestReply::Granted } else { RequestReply::Refused };
+        request.reply = match is_granted {
+            true => RequestReply::Granted,
+            false if is_too_late && self.rules.deadline_spares_hold => RequestReply::TooLate,
+            false => RequestReply::Refused,
+        };
         request
     }
 
@@ -145,7 +151,8 @@ impl<const N: usize> FailoverModel<N> {
         let outlasts = self.outlasts_windows(&state.managers[manager]);
         let manager = &mut state.managers[manager];
         match (request.kind, request.reply) {
-            (_, RequestReply::Pending) | (RequestKind::Acquire, RequestReply::Refused) => {}
+            (_, RequestReply::Pending | RequestReply::TooLate)
+            | (RequestKind::Acquire, RequestReply::Refused) => {}
             (RequestKind::Acquire, RequestReply::Granted) => {
                 let is_late = request.validity + self.world.patience < request.lease;
                 if !(self.rules.rejects_late_grants && is_late) {

@@ -123,6 +123,8 @@ pub(crate) struct ProtocolRules {
     pub(crate) reclaim_checks_era: bool,
     /// The server refuses a reclaim after the end of the reclaimed hold.
     pub(crate) reclaim_has_deadline: bool,
+    /// That refusal does not end the hold, because an earlier copy of the reclaim may have extended it.
+    pub(crate) deadline_spares_hold: bool,
     pub(crate) prune_age: PruneAge,
     /// Entries are not pruned in a grace.
     pub(crate) grace_keeps_entries: bool,
@@ -175,6 +177,7 @@ impl ProtocolRules {
         drops_late_replies: true,
         reclaim_checks_era: true,
         reclaim_has_deadline: true,
+        deadline_spares_hold: true,
         prune_age: PruneAge::LeaseAndWindows,
         grace_keeps_entries: true,
         missing_entry_is_new: true,

@@ -85,6 +85,8 @@ pub(crate) enum RequestReply {
     Pending,
     Granted,
     Refused,
+    /// The server read a reclaim after its deadline.
+    TooLate,
 }
 
 /// A request under way.

@@ -75,6 +75,7 @@ fn manager_text(manager: &ManagerState) -> String {
                 RequestReply::Pending => "no reply",
                 RequestReply::Granted => "granted",
                 RequestReply::Refused => "refused",
+                RequestReply::TooLate => "too late",
             };
             let _infallible = write!(text, ", {name} {:?} to S{} ({reply})", request.kind, request.server);
         }

@@ -77,7 +77,7 @@ pub struct FaultWorld {
     pub(crate) is_small: bool,
 }
 
-const NO_FAULTS: FaultBudget = FaultBudget {
+pub(crate) const NO_FAULTS: FaultBudget = FaultBudget {
     crashes: 0,
     returns: 0,
     promotions: 0,
@@ -92,12 +92,12 @@ const NO_FAULTS: FaultBudget = FaultBudget {
 };
 
 /// One crash and one promotion.
-const CRASH: FaultBudget = FaultBudget { crashes: 1, promotions: 1, ..NO_FAULTS };
+pub(crate) const CRASH: FaultBudget = FaultBudget { crashes: 1, promotions: 1, ..NO_FAULTS };
 /// One promotion, beside a primary that is alive.
-const ALARM: FaultBudget = FaultBudget { promotions: 1, ..NO_FAULTS };
+pub(crate) const ALARM: FaultBudget = FaultBudget { promotions: 1, ..NO_FAULTS };
 
 /// A world without faults, in which processes are new.
-const NEW: FaultWorld = FaultWorld {
+pub(crate) const NEW: FaultWorld = FaultWorld {
     name: "",
     servers: 3,
     managers: 2,
@@ -120,24 +120,24 @@ const NEW: FaultWorld = FaultWorld {
 };
 
 /// A world without faults, in which all servers know all managers.
-const SETTLED: FaultWorld = FaultWorld { is_settled: true, ..NEW };
+pub(crate) const SETTLED: FaultWorld = FaultWorld { is_settled: true, ..NEW };
 /// Worlds with slow requests.
-const SLOW: FaultWorld = FaultWorld { lease: 3, patience: 1, slow: 1, ..SETTLED };
+pub(crate) const SLOW: FaultWorld = FaultWorld { lease: 3, patience: 1, slow: 1, ..SETTLED };
 
-const fn crash(name: &'static str, base: FaultWorld) -> FaultWorld {
+pub(crate) const fn crash(name: &'static str, base: FaultWorld) -> FaultWorld {
     FaultWorld { name, faults: CRASH, ..base }
 }
 
-const fn alarm(name: &'static str, base: FaultWorld) -> FaultWorld {
+pub(crate) const fn alarm(name: &'static str, base: FaultWorld) -> FaultWorld {
     FaultWorld { name, faults: ALARM, has_false_alarms: true, ..base }
 }
 
-const fn with(name: &'static str, base: FaultWorld, faults: FaultBudget) -> FaultWorld {
+pub(crate) const fn with(name: &'static str, base: FaultWorld, faults: FaultBudget) -> FaultWorld {
     FaultWorld { name, faults, ..base }
 }
 
 /// A world that the tests explore, too.
-const fn small(world: FaultWorld) -> FaultWorld {
+pub(crate) const fn small(world: FaultWorld) -> FaultWorld {
     FaultWorld { is_small: true, ..world }
 }
 
@@ -219,8 +219,3 @@ pub(crate) const LIMITS: &[FaultWorld] = &[
         ..alarm("there and back at once, connections survive", SETTLED)
     },
 ];
-
-/// Returns all worlds in which the protocol must hold.
-pub(crate) fn all_worlds() -> impl Iterator<Item = FaultWorld> {
-    WORLDS.iter().copied()
-}

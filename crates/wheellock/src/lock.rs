@@ -466,7 +466,7 @@ impl Lock {
     ) -> Result<T, Error> {
         self.check_name()?;
         let ask = |learnt: &Retry, start, waker: &Waker| {
-            self.context.client.start_eval(script, wire::KEYS, params, learnt, start, waker, false)
+            self.context.client.start_eval(script, wire::KEYS, params, learnt, start, waker)
         };
         let reply = retry(&self.context, ask, deadline).await.result;
         self.read(verb, reply, read)

@@ -57,7 +57,7 @@ impl Repeat for IfRefused<'_> {
         let config = self.route.config();
         let at = config.timer.now();
         self.options.deadline.get_or_insert(at + config.response_timeout);
-        Start { at, options: self.options }
+        Start { at, options: self.options, remembers: false }
     }
 
     fn pause_after(&mut self, retry: &mut Retry, error: &Error) -> Option<Duration> {

@@ -32,8 +32,7 @@ use crate::protocol::request::{Eval, Request};
 impl Client {
     /// Queues a run of `script` now, and wakes `waker` when the result is there. This suits hand-written futures that
     /// do not keep the parameters. The first `keys` of `params` are the script's keys. `retry` holds the results of
-    /// earlier attempts. This makes only one attempt; pass its failure to [`Retry::after`]. `remembers` means the same as
-    /// for [`queue_eval`](Self::queue_eval). Such a call is never part of a batch, and no native command replaces it.
+    /// earlier attempts. This makes only one attempt; pass its failure to [`Retry::after`].
     ///
     /// # Cancel safety
     ///
@@ -47,7 +46,6 @@ impl Client {
         retry: &Retry,
         start: Start,
         waker: &Waker,
-        remembers: bool,
     ) -> Started<'a> {
         let request = Request::EvalSha(Eval { script, keys, params }).retried(retry);
         let name = if retry.is_in_full() { "EVAL" } else { "EVALSHA" };
@@ -58,7 +56,7 @@ impl Client {
             return Started::refused(self.route.error(ErrorKind::Overloaded, name, &excess));
         }
         let server = self.route.server(&request, retry);
-        let server = server.map(|(server, asking)| (server, Prefix::of(asking, remembers)));
+        let server = server.map(|(server, asking)| (server, Prefix::of(asking, start.remembers)));
         Started::new(server, name, &request, start, waker)
     }
 

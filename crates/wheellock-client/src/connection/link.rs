@@ -62,7 +62,11 @@ impl Link {
     pub(crate) async fn call(&self, command: &Command<'_>, deadline: Instant) -> Result<Value, Error> {
         let request = Request::Command(command);
         let waker = std::future::poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
-        let start = Start { at: self.config.timer.now(), options: CallOptions::by(deadline).reserved() };
+        let start = Start {
+            at: self.config.timer.now(),
+            options: CallOptions::by(deadline).reserved(),
+            remembers: false,
+        };
         Started::new(Ok((Server::Borrowed(&self.0), Prefix::None)), request.name(), &request, start, &waker)
             .await
     }

@@ -30,6 +30,10 @@ pub struct Start {
     pub at: Instant,
     /// The caller's options.
     pub options: CallOptions,
+    /// True if the server is to tell of the next change of the script's keys, as with
+    /// [`queue_eval`](crate::Client::queue_eval). Such a call is never part of a batch, and no native command replaces
+    /// it.
+    pub remembers: bool,
 }
 
 /// A call that is under way. [`Client::start_eval`](crate::Client::start_eval) queues it and returns this value.
@@ -64,7 +68,7 @@ impl<'a> Started<'a> {
         server: Result<(Server<'a>, Prefix), Error>,
         name: &'a str,
         request: &Request<'_>,
-        Start { at: now, options }: Start,
+        Start { at: now, options, .. }: Start,
         waker: &Waker,
     ) -> Self {
         let (server, prefix) = match server {

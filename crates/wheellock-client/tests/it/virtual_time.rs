@@ -820,9 +820,13 @@ fn oversized_call_is_refused_at_once() {
             0 => client.call(&Command::new("ECHO").arg(text)).await,
             1 => client.eval(&Script::new("return 1", 0, 1), &params).await,
             _ => {
-                let start = Start { at: client.config().timer.now(), options: CallOptions::default() };
+                let start = Start {
+                    at: client.config().timer.now(),
+                    options: CallOptions::default(),
+                    remembers: false,
+                };
                 let (varying, retry) = (Script::variadic("return 1"), Retry::default());
-                client.start_eval(&varying, 0, &params, &retry, start, Waker::noop(), false).await
+                client.start_eval(&varying, 0, &params, &retry, start, Waker::noop()).await
             }
         }
     }

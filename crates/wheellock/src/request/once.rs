@@ -128,7 +128,7 @@ pub(crate) async fn once_at(
     let ask = |learnt: &Retry, start, waker: &Waker| {
         let publish = context.client.publish_verb();
         let params = wire::once(name, &at, serial, memory, publish, more);
-        context.client.start_eval(script, wire::KEYS, &params, learnt, start, waker, false)
+        context.client.start_eval(script, wire::KEYS, &params, learnt, start, waker)
     };
     let operation = || format!("{verb} {}", name.display_name());
     let reply = retry(context, ask, None).await.result;

@@ -132,7 +132,7 @@ impl Repeat for IfIdempotent<'_> {
             self.deadline = self.deadline.map(|end| end.min(patience));
         }
         let options = self.deadline.map(CallOptions::by).unwrap_or_default();
-        Start { at: self.timer().now(), options }
+        Start { at: self.timer().now(), options, remembers: false }
     }
 
     fn pause_after(&mut self, retry: &mut Retry, error: &wheellock_client::Error) -> Option<Duration> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use wheellock_client::layer::Retry;
+use wheellock_client::layer::{Retry, Start};
 use wheellock_client::{Arg, Script, Value};
 
 use super::many::Many;
@@ -266,18 +266,18 @@ impl<'a> Request<'a> {
             return Err(self.not_reentrant());
         }
         // Each attempt builds its parameters anew, because every waiter's future would have to keep them.
-        let ask = move |retry: &Retry, start, waker: &Waker| {
+        let ask = move |retry: &Retry, start: Start, waker: &Waker| {
             let Self { context, name, owner, lease, .. } = *self;
             let holder = context.holder_text(name, owner);
             let publish = context.client.publish_verb();
             let params = wire::acquire(name, lease, holder.as_bytes(), count, precedence, publish);
-            let remembers = form == Form::TrackedPoll;
-            let start = |script: &Script, params: &[Arg<'_>]| {
-                context.client.start_eval(script, wire::KEYS, params, retry, start, waker, remembers)
+            let start = Start { remembers: form == Form::TrackedPoll, ..start };
+            let eval = |script: &Script, params: &[Arg<'_>]| {
+                context.client.start_eval(script, wire::KEYS, params, retry, start, waker)
             };
             match &name.kind().poll {
-                Some(poll) if form != Form::Alone => start(poll, &wire::poll(name, params, publish)),
-                _ => start(&name.kind().acquire, &params),
+                Some(poll) if form != Form::Alone => eval(poll, &wire::poll(name, params, publish)),
+                _ => eval(&name.kind().acquire, &params),
             }
         };
         let (retried, fresh, shortfall) = match self.context.wanted {

@@ -43,7 +43,7 @@ pub(crate) async fn ask_together(
         });
         let locks: Vec<_> = locks.collect();
         let params = wire::acquire_all(&locks);
-        context.client.start_eval(script, asked.len(), &params, retry, start, waker, false)
+        context.client.start_eval(script, asked.len(), &params, retry, start, waker)
     };
     let mut fresh = vec![false; asked.len()];
     let (retried, shortfall) = match context.wanted {

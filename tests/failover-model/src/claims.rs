@@ -3,11 +3,11 @@
 //! The nightly run checks all claims. The tests check the claims that take little time.
 
 use crate::check::RunResult;
-use crate::extensions::all_worlds;
+use crate::extensions::{all_worlds, huge_worlds};
 use crate::model::FleetProperty;
-use crate::mutations::mutations;
+use crate::mutations::{Effect, mutations};
 use crate::rules::ProtocolRules;
-use crate::worlds::{FaultWorld, LIMITS, WORLDS};
+use crate::worlds::{FaultWorld, LARGEST, LIMITS};
 
 /// The expected result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct Claim {
     pub expected: Expected,
     /// The claim takes little time, so the tests check it.
     pub is_short: bool,
+    /// The claim takes minutes, so only a run that names it checks it.
+    pub is_huge: bool,
 }
 
 impl Claim {
@@ -66,6 +68,7 @@ pub fn claims() -> Vec<Claim> {
             worlds: vec![*world],
             expected: Expected::Holds,
             is_short: world.is_small,
+            is_huge: false,
         }
     };
     let limit = |world: &FaultWorld| Claim {
@@ -76,18 +79,24 @@ pub fn claims() -> Vec<Claim> {
     let mutated = mutations().map(|mutation| {
         let mut rules = ProtocolRules::COMPLETE;
         (mutation.change)(&mut rules);
-        let (worlds, expected) = match mutation.breaks {
-            Some((property, world)) => (
-                all_worlds().map(|(_, w)| w).filter(|w| w.name == world).collect(),
-                Expected::Breaks(property),
-            ),
-            None => (WORLDS.to_vec(), Expected::Holds),
+        let is_used = |part: &str, world: &FaultWorld| match mutation.effect {
+            Effect::Breaks(_, name) => world.name == name,
+            Effect::Harmless { part: used, has_largest } => {
+                part == used && (has_largest || !LARGEST.contains(&world.name))
+            }
+        };
+        let worlds = all_worlds().filter(|(part, world)| is_used(part, world)).map(|(_, world)| world);
+        let worlds = worlds.collect();
+        let expected = match mutation.effect {
+            Effect::Breaks(property, _) => Expected::Breaks(property),
+            Effect::Harmless { .. } => Expected::Holds,
         };
         let is_short = mutation.is_fast;
-        Claim { name: mutation.name, part: mutation.part, rules, worlds, expected, is_short }
+        Claim { name: mutation.name, part: mutation.part, rules, worlds, expected, is_short, is_huge: false }
     });
     let protocol = all_worlds().map(|(part, world)| holds(part)(&world));
-    protocol.chain(mutated).chain(LIMITS.iter().map(limit)).collect()
+    let huge = huge_worlds().map(|world| Claim { is_huge: true, ..holds("huge")(&world) });
+    protocol.chain(mutated).chain(LIMITS.iter().map(limit)).chain(huge).collect()
 }
 
 #[cfg(test)]

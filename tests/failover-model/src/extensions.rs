@@ -60,17 +60,28 @@ const FIVE_SERVERS: &[FaultWorld] = &[
 
 const PAIR: FaultWorld = FaultWorld { requests: 2, ..SLOW };
 
+const SHORT_PAIR: FaultWorld = FaultWorld { lease: 2, patience: 0, ..PAIR };
+
 /// Two requests under way, of one manager or of two.
 const TWO_REQUESTS: &[FaultWorld] = &[
     with("two requests, crash", PAIR, FaultBudget { resets: 1, ..CRASH }),
+    alarm("two requests, false alarm, short leases", SHORT_PAIR),
+];
+
+/// Worlds with up to 17 million states.
+const HUGE: &[FaultWorld] = &[
     alarm("two requests, false alarm", PAIR),
-    alarm("two requests, false alarm, short leases", FaultWorld { lease: 2, patience: 0, ..PAIR }),
     FaultWorld {
         faults: FaultBudget { resets: 1, ..ALARM },
-        ..alarm("two requests, reset, short leases", FaultWorld { lease: 2, patience: 0, ..PAIR })
+        ..alarm("two requests, reset, short leases", SHORT_PAIR)
     },
-    FaultWorld { ..alarm("two requests, both slow", FaultWorld { slow: 3, lease: 2, patience: 0, ..PAIR }) },
+    alarm("two requests, both slow", FaultWorld { slow: 3, ..SHORT_PAIR }),
 ];
+
+/// Returns worlds in which the protocol must hold, but which take minutes.
+pub(crate) fn huge_worlds() -> impl Iterator<Item = FaultWorld> {
+    HUGE.iter().copied()
+}
 
 /// M0 writes and M1 reads.
 const WRITER: FaultWorld = FaultWorld { lock: LockModel::ReadWrite(1), ..SETTLED };

@@ -7,11 +7,13 @@ use wheellock_failover_model::{check, claims};
 fn main() -> ExitCode {
     let names: Vec<String> = std::env::args().skip(1).collect();
     let mut chosen = claims();
-    chosen.retain(|claim| names.is_empty() || names.iter().any(|name| claim.name.contains(name.as_str())));
+    let all: Vec<_> = chosen.iter().map(|claim| claim.name).collect();
     // A name in full selects only its own claim.
-    if chosen.iter().any(|claim| names.iter().any(|name| name == claim.name)) {
-        chosen.retain(|claim| names.iter().any(|name| name == claim.name));
-    }
+    let selects = |name: &str, claim: &str| name == claim || !all.contains(&name) && claim.contains(name);
+    chosen.retain(|claim| match names.as_slice() {
+        [] => !claim.is_huge,
+        names => names.iter().any(|name| selects(name, claim.name)),
+    });
     if chosen.is_empty() {
         eprintln!("no rule and no world has this name");
         return ExitCode::FAILURE;

@@ -1,16 +1,26 @@
 //! The mutations: the protocol with one rule changed, and the property that the change breaks.
 
 use crate::model::FleetProperty::{self, Exclusion, GraceEnds, Survival};
-use crate::rules::{Acknowledgements, FirstAcquire, Incarnation, ProtocolRules, PruneAge, WitnessRule};
+use crate::rules::{
+    Acknowledgements, FirstAcquire, FullReclaim, Incarnation, ProtocolRules, PruneAge, WitnessRule,
+};
 
 /// A change of the rules, with its expected effect.
 pub(crate) struct Mutation {
     pub(crate) name: &'static str,
     pub(crate) part: &'static str,
     pub(crate) change: fn(&mut ProtocolRules),
-    /// The broken property, and the world that shows it. Without them the change is harmless in every world of three servers.
-    pub(crate) breaks: Option<(FleetProperty, &'static str)>,
+    pub(crate) effect: Effect,
     pub(crate) is_fast: bool,
+}
+
+/// The expected effect of a change.
+#[derive(Clone, Copy)]
+pub(crate) enum Effect {
+    /// The property is broken, and this world shows it.
+    Breaks(FleetProperty, &'static str),
+    /// No property is broken in these parts of the worlds, the largest worlds included or not.
+    Harmless { part: &'static str, has_largest: bool },
 }
 
 /// A rule without which the protocol is unsafe.
@@ -19,7 +29,7 @@ const fn needed(
     breaks: (FleetProperty, &'static str),
     change: fn(&mut ProtocolRules),
 ) -> Mutation {
-    Mutation { name, part: "needed", change, breaks: Some(breaks), is_fast: true }
+    Mutation { name, part: "needed", change, effect: Effect::Breaks(breaks.0, breaks.1), is_fast: true }
 }
 
 /// A rule without which the protocol is unsafe, but whose counterexample is too slow for the tests.
@@ -33,7 +43,14 @@ const fn slow(
 
 /// A change that breaks no property.
 const fn harmless(name: &'static str, change: fn(&mut ProtocolRules)) -> Mutation {
-    Mutation { name, part: "harmless", change, breaks: None, is_fast: false }
+    let effect = Effect::Harmless { part: "protocol", has_largest: false };
+    Mutation { name, part: "harmless", change, effect, is_fast: false }
+}
+
+/// Another form of the protocol.
+const fn form(name: &'static str, change: fn(&mut ProtocolRules)) -> Mutation {
+    let effect = Effect::Harmless { part: "protocol", has_largest: true };
+    Mutation { name, part: "form", change, effect, is_fast: false }
 }
 
 /// Rules of a grace: its begin, its end, its witnesses.
@@ -170,8 +187,8 @@ fn end_by_time(rules: &mut ProtocolRules) {
 
 /// Other forms of the protocol.
 const FORMS: &[Mutation] = &[
-    Mutation { part: "form", ..harmless("first step: no roster, no early end", end_by_time) },
-    Mutation { part: "form", ..harmless("simple form", simplify) },
+    form("first step: no roster, no early end", end_by_time),
+    form("simple form", simplify),
     Mutation {
         part: "form",
         ..needed("simple form without a witness", (Exclusion, "restart without data"), |r| {
@@ -203,7 +220,41 @@ const FORMS: &[Mutation] = &[
     },
 ];
 
+/// Rules of other fleets and of other kinds of locks.
+const EXTENSIONS: &[Mutation] = &[
+    needed("two servers, a promoted replica alone grants", (Exclusion, "two servers, false alarm"), |r| {
+        r.acknowledgements = Acknowledgements::Connected;
+    }),
+    slow("five servers, one replica acknowledges", (Exclusion, "five servers, split"), |r| {
+        r.acknowledgements = Acknowledgements::OneReplica;
+    }),
+    slow(
+        "refusal of a late copy ends the hold",
+        (Survival, "two requests, false alarm, short leases"),
+        |r| r.deadline_spares_hold = false,
+    ),
+    needed("reader's reclaim removes readers", (Survival, "two readers, crash"), |r| {
+        r.reader_spares_readers = false;
+    }),
+    needed("reader's reclaim yields to a writer", (Survival, "writer and reader, crash, releases"), |r| {
+        r.reader_beats_writer = false;
+    }),
+    needed("writer's reclaim yields to readers", (Survival, "writer and reader, crash, releases"), |r| {
+        r.writer_beats_readers = false;
+    }),
+    slow("reclaim yields if all permits are taken", (Survival, "two permits, crash, releases"), |r| {
+        r.reclaim_wins = false;
+    }),
+    slow("reclaim removes the first permit", (Survival, "two permits, crash, releases"), |r| {
+        r.full_reclaim = FullReclaim::EvictsFirst;
+    }),
+    Mutation {
+        effect: Effect::Harmless { part: "permits", has_largest: false },
+        ..form("reclaim removes an old permit", |r| r.full_reclaim = FullReclaim::EvictsOld)
+    },
+];
+
 /// Returns all mutations, by subject.
 pub(crate) fn mutations() -> impl Iterator<Item = &'static Mutation> {
-    GRACE.iter().chain(ROSTER).chain(REQUESTS).chain(FORMS)
+    GRACE.iter().chain(ROSTER).chain(REQUESTS).chain(FORMS).chain(EXTENSIONS)
 }

@@ -94,7 +94,11 @@ impl<const N: usize> FailoverModel<N> {
     /// Returns true if a reclaim may remove the copies of other owners.
     fn can_win(&self, data: &Dataset, manager: usize, is_grace_over: bool) -> bool {
         let has_readers = (0..MANAGERS).any(|other| data.leases[other] > 0 && !self.is_writer(other));
-        let yields = self.is_writer(manager) && has_readers && !self.rules.writer_beats_readers;
+        let has_writer = (0..MANAGERS).any(|other| data.leases[other] > 0 && self.is_writer(other));
+        let yields = match self.is_writer(manager) {
+            true => has_readers && !self.rules.writer_beats_readers,
+            false => has_writer && !self.rules.reader_beats_writer,
+        };
         self.rules.reclaim_wins && !(self.rules.reclaim_checks_era && is_grace_over) && !yields
     }
 
@@ -121,7 +125,7 @@ impl<const N: usize> FailoverModel<N> {
             RequestKind::Reclaim => is_free || has_hold || self.can_win(data, manager, is_grace_over),
         };
         if is_granted {
-            if is_reclaim && !is_free {
+            if is_reclaim && (!is_free || !self.rules.reader_spares_readers) {
                 self.evict(data, manager, incarnation);
             }
             if !(is_reclaim && has_hold) || self.rules.reclaim_extends {

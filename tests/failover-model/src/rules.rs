@@ -146,6 +146,8 @@ pub(crate) struct ProtocolRules {
     pub(crate) reader_spares_readers: bool,
     /// A writer's reclaim removes readers.
     pub(crate) writer_beats_readers: bool,
+    /// A reader's reclaim removes a writer.
+    pub(crate) reader_beats_writer: bool,
     pub(crate) full_reclaim: FullReclaim,
 }
 
@@ -189,6 +191,7 @@ impl ProtocolRules {
         min_replicas: 0,
         reader_spares_readers: true,
         writer_beats_readers: true,
+        reader_beats_writer: true,
         full_reclaim: FullReclaim::Exceeds,
     };
 

@@ -7,16 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::check::{RunResult, explore};
 use crate::claims::{Claim, Expected};
-use crate::worlds::FaultWorld;
-
-/// Worlds with most states. Their runs begin first, so that no long run is the last.
-const LARGEST: [&str; 5] = [
-    "false alarm, slow holder, releases",
-    "two crashes, new processes",
-    "there and back",
-    "there and back, connections survive",
-    "two crashes",
-];
+use crate::worlds::{FaultWorld, LARGEST};
 
 /// Results of a list of claims.
 #[derive(Debug)]
@@ -33,6 +24,7 @@ pub fn check(claims: &[Claim], threads: usize) -> ClaimTable<'_> {
     for (index, claim) in claims.iter().enumerate() {
         runs.extend(claim.worlds.iter().map(|world| (index, *world)));
     }
+    // The longest runs begin first. Otherwise one of them could be the last, on one processor.
     runs.sort_by_key(|(_, world)| LARGEST.iter().position(|name| *name == world.name).unwrap_or(usize::MAX));
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {

@@ -219,3 +219,18 @@ pub(crate) const LIMITS: &[FaultWorld] = &[
         ..alarm("there and back at once, connections survive", SETTLED)
     },
 ];
+
+/// Worlds with more than two million states, the largest first.
+pub(crate) const LARGEST: &[&str] = &[
+    "false alarm, slow holder, releases",
+    "two crashes, new processes",
+    "two permits, crash, releases",
+    "two permits, stopped primary",
+    "two permits, false alarm",
+    "two permits, split",
+    "there and back",
+    "there and back, connections survive",
+    "two requests, crash",
+    "writer and two readers, crash, releases",
+    "two requests, false alarm, short leases",
+];

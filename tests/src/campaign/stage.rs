@@ -201,8 +201,11 @@ impl Stage {
     /// Waits until the server does not run an fsync. With `everysec`, the server replies during an fsync and delays its writes for up to
     /// two seconds. These writes would be lost with the process (source: Redis, `flushAppendOnlyFile`; seen where a disk was busy).
     pub(super) fn wait_for_the_disk(&self) -> Result<()> {
-        let is_done =
-            || self.servers.serving().cli(&["INFO", "persistence"]).contains("aof_pending_bio_fsync:0");
+        let is_done = || {
+            // The server may be silent for seconds while the disk is busy.
+            let info = self.command(&["INFO", "persistence"]);
+            info.is_some_and(|info| info.to_string().contains("aof_pending_bio_fsync:0"))
+        };
         ensure!(poll_until(WRITTEN_WITHIN, is_done), "an fsync takes longer than {WRITTEN_WITHIN:?}");
         Ok(())
     }

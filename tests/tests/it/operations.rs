@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use wheellock::client::ErrorKind;
 use wheellock::{Attempt, Backoff, BootInstant, Error, Finding, Lock, LockManager, LostReason, Outcome};
 use wheellock_tests::locks::at_rest;
-use wheellock_tests::{RedisServer, eventually, guide};
+use wheellock_tests::{Builder, RedisServer, eventually, guide};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 /// First version in which a script can check the user's permissions.
@@ -114,6 +115,28 @@ async fn missing_command_is_named_with_consequence() {
         assert_eq!(findings, std::slice::from_ref(&found), "{renamed}");
         assert!(found.to_string().contains(words), "{found}");
     }
+}
+
+/// Valkey 9.1 may run without Lua. The connection fails then. If only the commands are renamed, the manager says so on connect,
+/// and each call says that it had no effect.
+#[tokio::test]
+async fn server_without_lua_rejects_calls() {
+    let without = |commands: &[&str]| {
+        let rename = |builder: Builder, command: &&str| builder.arg(&format!("rename-command {command}"), "");
+        commands.iter().fold(RedisServer::builder(), rename).start()
+    };
+    let refused = LockManager::connect(&without(&["SCRIPT"]).url()).await.unwrap_err();
+    assert!(refused.to_string().contains("does not run Lua scripts"), "{refused}");
+    let Error::Server { source, .. } = refused else { panic!("{refused}") };
+    assert_eq!(source.kind(), ErrorKind::Unsupported);
+
+    let server = without(&["EVAL", "EVALSHA"]);
+    let locks = LockManager::connect(&server.url()).await.unwrap();
+    let lacks_lua = Finding::MissingCommand { command: "EVAL".to_owned() };
+    assert!(locks.diagnostics().contains(&lacks_lua), "{:?}", locks.diagnostics());
+    let error = locks.lock("n").try_acquire().await.unwrap_err();
+    assert!(error.to_string().contains("this server does not run Lua scripts"), "{error}");
+    assert_eq!(error.outcome(), Outcome::Rejected, "{error}");
 }
 
 #[tokio::test]

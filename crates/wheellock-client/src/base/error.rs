@@ -389,8 +389,28 @@ fn was_ended_by_a_move(text: &[u8]) -> bool {
 fn explained(text: &[u8]) -> &'static str {
     const MOVE: &str =
         " (TRYAGAIN: the slot is being moved key by key, and a key of the script may be on the other node)";
-    if was_ended_by_a_move(text) { MOVE } else { "" }
+    const LUA: &str = " (this server does not run Lua scripts)";
+    match text {
+        text if was_ended_by_a_move(text) => MOVE,
+        text if lacks_lua(text) => LUA,
+        _ => "",
+    }
 }
+
+/// Returns true if the server does not run Lua scripts. Lua may be missing in Valkey 9.1, where it is a module. An
+/// administrator may rename the commands. No script runs then, so this text shows that nothing was executed.
+pub(crate) fn lacks_lua(text: &[u8]) -> bool {
+    NO_LUA.iter().any(|said| text.starts_with(said.as_bytes()))
+}
+
+/// The starts of the replies to `EVAL`, `EVALSHA` and `SCRIPT LOAD` of a server without Lua (sources: `rejectCommand` in
+/// server.c of Redis 6 and 7, `evalRegisterNewScript` in eval.c of Valkey).
+const NO_LUA: [&str; 4] = [
+    "ERR unknown command 'EVAL",
+    "ERR unknown command `EVAL",
+    "ERR unknown command 'SCRIPT'",
+    "ERR Could not find scripting engine ",
+];
 
 fn kind_of(code: &str, text: &[u8]) -> ErrorKind {
     match code {
@@ -471,7 +491,7 @@ fn outcome_of(text: &[u8], midway: bool) -> Outcome {
     // A script stops at its first failing command, and its earlier writes remain. Only a refusal before the script's
     // start is certain. The server kills a script only while the script has not written.
     let killed_unwritten = contains(text, b"Script killed by user");
-    if !midway || is_the_servers_refusal(text) || killed_unwritten {
+    if !midway || is_the_servers_refusal(text) || lacks_lua(text) || killed_unwritten {
         Outcome::Rejected
     } else {
         Outcome::MaybeExecuted

@@ -9,7 +9,7 @@ use bytes::BytesMut;
 use wheellock_resp::{Command, Value};
 
 use crate::base::error::{
-    CONNECT, Error, ErrorKind, error_code, is_the_servers_refusal, known_or_err, printable,
+    CONNECT, Error, ErrorKind, error_code, is_the_servers_refusal, known_or_err, lacks_lua, printable,
 };
 use crate::config::{Config, Credentials, Secret};
 
@@ -287,6 +287,11 @@ impl<'a> Handshake<'a> {
     }
 
     fn refused(&self, command: &str, text: &[u8]) -> Error {
+        if lacks_lua(text) {
+            let detail =
+                format!("it does not run Lua scripts, which locks are made of: {}", self.shown(text));
+            return self.error(ErrorKind::Unsupported, detail);
+        }
         // An error of unknown kind may pass. `Connect` does not count as a refusal, so calls wait instead of failing
         // at once.
         let error = Error::server(command, self.server, false, text);

@@ -35,6 +35,21 @@ fn non_local_key_error_is_tryagain() {
     }
 }
 
+#[test]
+fn missing_lua_means_nothing_ran() {
+    for text in [
+        &b"ERR unknown command 'EVALSHA', with args beginning with: '1c34' "[..],
+        b"ERR unknown command `EVAL`, with",
+    ] {
+        let error = Error::server("EVALSHA", "s", true, text);
+        assert_eq!(error.outcome(), Outcome::Rejected);
+        assert!(error.to_string().contains("does not run Lua scripts"), "{error}");
+    }
+    let inside =
+        Error::server("EVALSHA", "s", true, b"ERR unknown command 'FOO' script: be, on @user_script:1.");
+    assert_eq!(inside.outcome(), Outcome::MaybeExecuted);
+}
+
 /// The text keeps a server's single quotes, so that users can search for it.
 #[test]
 fn server_single_quotes_are_kept() {

@@ -245,6 +245,20 @@ fn surplus_reply_is_protocol_error() {
     ));
 }
 
+/// A Valkey without its Lua module.
+#[test]
+fn missing_lua_is_unsupported() {
+    let mut config = config("redis://h");
+    config.scripts.push(Arc::new(Script::new("return 1", 0, 0)));
+    let wire = [HELLO, b"+OK\r\n+OK\r\n-ERR Could not find scripting engine 'lua'\r\n"].concat();
+    let (mut out, credentials) = (BytesMut::new(), credentials(&config));
+    let mut handshake = Handshake::start(&config, Role::Primary, &credentials, "s", &mut out);
+    let end = replies(&wire).iter().map(|reply| handshake.on_reply(reply, &mut out)).find_map(Result::err);
+    let error = end.expect("no lock works there");
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("does not run Lua scripts"), "{error}");
+}
+
 #[test]
 fn refused_tracking_leaves_server_usable() {
     let mut config = config("redis://h");

@@ -345,3 +345,21 @@ fn foreign_release_wakes_thread() {
     });
     assert_eq!(server.cli(&["EXISTS", "n"]), "0");
 }
+
+/// A server with a full table forgets keys, and tells of each as if it had changed. No hold is lost, and the checks stay few.
+#[tokio::test]
+async fn full_tracking_table_loses_nothing() {
+    let server = RedisServer::start();
+    assert_eq!(server.cli(&["CONFIG", "SET", "tracking-table-max-keys", "100"]), "OK");
+    let locks = brisk(&server.url(), LEASE).await;
+    let mut guards = Vec::new();
+    for number in 0..1000 {
+        guards.push(locks.lock(&format!("n{number}")).acquire().await.unwrap());
+    }
+    assert!(eventually(PATIENCE, async || tracked(&server) > 0).await);
+    let (before, start) = (scripts(&server), Instant::now());
+    tokio::time::sleep(LEASE).await;
+    let asked = scripts(&server) - before;
+    assert!(guards.iter().all(|guard| guard.is_valid()));
+    assert!(asked <= 600, "{asked} scripts in {:?}", start.elapsed());
+}

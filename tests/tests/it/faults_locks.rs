@@ -280,14 +280,16 @@ async fn l09_missed_message_delays_until_next_poll() {
     let second = tokio::spawn(async move { lock.try_acquire_for(WOKEN).await });
     assert!(listeners(&server, "unheard", 1).await && listeners(&server, "leased", 1).await);
     assert!(at_rest(&locks).await);
+    // The message, and the news of the changed key.
     proxy.rule(Rule::new(Direction::ToClient, At::Push(0), Fault::Swallow));
+    proxy.rule(Rule::new(Direction::ToClient, At::Push(1), Fault::Swallow));
     guard.release().await.unwrap();
     // The server sends no message about an expired lease.
     assert!(second.await.unwrap().unwrap().is_acquired(), "asked again when the lease had ended");
     assert!(!waiter.is_finished(), "the message was thrown away");
     let taken = timeout(PATIENCE, waiter).await.expect("asked again after 5 s");
     assert!(taken.unwrap().unwrap().is_valid());
-    assert_eq!((proxy.counts().faults, locks.client().stats().connections), (1, 1));
+    assert_eq!((proxy.counts().faults, locks.client().stats().connections), (2, 1));
 }
 
 #[tokio::test]

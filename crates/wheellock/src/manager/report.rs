@@ -183,7 +183,10 @@ fn describe() {
     let counters = [
         ("wheellock_acquires_total", "Guards handed out."),
         ("wheellock_waits_total", "Acquires that had to wait for another holder."),
-        ("wheellock_message_wakes_total", "Waits that ended with the message of a release."),
+        (
+            "wheellock_message_wakes_total",
+            "Waits that ended with the message of a release, or with news of a changed key.",
+        ),
         ("wheellock_hand_overs_total", "Waits that ended with what another task of the process had."),
         ("wheellock_waits_given_up_total", "Waits that ended without the lock."),
         ("wheellock_not_replicated_total", "Grants taken back because too few servers knew of them."),

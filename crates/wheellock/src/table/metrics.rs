@@ -28,7 +28,8 @@ pub struct Metrics {
     pub acquires: u64,
     /// Number of these acquires that had to wait for another holder.
     pub waits: u64,
-    /// Number of waits that ended with the message of a release. The other waits ended with the end of a lease, or by polling.
+    /// Number of waits that ended with the message of a release, or with the server's news of a changed key. The other waits ended with
+    /// the end of a lease, or by polling.
     pub message_wakes: u64,
     /// Number of waits that ended with a hold that another guard of this process handed over, without a request to the server.
     pub hand_overs: u64,

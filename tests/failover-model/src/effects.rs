@@ -136,11 +136,10 @@ impl<const N: usize> FailoverModel<N> {
         state.ticks_demoted = (state.ticks_demoted + 1).min(self.world.demotion_pause);
         state.grace_age = (state.grace_age + 1).min(self.world.lease + WINDOW + 1);
         let leases = state.newest_server().data.leases;
-        for index in 0..MANAGERS {
-            let manager = &state.managers[index];
+        let holds = leases.into_iter().zip(&state.managers);
+        for (age, (lease, manager)) in state.orphan_ages.iter_mut().zip(holds) {
             let is_used = manager.validity > 0 || !manager.requests.is_empty() || !manager.late.is_empty();
-            let age = &mut state.orphan_ages[index];
-            *age = if leases[index] == 0 || is_used { 0 } else { (*age + 1).min(self.world.lease + 1) };
+            *age = if lease == 0 || is_used { 0 } else { (*age + 1).min(self.world.lease + 1) };
         }
     }
 

@@ -16,13 +16,13 @@ const TWO_SERVERS: &[FaultWorld] = &[
     small(FaultWorld { ends_grace: false, ..crash("two servers, crash", NEW_TWO) }),
     small(with("two servers, crash and return", TWO, FaultBudget { returns: 1, ..CRASH })),
     with("two servers, crash and return, new processes", NEW_TWO, FaultBudget { returns: 1, ..CRASH }),
-    alarm("two servers, false alarm", NEW_TWO),
+    small(alarm("two servers, false alarm", NEW_TWO)),
     FaultWorld {
         ends_grace: false,
         ..with("two servers, split", NEW_TWO, FaultBudget { splits: 1, ..ALARM })
     },
-    with("two servers, split and healed", TWO, FaultBudget { splits: 1, heals: 1, ..ALARM }),
-    with("two servers, stopped primary", TWO, FaultBudget { stops: 1, ..ALARM }),
+    small(with("two servers, split and healed", TWO, FaultBudget { splits: 1, heals: 1, ..ALARM })),
+    small(with("two servers, stopped primary", TWO, FaultBudget { stops: 1, ..ALARM })),
     FaultWorld {
         faults: FaultBudget { promotions: 2, ..NO_FAULTS },
         keeps_connections: true,
@@ -44,7 +44,7 @@ const NEW_FIVE: FaultWorld = FaultWorld { servers: 5, ..NEW };
 
 /// A primary and four replicas, of which two must acknowledge.
 const FIVE_SERVERS: &[FaultWorld] = &[
-    crash("five servers, crash", NEW_FIVE),
+    small(crash("five servers, crash", NEW_FIVE)),
     alarm("five servers, false alarm", NEW_FIVE),
     alarm("five servers, false alarm, settled", FIVE),
     with("five servers, split", NEW_FIVE, FaultBudget { splits: 1, ..ALARM }),
@@ -91,7 +91,7 @@ const READERS: FaultWorld = FaultWorld { lock: LockModel::ReadWrite(0), ..SETTLE
 
 /// Read-write locks.
 const READ_WRITE: &[FaultWorld] = &[
-    crash("writer and reader, crash", NEW_WRITER),
+    small(crash("writer and reader, crash", NEW_WRITER)),
     alarm("writer and reader, false alarm", NEW_WRITER),
     with(
         "writer and reader, crash, releases",

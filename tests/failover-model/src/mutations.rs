@@ -64,7 +64,7 @@ const GRACE: &[Mutation] = &[
     }),
     needed("early end without a witness", (Exclusion, "crash"), |r| r.witness = WitnessRule::Anyone),
     slow("refresh in an unfinished grace makes a witness", (Exclusion, "two crashes, new processes"), |r| {
-        r.witness_was_ready = false
+        r.witness_was_ready = false;
     }),
     harmless("no early end", |r| r.ends_early = false),
     needed("clock starts before an acknowledged write", (Exclusion, "false alarm, settled"), |r| {
@@ -88,7 +88,7 @@ const ROSTER: &[Mutation] = &[
     needed("entry without acknowledgement", (Exclusion, "false alarm"), |r| {
         r.acknowledgements = Acknowledgements::Primary;
     }),
-    slow("entry acknowledged by connected replicas only", (Exclusion, "false alarm"), |r| {
+    needed("entry acknowledged by connected replicas only", (Exclusion, "false alarm"), |r| {
         r.acknowledgements = Acknowledgements::Connected;
     }),
     needed("first acquire after one partial acknowledgement", (Exclusion, "crash"), |r| {
@@ -100,21 +100,21 @@ const ROSTER: &[Mutation] = &[
     }),
     harmless("extended though the entry does not count", |r| r.extends_if_registered = false),
     slow("refresh does not read the era again", (Exclusion, "there and back, connections survive"), |r| {
-        r.refresh_reads_era = false
+        r.refresh_reads_era = false;
     }),
     harmless("entries pruned after one lease", |r| r.prune_age = PruneAge::Lease),
     needed("entries pruned within the window", (Exclusion, "pruning"), |r| r.prune_age = PruneAge::Window),
-    slow("entries pruned in a grace", (Exclusion, "pruning"), |r| r.grace_keeps_entries = false),
+    needed("entries pruned in a grace", (Exclusion, "pruning"), |r| r.grace_keeps_entries = false),
     needed("missing entry is written again and counts", (Exclusion, "pruning"), |r| {
         r.missing_entry_is_new = false;
     }),
-    slow("shutdown removes the entry first", (Exclusion, "crash, releases"), |r| {
+    needed("shutdown removes the entry first", (Exclusion, "crash, releases"), |r| {
         r.entry_outlives_holds = false;
     }),
     slow("longest lease is announced, not the fleet's", (Exclusion, "longer lease"), |r| {
         r.fleet_has_longest = false;
     }),
-    slow("longest lease is not announced before its use", (Exclusion, "longer lease"), |r| {
+    needed("longest lease is not announced before its use", (Exclusion, "longer lease"), |r| {
         r.fleet_has_longest = false;
         r.announces_lease = false;
     }),

@@ -162,7 +162,7 @@ impl RequestQueue {
     }
 }
 
-/// A manager's knowledge of the server that it is connected to.
+/// Phase of the server that a manager is connected to, as the manager knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum ConnectionPhase {
     #[default]

@@ -227,7 +227,7 @@ async fn changing_foreign_lock_limits_polls() {
     drop(tokio::time::timeout(AT_ONCE, waiter).await.expect("it was released").unwrap());
 }
 
-/// Waiters for other kinds poll 50 ms after a deletion, long before the end of the lease or the next poll of their schedule.
+/// Waiters for other kinds poll 150 ms after a deletion, long before the end of the lease or the next poll of their schedule.
 #[tokio::test]
 async fn deletion_wakes_waiters_of_other_kinds() {
     let server = RedisServer::start();

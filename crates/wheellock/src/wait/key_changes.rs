@@ -5,6 +5,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::wait::turns::OPEN;
+
 /// Changes of one lock's key, with the next poll that follows them.
 #[derive(Default)]
 pub(crate) struct KeyChanges {
@@ -81,9 +83,13 @@ impl Pace {
 const PROMPT: Pace = Pace { delay: Duration::ZERO, apart: Duration::from_millis(50), burst: 16 };
 
 /// Behind holders that send messages. The delay is much longer than a message takes after its release, and than a holder takes to learn of
-/// a deletion. Without it, the head would often have the lock before its holder knows of the loss. Renewals, nested holds and other readers
+/// a deletion. Without it, the head would often have the lock before its holder knows of the loss. A process that leaves the lock free for
+/// polling contenders sends no message, so the delay is also longer than such an [opening](OPEN). Renewals, nested holds and other readers
 /// change the key without a release, so polls become rare after a few of them.
-const LATE: Pace = Pace { delay: Duration::from_millis(50), apart: Duration::from_secs(1), burst: 4 };
+const LATE: Pace = Pace { delay: Duration::from_millis(150), apart: Duration::from_secs(1), burst: 4 };
+
+/// Otherwise a listener would take the lock from the contenders for which it was left free.
+const _: () = assert!(LATE.delay.as_millis() > OPEN.as_millis());
 
 #[cfg(test)]
 mod tests {
@@ -118,7 +124,7 @@ mod tests {
     fn announced_change_polls_later() {
         let (mut changes, start) = (KeyChanges::default(), Instant::now());
         let polled = polls(&mut changes, start, 10_000);
-        assert_eq!(polled[0], 50);
+        assert_eq!(polled[0], 150);
         assert!((10..=16).contains(&polled.len()), "{polled:?}");
     }
 

@@ -740,3 +740,45 @@ fn free_lock_is_hot_no_longer() {
     waiters.was_free(now);
     assert_eq!(waiters.turn_limit(REPOLL, now + OPEN_EVERY).opening, Opening::Not);
 }
+
+/// Returns the head's next step: `Ok` if it polls, with whether the server then tells of the next change, or else until when it sleeps.
+fn step(waiters: &mut WaitQueue, ticket: u64, now: Instant) -> Result<bool, Option<Instant>> {
+    match waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop())) {
+        Turn::Ask { remembers, .. } => Ok(remembers),
+        Turn::Wait(until) => Err(until),
+        Turn::Failed(_) | Turn::Take(_) => panic!("neither was arranged"),
+    }
+}
+
+#[test]
+fn changed_key_makes_head_poll() {
+    let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+    assert!(waiters.key_changed(now).is_none(), "no waiter is there");
+    let head = waiters.join(1);
+    assert_eq!(step(&mut waiters, head, now), Ok(false), "the lock may be free");
+    waiters.set_silent(true);
+    waiters.on_held(now, None);
+    assert_eq!(step(&mut waiters, head, now), Err(Some(now + REPOLL)));
+    assert!(waiters.key_changed(now).is_some());
+    assert_eq!(step(&mut waiters, head, now), Ok(true), "behind a silent holder at once");
+    waiters.set_silent(false);
+    waiters.on_held(now, None);
+    assert_eq!(step(&mut waiters, head, now), Err(Some(now + REPOLL)));
+    assert!(waiters.key_changed(now).is_some());
+    let Err(Some(until)) = step(&mut waiters, head, now) else { panic!("a message may follow") };
+    assert!(until > now + OPEN && until < now + REPOLL, "after an opening");
+    assert_eq!(step(&mut waiters, head, until), Ok(true));
+}
+
+/// A process that has just left the lock to others does not take it from them because its key has changed.
+#[test]
+fn changed_key_ends_no_opening() {
+    let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+    let head = waiters.join(1);
+    assert_eq!(step(&mut waiters, head, now), Ok(false));
+    waiters.on_held(now, None);
+    assert!(step(&mut waiters, head, now).is_err());
+    waiters.stand_back(now + POLL_UNTOLD);
+    assert!(waiters.key_changed(now).is_none());
+    assert_eq!(step(&mut waiters, head, now), Err(Some(now + POLL_UNTOLD)));
+}

@@ -81,6 +81,18 @@ impl RedisServer {
         format!("{scheme}://{}", self.addr())
     }
 
+    /// Returns the URL with a user that may do everything except `CLIENT TRACKING`. Its waiters and guards hear messages only.
+    ///
+    /// # Panics
+    ///
+    /// If the server refuses to create the user.
+    #[must_use]
+    pub fn untracked_url(&self) -> String {
+        let user = ["ACL", "SETUSER", "untracked", "on", ">pw", "+@all", "-client|tracking", "~*", "&*"];
+        assert_eq!(self.cli(&user), "OK");
+        self.url().replacen("://", "://untracked:pw@", 1)
+    }
+
     /// Returns the TCP address.
     ///
     /// # Panics

@@ -136,10 +136,7 @@ async fn deletion_during_outage_is_told_after_reconnect() {
 #[tokio::test]
 async fn missing_permission_is_a_finding() {
     let server = RedisServer::start();
-    let user = ["ACL", "SETUSER", "app", "on", ">pw", "+@all", "-client|tracking", "~*", "&*"];
-    assert_eq!(server.cli(&user), "OK");
-    let url = server.url().replacen("://", "://app:pw@", 1);
-    let locks = LockManager::connect(&url).await.unwrap();
+    let locks = LockManager::connect(&server.untracked_url()).await.unwrap();
     let findings: Vec<_> = locks.diagnostics().iter().map(ToString::to_string).collect();
     assert!(findings.iter().any(|finding| finding.contains("CLIENT TRACKING")), "{findings:?}");
     let guard = locks.lock("n").acquire().await.unwrap();
@@ -289,9 +286,7 @@ async fn flush_wakes_waiters_of_subscribed_kinds() {
 #[tokio::test]
 async fn untracked_waiter_polls() {
     let server = RedisServer::start();
-    let user = ["ACL", "SETUSER", "app", "on", ">pw", "+@all", "-client|tracking", "~*", "&*"];
-    assert_eq!(server.cli(&user), "OK");
-    let locks = manager(&server.url().replacen("://", "://app:pw@", 1)).await;
+    let locks = manager(&server.untracked_url()).await;
     assert_eq!(server.cli(&["SET", "n", "foreign", "NX", "PX", "30000"]), "OK");
     let (lock, before) = (locks.simple_lock("n"), scripts(&server));
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });

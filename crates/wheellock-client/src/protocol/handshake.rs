@@ -194,6 +194,8 @@ impl<'a> Handshake<'a> {
             Command::new("SELECT").arg(u64::from(self.config.database)).encode(out);
             self.expected.push_back(Expect::Text("SELECT", "OK"));
         }
+        // The scripts make up most of the handshake. Without this, the buffer would grow, and copy them, several times.
+        out.reserve(self.config.scripts.iter().map(|script| script.text().len() + LOAD_FRAME).sum());
         // A program writes its last releases and reads no replies. A server without their script would refuse them.
         for script in &self.config.scripts {
             Command::new("SCRIPT").arg("LOAD").arg(script.text()).encode(out);
@@ -373,6 +375,9 @@ fn numbers(version: &str) -> Option<(u32, u32)> {
 /// writes are possible (`scriptPrepareForRun` in script.c). Older servers do not know the first line. Their error
 /// says nothing about writes, and the handshake ignores it.
 const WRITE_PROBE: &str = "#!lua\nreturn 1";
+
+/// More bytes than `SCRIPT LOAD` and the lengths take around a script.
+const LOAD_FRAME: usize = 64;
 
 /// A part of the reply to `AUTH password` from a server that did not check the password (source: `authCommand` in
 /// acl.c).

@@ -354,8 +354,8 @@ pub(crate) fn scripts() -> Vec<Arc<Script>> {
     scripts
 }
 
-/// Returns every command that a kind's scripts run, with the labels of these kinds.
-pub(crate) fn commands() -> BTreeMap<&'static str, Vec<&'static str>> {
+/// Every command that a kind's scripts run, with the labels of these kinds. Read from the scripts once, because each new manager needs it.
+pub(crate) static COMMANDS: LazyLock<BTreeMap<&'static str, Vec<&'static str>>> = LazyLock::new(|| {
     let mut commands = BTreeMap::<_, Vec<_>>::new();
     for kind in rows() {
         for command in kind.scripts().flat_map(|script| called(script.text())) {
@@ -366,7 +366,7 @@ pub(crate) fn commands() -> BTreeMap<&'static str, Vec<&'static str>> {
         }
     }
     commands
-}
+});
 
 /// Returns the commands without which a plain lock can be neither taken, renewed nor released.
 pub(crate) fn needed_by_plain_locks() -> impl Iterator<Item = &'static str> {

@@ -237,9 +237,8 @@ async fn probe_commands(client: &Client, prefix: &str, options: CallOptions) -> 
     let (publish, subscribe) = (client.publish_verb(), subscribe_verb(client));
     let mut ask =
         Command::new("EVAL").arg(script()).arg("0").arg(&name).arg(&channel).arg(publish).arg(subscribe);
-    let commands = kind::commands();
     // The scripts of read-write locks do without HRANDFIELD, which Redis 6.0 does not know.
-    let needed = commands.keys().copied().filter(|command| *command != "hrandfield");
+    let needed = kind::COMMANDS.keys().copied().filter(|command| *command != "hrandfield");
     for command in needed.chain(["evalsha"]) {
         ask = ask.arg(command);
     }
@@ -308,7 +307,7 @@ fn consequence(command: &str) -> String {
         }
         "EVAL" | "EVALSHA" => "locks are Lua scripts, so no lock works".to_owned(),
         "TIME" => "no lease can be renewed, and no fair or fenced lock works".to_owned(),
-        command => match kind::commands().get(command.to_lowercase().as_str()) {
+        command => match kind::COMMANDS.get(command.to_lowercase().as_str()) {
             Some(kinds) => format!("these kinds do not work: {}", kinds.join(", ")),
             None => "holders cannot be shown".to_owned(),
         },

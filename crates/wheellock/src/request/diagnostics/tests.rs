@@ -21,7 +21,7 @@ fn eviction_warning_requires_memory_limit() {
 
 #[test]
 fn script_commands_map_to_kinds() {
-    let commands = kind::commands();
+    let commands = &*kind::COMMANDS;
     let names: Vec<_> = commands.keys().copied().collect();
     assert_eq!(
         names.join(" "),

@@ -3,11 +3,17 @@
 //! `loss [--rounds N] [words]` runs the rows whose names contain the words. There are three groups of rows:
 //!
 //! - Kinds: another client deletes [`HELD`] locks per round, one after the other, and waits each time until
-//!   [`lost`](wheellock::Guard::lost) resolves. The locks are renewed once before, and not again meanwhile.
+//!   [`lost`](wheellock::Guard::lost) resolves. The locks are renewed once before, and not again meanwhile. rueidislock does the same.
+//!   In one row the server refuses `CLIENT TRACKING`, so the next renewal finds the loss.
 //! - Waiters: a waiter stands behind a simple lock of another library, and that holder deletes the key. The time ends with the grant.
+//!   The other library is a plain client, and then each library of `cargo xtask peers`.
 //! - Storm: another client deletes all keys at once while one manager holds [`STORM`] locks. The time ends with the last loss.
 
+#[path = "loss/rueidislock.rs"]
+mod rueidislock;
+
 use std::future::Future;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
@@ -16,7 +22,10 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use wheellock::{Error, Guard, LockManager};
 use wheellock_benches::Report;
+use wheellock_tests::peers::{self, Library, Peer};
 use wheellock_tests::{Cli, RedisServer};
+
+use rueidislock::Rueidislock;
 
 /// Number of locks per round.
 const HELD: usize = 1000;
@@ -29,18 +38,30 @@ const STORM: usize = 100_000;
 /// Longer than the storm and its preparation take. The watchdog renews each lock once before.
 const STORM_LEASE: Duration = Duration::from_secs(60);
 
-type Acquire = fn(&LockManager, String) -> Pin<Box<dyn Future<Output = Result<Guard, Error>> + '_>>;
+/// A guard, or a type that contains one.
+type Held = Box<dyn Deref<Target = Guard>>;
 
-const KINDS: [(&str, Acquire); 6] = [
-    ("plain", |locks, name| Box::pin(async move { locks.lock(name).acquire().await })),
-    ("fair", |locks, name| Box::pin(async move { locks.fair_lock(name).acquire().await })),
-    ("read", |locks, name| Box::pin(async move { locks.read_write_lock(name).read().acquire().await })),
-    ("write", |locks, name| Box::pin(async move { locks.read_write_lock(name).write().acquire().await })),
-    ("simple", |locks, name| Box::pin(async move { locks.simple_lock(name).acquire().await })),
+type Acquire = fn(&LockManager, String) -> Pin<Box<dyn Future<Output = Result<Held, Error>> + '_>>;
+
+const KINDS: [(&str, Acquire); 7] = [
+    ("plain", |locks, name| Box::pin(async move { held(locks.lock(name).acquire().await) })),
+    ("fair", |locks, name| Box::pin(async move { held(locks.fair_lock(name).acquire().await) })),
+    ("read", |locks, name| Box::pin(async move { held(locks.read_write_lock(name).read().acquire().await) })),
+    ("write", |locks, name| {
+        Box::pin(async move { held(locks.read_write_lock(name).write().acquire().await) })
+    }),
+    ("fenced", |locks, name| {
+        Box::pin(async move { Ok(Box::new(locks.fenced_lock(name).acquire().await?) as Held) })
+    }),
+    ("simple", |locks, name| Box::pin(async move { held(locks.simple_lock(name).acquire().await) })),
     ("fixed lease", |locks, name| {
-        Box::pin(async move { locks.lock(name).with_lease(LEASE * 4).acquire().await })
+        Box::pin(async move { held(locks.lock(name).with_lease(LEASE * 4).acquire().await) })
     }),
 ];
+
+fn held(acquired: Result<Guard, Error>) -> Result<Held, Error> {
+    Ok(Box::new(Box::new(acquired?)))
+}
 
 fn main() -> Result<()> {
     let mut report = Report::new("loss");
@@ -49,24 +70,147 @@ fn main() -> Result<()> {
         if !report.wants(kind) {
             continue;
         }
-        let server = RedisServer::start();
+        let server = RedisServer::builder().tcp().start();
         let mut operator = server.connect()?;
-        let (mut middle, mut late, mut latest) = (Vec::new(), Vec::new(), Vec::new());
+        let mut times = Times::default();
         for _ in 0..report.rounds() {
-            let mut took = runtime.block_on(round(&server, &mut operator, acquire))?;
-            took.sort_unstable();
-            let micros = |part: usize| took[(took.len() - 1) * part / 1000].as_secs_f64() * 1e6;
-            middle.push(micros(500));
-            late.push(micros(990));
-            latest.push(micros(1000));
+            times.add(runtime.block_on(round(&server, &mut operator, acquire))?);
         }
-        report.row(kind, "wheellock", "p50", "us", &middle);
-        report.row(kind, "wheellock", "p99", "us", &late);
-        report.row(kind, "wheellock", "most", "us", &latest);
+        times.report(&mut report, kind, "wheellock");
     }
+    rival(&mut report)?;
+    untracked(&mut report, &runtime)?;
     waiters(&mut report, &runtime)?;
+    for library in peers::present() {
+        behind_library(&mut report, &runtime, library)?;
+    }
     storm(&mut report, &runtime)?;
     report.finish()
+}
+
+/// The median, the 99th percentile and the longest time of each round, in microseconds.
+#[derive(Default)]
+struct Times {
+    middle: Vec<f64>,
+    late: Vec<f64>,
+    latest: Vec<f64>,
+}
+
+impl Times {
+    fn add(&mut self, mut took: Vec<Duration>) {
+        took.sort_unstable();
+        let micros = |part: usize| took[(took.len() - 1) * part / 1000].as_secs_f64() * 1e6;
+        self.middle.push(micros(500));
+        self.late.push(micros(990));
+        self.latest.push(micros(1000));
+    }
+
+    fn report(&self, report: &mut Report, row: &str, subject: &str) {
+        report.row(row, subject, "p50", "us", &self.middle);
+        report.row(row, subject, "p99", "us", &self.late);
+        report.row(row, subject, "most", "us", &self.latest);
+    }
+}
+
+/// Measures rueidislock at the work of the row "plain".
+fn rival(report: &mut Report) -> Result<()> {
+    if !report.wants(rueidislock::NAME) {
+        return Ok(());
+    }
+    let server = RedisServer::builder().tcp().start();
+    let mut operator = server.connect()?;
+    let mut times = Times::default();
+    for _ in 0..report.rounds() {
+        let Some(mut rival) = Rueidislock::start(&server, LEASE)? else {
+            println!("{}: left out, needs go and its modules", rueidislock::NAME);
+            return Ok(());
+        };
+        rival.hold(HELD)?;
+        // Its renewals make the server remember the keys.
+        std::thread::sleep(LEASE / 3 + LEASE / 30);
+        ensure!(tracked(&mut operator)? >= HELD, "the server remembers {} keys", tracked(&mut operator)?);
+        let start = Instant::now();
+        times.add(rival.delete(HELD)?);
+        ensure!(start.elapsed() < LEASE / 5, "a renewal may have found the losses");
+    }
+    times.report(report, "plain", rueidislock::NAME);
+    Ok(())
+}
+
+/// Measures the row "plain" while the server refuses `CLIENT TRACKING`. All keys are deleted at a random time between two renewals.
+fn untracked(report: &mut Report, runtime: &Runtime) -> Result<()> {
+    let row = "plain without tracking";
+    if !report.wants(row) {
+        return Ok(());
+    }
+    let server = RedisServer::builder().tcp().start();
+    let mut operator = server.connect()?;
+    let mut times = Times::default();
+    for number in 0..report.rounds() {
+        times.add(runtime.block_on(async {
+            let builder = LockManager::builder(server.untracked_url()).watchdog_lease(LEASE);
+            let locks = builder.connect().await?;
+            let mut losses = JoinSet::new();
+            for number in 0..HELD {
+                let guard = locks.lock(format!("n{number}")).acquire().await?;
+                losses.spawn(async move {
+                    guard.lost().await;
+                    Instant::now()
+                });
+            }
+            tokio::time::sleep(LEASE / 30 * u32::try_from(number % 10)?).await;
+            let start = Instant::now();
+            operator.query(&["FLUSHALL"])?;
+            let told = losses.join_all().await;
+            anyhow::Ok(told.into_iter().map(|told| told.saturating_duration_since(start)).collect())
+        })?);
+    }
+    times.report(report, row, "wheellock");
+    Ok(())
+}
+
+/// Measures the time from the order to release until the waiter's grant, behind a holder of another library. The time contains that
+/// library's own way to the server.
+fn behind_library(report: &mut Report, runtime: &Runtime, library: &'static Library) -> Result<()> {
+    let row = format!("waiter behind {}", library.name);
+    if !report.wants(&row) {
+        return Ok(());
+    }
+    let server = RedisServer::builder().tcp().start();
+    let (mut times, mut own) = (Times::default(), Times::default());
+    for _ in 0..report.rounds() {
+        let (granted, released) = runtime.block_on(async {
+            let mut peer = Peer::start(library, &[server.url()]).await;
+            let lock = LockManager::connect(&server.url()).await?.simple_lock("n");
+            let (mut granted, mut released) = (Vec::new(), Vec::new());
+            for number in 0..RELEASES {
+                let patience = Duration::from_secs(30);
+                ensure!(peer.acquires("n", patience, Duration::from_secs(1)).await, "the lock is free");
+                let waiter = tokio::spawn({
+                    let lock = lock.clone();
+                    async move { lock.acquire().await.map(|guard| (Instant::now(), guard)) }
+                });
+                tokio::time::sleep(pause(number)).await;
+                let start = Instant::now();
+                ensure!(peer.releases().await != Some(false), "{} held the lock", library.name);
+                released.push(start.elapsed());
+                let (at, guard) = waiter.await??;
+                granted.push(at.saturating_duration_since(start));
+                guard.release().await?;
+            }
+            anyhow::Ok((granted, released))
+        })?;
+        times.add(granted);
+        own.add(released);
+    }
+    times.report(report, &row, "wheellock");
+    own.report(report, &row, "the release itself");
+    Ok(())
+}
+
+/// The time for which a waiter waits. Its pauses have become long by then. The time varies, so that the releases do not follow the pauses.
+fn pause(number: u64) -> Duration {
+    Duration::from_millis(250 + 13 * number % 128)
 }
 
 /// Measures the time from a foreign holder's deletion to the waiter's grant, with and without news from the server.
@@ -82,16 +226,11 @@ fn waiters(report: &mut Report, runtime: &Runtime) -> Result<()> {
         let mut other = server.connect()?;
         other.query(&["ACL", "SETUSER", "app", "on", ">pw", "+@all", permission, "~*", "&*"])?;
         let url = server.url().replacen("://", "://app:pw@", 1);
-        let (mut middle, mut late) = (Vec::new(), Vec::new());
+        let mut times = Times::default();
         for _ in 0..report.rounds() {
-            let mut took = runtime.block_on(releases(&url, &mut other))?;
-            took.sort_unstable();
-            let micros = |part: usize| took[(took.len() - 1) * part / 1000].as_secs_f64() * 1e6;
-            middle.push(micros(500));
-            late.push(micros(990));
+            times.add(runtime.block_on(releases(&url, &mut other))?);
         }
-        report.row(row, "wheellock", "p50", "us", &middle);
-        report.row(row, "wheellock", "p99", "us", &late);
+        times.report(report, row, "wheellock");
     }
     Ok(())
 }
@@ -107,8 +246,7 @@ async fn releases(url: &str, other: &mut Cli) -> Result<Vec<Duration>> {
             let lock = lock.clone();
             async move { lock.acquire().await.map(|guard| (Instant::now(), guard)) }
         });
-        // The waiter's pauses have become long by then. The time varies, so that the deletions do not follow the pauses.
-        tokio::time::sleep(Duration::from_millis(250 + 13 * number % 128)).await;
+        tokio::time::sleep(pause(number)).await;
         let start = Instant::now();
         other.query(&["DEL", "n"])?;
         let (granted, guard) = waiter.await??;

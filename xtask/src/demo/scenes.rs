@@ -37,6 +37,7 @@ pub(super) const ALL: &[Scene] = &[
     Scene { claim: "(j) fencing tokens rise, also when the counter is lost", show: tokens_rise },
     Scene { claim: "(k) a pool of 3 keeps its size, also after a crash", show: a_pool_keeps_its_size },
     Scene { claim: "(l) a cron job on two hosts runs on one of them", show: a_cron_job_runs_once },
+    Scene { claim: "(m) a holder learns of its deleted lock at once", show: a_deleted_lock_is_told },
 ];
 
 /// (a) Workers read a file, add one, and write it back. Without the lock, updates get lost.
@@ -404,6 +405,47 @@ fn a_cron_job_runs_once(stage: &Stage, _: &Runtime) -> Result<Finding> {
     })
 }
 
+/// (m) An operator deletes locks between two renewals. The server tells their holder, because it has renewed them once.
+fn a_deleted_lock_is_told(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
+    const COUNT: usize = 50;
+    let name = |number| format!("demo:deleted:{number}");
+    let mut told = runtime.block_on(async {
+        let locks = connect(&stage.server.url(), TOLD_LEASE).await?;
+        let mut guards = Vec::new();
+        for number in 0..COUNT {
+            guards.push(locks.lock(name(number)).acquire().await?);
+        }
+        let remembers = || {
+            let stats = stage.redis(&["INFO", "stats"]);
+            let keys = stats.lines().find_map(|line| line.strip_prefix("tracking_total_keys:"));
+            keys.and_then(|keys| keys.trim().parse().ok()).unwrap_or(0)
+        };
+        ensure!(
+            eventually(TOLD_LEASE, async || remembers() >= COUNT).await,
+            "the server tells of no changes"
+        );
+        let mut told = Vec::new();
+        for (number, guard) in guards.iter().enumerate() {
+            let start = Instant::now();
+            stage.redis(&["DEL", &name(number)]);
+            guard.lost().await;
+            told.push(start.elapsed());
+        }
+        anyhow::Ok(told)
+    })?;
+    told.sort_unstable();
+    let latest = told.last().copied().unwrap_or_default();
+    Ok(Finding {
+        held: latest < TOLD_LEASE / 6,
+        seen: format!(
+            "{COUNT} deletions, told after {:.1} ms at most; the next renewal is {:.1} s away",
+            latest.as_secs_f64() * 1e3,
+            (TOLD_LEASE / 3).as_secs_f64()
+        ),
+        latency: Some(Latency::of("a key deleted by another client -> lost() here", told)),
+    })
+}
+
 /// Requests a held lock through a worker. Returns once the attempt was rejected and the worker has subscribed.
 fn request_and_wait_until_it_waits(stage: &Stage, waiter: &mut Worker, name: &str) -> Result<()> {
     let channel = format!("redisson_lock__channel:{{{name}}}");
@@ -440,4 +482,6 @@ const LEASE: Duration = Duration::from_secs(30);
 /// Short, so that three leases fit into the demo.
 const SHORT_LEASE: Duration = Duration::from_millis(900);
 const CRASH_LEASE: Duration = Duration::from_millis(1500);
+/// The watchdog renews after a third of it, which is longer than the deletions take.
+const TOLD_LEASE: Duration = Duration::from_secs(6);
 const SETTLE: Duration = Duration::from_millis(3);

@@ -132,13 +132,14 @@ pub(crate) fn wish(context: &Context, hold: HoldIndex, want: Want, waker: &Waker
     Some(caller)
 }
 
-/// Divides renewals among scripts. The locks of one script share a slot and a kind. The order does not change if there is only one slot
-/// and one kind.
+/// Divides renewals among scripts. The locks of one script share a slot and a kind, and the server is to remember all or none of their
+/// keys. The order does not change if all renewals are alike.
 fn batches(renewals: &mut [Renewal], slot_of: impl Fn(&Renewal) -> u16) -> impl Iterator<Item = &[Renewal]> {
     for renewal in &mut *renewals {
         renewal.slot = slot_of(renewal);
     }
-    let place = |renewal: &Renewal| (renewal.alone, renewal.slot, renewal.name.kind().address());
+    let place =
+        |renewal: &Renewal| (renewal.alone, renewal.slot, renewal.name.kind().address(), renewal.remembers);
     if !renewals.is_sorted_by_key(place) {
         renewals.sort_by_key(place);
     }
@@ -165,10 +166,7 @@ fn queue_renewal<'a>(
     // `now` precedes the send, because the lease counts from before it.
     let batch = holds.begin_renewal(group.to_vec(), node, now);
     let token = RequestTag { about: About::Renewal { batch }, with_source: retry.is_in_full() };
-    let kind = group.first()?.name.kind();
-    // A change of a shared lock is normal. So only a renewal at a beat asks the server to tell of the next change.
-    let is_news = |renewal: &Renewal| renewal.extend || !kind.is_shared();
-    let remembers = kind.has_holders_in_its_key() && group.iter().all(is_news);
+    let remembers = group.first()?.remembers;
     let flush = context.client.queue_eval(script, group.len(), &params, retry, token.into(), remembers);
     if !flush.as_ref().is_some_and(Flush::is_answered) {
         let wishing = holds.wishing(batch);

@@ -9,15 +9,14 @@
 --
 -- Other data under the name of one lock must not stop the renewal of the others. So such a lock counts as not held.
 --
--- The script reads a lock's key after it has extended the lease. A server that tracks keys for this client remembers only
--- keys that were read last (observed on Redis 7.0).
+-- The script reads all keys at its end. A server that tracks keys for this client forgets a key with each write, and
+-- remembers it with the next read (observed on Redis 7.0).
 local reply = redis.call('time')
 reply[1], reply[2] = tonumber(reply[1]), tonumber(reply[2])
 for i, lock in ipairs(KEYS) do
     local held = redis.pcall('hexists', lock, ARGV[2 * i])
     if held == 1 and ARGV[2 * i - 1] ~= '0' then
         redis.call('pexpire', lock, ARGV[2 * i - 1])
-        redis.call('exists', lock)
         reply[i + 2] = 1
     elseif held == 1 then
         local left = redis.call('pttl', lock)
@@ -28,4 +27,5 @@ for i, lock in ipairs(KEYS) do
         return held
     end
 end
+redis.pcall('exists', unpack(KEYS))
 return reply

@@ -612,6 +612,7 @@ impl Holds {
     fn free_if_unused(&mut self, index: HoldIndex) {
         let unused = self.get(index).is_some_and(|hold| hold.guards == 0 && hold.releasing.is_settled());
         let Some(hold) = unused.then(|| self.holds.remove(index as usize)) else { return };
+        self.changes.ended(&hold);
         if hold.state == State::GivenBack {
             self.end_repetition();
         }

@@ -219,6 +219,7 @@ fn renewal(name: &Arc<Name>, extend: bool) -> Renewal {
         extend,
         with_source: false,
         alone: false,
+        remembers: false,
         slot: 0,
     }
 }

@@ -17,6 +17,7 @@ fn renewals(slots: &[(u16, bool)]) -> Vec<Renewal> {
         extend: true,
         with_source: false,
         alone,
+        remembers: false,
         slot: 0,
     };
     slots.iter().enumerate().map(named).collect()

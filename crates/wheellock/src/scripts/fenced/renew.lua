@@ -11,8 +11,8 @@
 --
 -- Other data under the name of one lock must not stop the renewal of the others. So such a lock counts as not held.
 --
--- The script reads a lock's key after it has extended the lease. A server that tracks keys for this client remembers only
--- keys that were read last (observed on Redis 7.0).
+-- The script reads all keys at its end. A server that tracks keys for this client forgets a key with each write, and
+-- remembers it with the next read (observed on Redis 7.0).
 local reply = redis.call('time')
 reply[1], reply[2] = tonumber(reply[1]), tonumber(reply[2])
 for i, lock in ipairs(KEYS) do
@@ -22,7 +22,6 @@ for i, lock in ipairs(KEYS) do
         redis.call('pexpire', lock, lease)
         -- An error must not stop the renewals. The user may lack permission for this key, or the slot is moving.
         redis.pcall('pexpire', tag .. ':wheellock_leader', lease)
-        redis.call('exists', lock)
         reply[i + 2] = 1
     elseif held == 1 then
         local left = redis.call('pttl', lock)
@@ -33,4 +32,5 @@ for i, lock in ipairs(KEYS) do
         return held
     end
 end
+redis.pcall('exists', unpack(KEYS))
 return reply

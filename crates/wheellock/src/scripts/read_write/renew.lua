@@ -10,8 +10,8 @@
 --
 -- Other data under the name of one lock must not stop the renewal of the others. So such a lock counts as not held.
 --
--- The script reads a lock's key after it has extended the lease. A server that tracks keys for this client remembers only
--- keys that were read last (observed on Redis 7.0).
+-- The script reads all keys at its end. A server that tracks keys for this client forgets a key with each write, and
+-- remembers it with the next read (observed on Redis 7.0).
 local reply = redis.call('time')
 reply[1], reply[2] = tonumber(reply[1]), tonumber(reply[2])
 for i, lock in ipairs(KEYS) do
@@ -60,9 +60,9 @@ for i, lock in ipairs(KEYS) do
             elseif others then
                 redis.call('pexpire', lock, math.max(lease, others))
             end
-            redis.call('exists', lock)
             reply[i + 2] = 1
         end
     end
 end
+redis.pcall('exists', unpack(KEYS))
 return reply

@@ -9,8 +9,8 @@
 --
 -- Other data under the name of one lock must not stop the renewal of the others. So such a lock counts as not held.
 --
--- The script reads a lock's key after it has extended the lease. A server that tracks keys for this client remembers only
--- keys that were read last (observed on Redis 7.0).
+-- The script reads all keys at its end. A server that tracks keys for this client forgets a key with each write, and
+-- remembers it with the next read (observed on Redis 7.0).
 local reply = redis.call('time')
 reply[1], reply[2] = tonumber(reply[1]), tonumber(reply[2])
 for i, lock in ipairs(KEYS) do
@@ -21,11 +21,11 @@ for i, lock in ipairs(KEYS) do
         reply[i + 2] = 0
     elseif ARGV[2 * i - 1] ~= '0' then
         redis.call('pexpire', lock, ARGV[2 * i - 1])
-        redis.call('exists', lock)
         reply[i + 2] = 1
     else
         local left = redis.call('pttl', lock)
         reply[i + 2] = left == 0 and 1 or left
     end
 end
+redis.pcall('exists', unpack(KEYS))
 return reply

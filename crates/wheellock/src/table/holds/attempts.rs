@@ -108,6 +108,7 @@ impl Holds {
             releasing: Releasing::default(),
             renewing: Renewing::default(),
             refusals: 0,
+            is_told: false,
             rare: None,
             alarm: None,
         };

@@ -41,6 +41,8 @@ pub(crate) struct Hold {
     pub(super) renewing: Renewing,
     /// Number of consecutive requests, of either sort, that the server rejected before they had any effect.
     pub(super) refusals: u8,
+    /// True if the server tells of changes of the lock's key.
+    pub(super) is_told: bool,
     /// Rarely used fields, boxed to keep `Hold` small.
     pub(super) rare: Option<Box<Rare>>,
     pub(super) alarm: Option<TimerKey>,

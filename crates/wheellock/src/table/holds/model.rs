@@ -22,6 +22,7 @@ use std::task::{Poll, Wake};
 
 use wheellock_client::Change;
 
+use super::changes::MOST_TOLD;
 use super::recent_releases::KEPT;
 use super::schedule::TICK;
 use super::*;

@@ -35,6 +35,8 @@ pub(crate) struct Renewal {
     pub(crate) with_source: bool,
     /// True if the renewal has a script of its own.
     pub(crate) alone: bool,
+    /// True if the server is to tell of the next change of the lock's key.
+    pub(crate) remembers: bool,
     /// Slot of the lock, which the renewals of one script have in common. The watchdog fills it in.
     pub(crate) slot: u16,
 }
@@ -169,6 +171,9 @@ impl Holds {
         let only_looks = hold.renewing.take_only_looks();
         let extend = (hold.renewing.is_wanted() && !only_looks) || wished == Some(Want::Renew);
         self.callers.asked(hold.releasing.callers, if extend { Want::Renew } else { Want::Check });
+        // A change of a shared lock is normal. So only a renewal at a beat asks the server to tell of the next change.
+        let is_news = extend || !hold.name.kind().is_shared();
+        let remembers = is_news && hold.name.kind().has_holders_in_its_key() && self.changes.remembers(hold);
         let renewal = Renewal {
             hold: index,
             serial: hold.serial,
@@ -178,6 +183,7 @@ impl Holds {
             extend,
             with_source: hold.renewing.is_with_source(),
             alone: hold.renewing.is_alone(),
+            remembers,
             slot: 0,
         };
         // A hold with a renewal under way is not in turn. Its own alarm watches the end of the lease.

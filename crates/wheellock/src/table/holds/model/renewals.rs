@@ -613,3 +613,30 @@ fn check_bounds_lease_on_server() {
         assert_eq!(after, end.map_or(before, |end| world.now + end));
     }
 }
+
+/// A server that remembers the keys of a million locks would renew them late.
+#[test]
+fn server_remembers_limited_number_of_keys() {
+    let mut world = World::new();
+    world.holds.are_told_of_changes();
+    let most = MOST_TOLD as usize;
+    let holds: Vec<_> = (0..=u64::from(MOST_TOLD)).map(|owner| world.take(owner, true)).collect();
+    let remembered = |world: &mut World| {
+        world.now = world.now + LEASE / 3;
+        let renewals = world.due();
+        assert_eq!(renewals.len(), world.holds.holds.len());
+        let remembered = renewals.iter().filter(|renewal| renewal.remembers).count();
+        let count = renewals.len();
+        world.begin_renewals(renewals);
+        world.answer(world.renewals[0], &vec![1; count]);
+        world.renewals.clear();
+        remembered
+    };
+    assert_eq!(remembered(&mut world), most);
+    assert_eq!(remembered(&mut world), most, "the same holds");
+    // A hold that ends makes room for the last hold.
+    let settle = world.holds.release(holds[0], GUARD, world.now).unwrap();
+    world.reconciled(&settle, true, 0);
+    assert_eq!(remembered(&mut world), most);
+    assert_eq!(world.holds.holds.len(), most);
+}

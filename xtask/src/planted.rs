@@ -198,8 +198,25 @@ fn lay_out(root: &Path, copy: &Path, bugs: &[Planted]) -> Result<()> {
     write_where_different(copy, &files)
 }
 
-/// Replaces `include_str!("x.lua")` by an expression that selects the script or its version with the bug.
+/// Replaces `include_str!("x.lua")` and `lua!("x.lua", "y.lua")` by an expression that selects the scripts or their versions with the bug.
 fn choosing_scripts(code: &str) -> String {
+    choosing_parts(&choosing_includes(code))
+}
+
+/// Replaces the calls of `lua!`, which concatenates scripts.
+fn choosing_parts(code: &str) -> String {
+    let mut parts = code.split("lua!(");
+    let mut chosen = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (names, rest) = part.split_once(')').unwrap_or((part, ""));
+        let choose = |name: &str| format!("::wheellock_planted::script({0}, lua!({0}))", name.trim());
+        let scripts: Vec<String> = names.split(',').map(choose).collect();
+        let _infallible = write!(chosen, "::wheellock_planted::joined!({}){rest}", scripts.join(", "));
+    }
+    chosen
+}
+
+fn choosing_includes(code: &str) -> String {
     let mut parts = code.split("include_str!(\"");
     let mut chosen = parts.next().unwrap_or_default().to_owned();
     for part in parts {
@@ -430,6 +447,10 @@ mod tests {
         assert_eq!(choosing_scripts(code), chosen);
         let code = "concat!(\n    include_str!(\"../scripts/a/x.lua\"))";
         let chosen = "::wheellock_planted::joined!(::wheellock_planted::script(\"a/x.lua\", include_str!(\"../scripts/a/x.lua\")))";
+        assert_eq!(choosing_scripts(code), chosen);
+        let code = "a(lua!(\"x.lua\", \"a/y.lua\"), 1)";
+        let chosen = "a(::wheellock_planted::joined!(::wheellock_planted::script(\"x.lua\", lua!(\"x.lua\")), \
+                      ::wheellock_planted::script(\"a/y.lua\", lua!(\"a/y.lua\"))), 1)";
         assert_eq!(choosing_scripts(code), chosen);
     }
 

@@ -159,13 +159,14 @@ fn scripts_included(files: &[File]) -> Vec<Complaint> {
     let scripts = files.iter().filter(|file| file.path.starts_with(SCRIPTS) && file.path.ends_with(".lua"));
     let is_included = |script: &&File| {
         let name = &script.path[SCRIPTS.len()..];
-        code.split("include_str!").skip(1).any(|call| {
-            call.split(')').next().is_some_and(|path| path.contains(&format!("scripts/{name}\"")))
-        })
+        let is_named =
+            |call: &str, end: &str| call.split(')').next().is_some_and(|files| files.contains(end));
+        code.split("include_str!").skip(1).any(|call| is_named(call, &format!("scripts/{name}\"")))
+            || code.split("lua!").skip(1).any(|call| is_named(call, &format!("\"{name}\"")))
     };
     scripts
         .filter(|script| !is_included(script))
-        .map(|script| Complaint::of(&script.path, "is not the argument of any `include_str!`"))
+        .map(|script| Complaint::of(&script.path, "is not the argument of any `include_str!` or `lua!`"))
         .collect()
 }
 
@@ -347,15 +348,14 @@ mod tests {
 
     #[test]
     fn scripts_nobody_includes_are_found() {
-        let used = file("crates/wheellock/src/scripts/acquire.lua", "return 1");
-        let dead = file("crates/wheellock/src/scripts/quire.lua", "return 1");
-        let code = file(
-            "crates/wheellock/src/kind/mod.rs",
-            "const A: &str = include_str!(\"scripts/acquire.lua\");",
-        );
-        let complaints = scripts_included(&[used, dead, code]);
-        assert_eq!(complaints.len(), 1);
-        assert_eq!(complaints[0].place, "crates/wheellock/src/scripts/quire.lua");
+        for include in ["include_str!(\"scripts/acquire.lua\")", "lua!(\"number.lua\", \"acquire.lua\")"] {
+            let used = file("crates/wheellock/src/scripts/acquire.lua", "return 1");
+            let dead = file("crates/wheellock/src/scripts/quire.lua", "return 1");
+            let code = file("crates/wheellock/src/kind/mod.rs", &format!("const A: &str = {include};"));
+            let complaints = scripts_included(&[used, dead, code]);
+            assert_eq!(complaints.len(), 1);
+            assert_eq!(complaints[0].place, "crates/wheellock/src/scripts/quire.lua");
+        }
     }
 
     #[test]

@@ -126,28 +126,26 @@ pub(crate) enum Sharing {
     Many,
 }
 
+/// Concatenates Lua files below `scripts`. Only a macro can do so at compile time.
+macro_rules! lua {
+    ($($file:literal),+) => {
+        concat!($(include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/scripts/", $file))),+)
+    };
+}
+pub(crate) use lua;
+
 /// The reentrant lock: Redisson's `RLock`. A hash of owner to hold count under the lock's plain name.
 pub(crate) static REENTRANT: LazyLock<Kind> = LazyLock::new(|| {
-    Kind::counted("", PLAIN_CHANNEL)
-        .handed_over()
-        .bundled_by(concat!(
-            include_str!("../scripts/holders_of.lua"),
-            include_str!("../scripts/together.lua")
-        ))
-        .polled()
+    Kind::counted("", PLAIN_CHANNEL).handed_over().bundled_by(lua!("holders_of.lua", "together.lua")).polled()
 });
 
 /// The reentrant lock that numbers every grant: Redisson's `RFencedLock`.
 pub(crate) static FENCED: LazyLock<Kind> = LazyLock::new(|| {
     let row = Kind {
         label: "fenced_lock",
-        acquire: Arc::new(Script::new(
-            concat!(include_str!("../scripts/holders_of.lua"), include_str!("../scripts/fenced/acquire.lua")),
-            1,
-            4,
-        )),
+        acquire: script(lua!("holders_of.lua", "fenced/acquire.lua"), 4),
         acquire_all: None,
-        renew: Some(Arc::new(Script::variadic(include_str!("../scripts/fenced/renew.lua")))),
+        renew: Some(variadic(lua!("fenced/renew.lua"))),
         companions: Companions::Token,
         grant: GrantForm::Token,
         ..Kind::counted("", PLAIN_CHANNEL)
@@ -159,38 +157,20 @@ pub(crate) static FENCED: LazyLock<Kind> = LazyLock::new(|| {
 pub(crate) static READ: LazyLock<Kind> = LazyLock::new(|| {
     let row = Kind {
         label: "read",
-        acquire: Arc::new(Script::new(include_str!("../scripts/read/acquire.lua"), 1, 5)),
-        release: Some(Arc::new(Script::new(
-            concat!(
-                include_str!("../scripts/read/release.lua"),
-                include_str!("../scripts/read_write/live.lua"),
-                include_str!("../scripts/read/leave.lua")
-            ),
-            1,
-            5,
-        ))),
+        acquire: script(lua!("read/acquire.lua"), 5),
+        release: Some(script(lua!("read/release.lua", "read_write/live.lua", "read/leave.lua"), 5)),
         sharing: Sharing::Many,
         ..Kind::read_write("read")
     };
-    row.bundled_with(concat!(
-        include_str!("../scripts/read_write/live.lua"),
-        include_str!("../scripts/read/many.lua")
-    ))
+    row.bundled_with(lua!("read_write/live.lua", "read/many.lua"))
 });
 
 /// The exclusive side of a read-write lock: Redisson's `RReadWriteLock.writeLock()`.
 pub(crate) static WRITE: LazyLock<Kind> = LazyLock::new(|| {
     let row = Kind {
         label: "write",
-        acquire: Arc::new(Script::new(include_str!("../scripts/write/acquire.lua"), 1, 5)),
-        release: Some(Arc::new(Script::new(
-            concat!(
-                include_str!("../scripts/read_write/live.lua"),
-                include_str!("../scripts/write/release.lua")
-            ),
-            1,
-            5,
-        ))),
+        acquire: script(lua!("write/acquire.lua"), 5),
+        release: Some(script(lua!("read_write/live.lua", "write/release.lua"), 5)),
         holder_suffix: ":write",
         queues_on_server: true,
         ..Kind::read_write("write")
@@ -202,30 +182,10 @@ pub(crate) static WRITE: LazyLock<Kind> = LazyLock::new(|| {
 pub(crate) static FAIR: LazyLock<Kind> = LazyLock::new(|| {
     let row = Kind {
         label: "fair_lock",
-        acquire: Arc::new(Script::new(
-            concat!(
-                include_str!("../scripts/holders_of.lua"),
-                include_str!("../scripts/fair/queue.lua"),
-                include_str!("../scripts/fair/acquire.lua")
-            ),
-            1,
-            7,
-        )),
+        acquire: script(lua!("holders_of.lua", "fair/queue.lua", "fair/acquire.lua"), 7),
         acquire_all: None,
-        release: Some(Arc::new(Script::new(
-            concat!(include_str!("../scripts/fair/queue.lua"), include_str!("../scripts/fair/release.lua")),
-            1,
-            5,
-        ))),
-        force_release: Some(Arc::new(Script::new(
-            concat!(
-                include_str!("../scripts/holders_of.lua"),
-                include_str!("../scripts/fair/queue.lua"),
-                include_str!("../scripts/fair/force_release.lua")
-            ),
-            1,
-            3,
-        ))),
+        release: Some(script(lua!("fair/queue.lua", "fair/release.lua"), 5)),
+        force_release: Some(script(lua!("holders_of.lua", "fair/queue.lua", "fair/force_release.lua"), 3)),
         companions: Companions::Queue,
         wake: Wake::OwnChannel,
         queues_on_server: true,
@@ -239,20 +199,16 @@ pub(crate) static FAIR: LazyLock<Kind> = LazyLock::new(|| {
 pub(crate) static SIMPLE: LazyLock<Kind> = LazyLock::new(|| {
     let row = Kind {
         label: "simple_lock",
-        acquire: Arc::new(
-            Script::new(include_str!("../scripts/simple/acquire.lua"), 1, 3).natively(&native::SET),
-        ),
+        acquire: Arc::new(Script::new(lua!("simple/acquire.lua"), 1, 3).natively(&native::SET)),
         acquire_all: None,
-        renew: Some(Arc::new(Script::variadic(include_str!("../scripts/simple/renew.lua")))),
-        release: Some(Arc::new(
-            Script::new(include_str!("../scripts/simple/release.lua"), 1, 4).natively(&native::DELETE),
-        )),
-        force_release: Some(Arc::new(Script::new(include_str!("../scripts/simple/force_release.lua"), 1, 2))),
-        show_holders: Some(Arc::new(Script::new(include_str!("../scripts/simple/holders.lua"), 1, 1))),
+        renew: Some(variadic(lua!("simple/renew.lua"))),
+        release: Some(Arc::new(Script::new(lua!("simple/release.lua"), 1, 4).natively(&native::DELETE))),
+        force_release: Some(script(lua!("simple/force_release.lua"), 2)),
+        show_holders: Some(script(lua!("simple/holders.lua"), 1)),
         holders: Holders::Single,
         ..Kind::counted("", "wheellock_simple:")
     };
-    row.bundled_by(include_str!("../scripts/simple/together.lua")).polled()
+    row.bundled_by(lua!("simple/together.lua")).polled()
 });
 
 /// The counted semaphore: Redisson's `RSemaphore`. Only this library stores the permits of each holder, so that each permit is released
@@ -260,13 +216,9 @@ pub(crate) static SIMPLE: LazyLock<Kind> = LazyLock::new(|| {
 pub(crate) static SEMAPHORE: LazyLock<Kind> = LazyLock::new(|| {
     let row = Kind {
         label: "semaphore",
-        acquire: Arc::new(Script::new(
-            concat!(include_str!("../scripts/number.lua"), include_str!("../scripts/semaphore/acquire.lua")),
-            1,
-            4,
-        )),
-        renew: Some(Arc::new(Script::variadic(include_str!("../scripts/semaphore/renew.lua")))),
-        release: Some(Arc::new(Script::new(include_str!("../scripts/semaphore/release.lua"), 1, 5))),
+        acquire: script(lua!("number.lua", "semaphore/acquire.lua"), 4),
+        renew: Some(variadic(lua!("semaphore/renew.lua"))),
+        release: Some(script(lua!("semaphore/release.lua"), 5)),
         companions: Companions::Permits,
         has_release_record: true,
         ..Kind::semaphore()
@@ -275,21 +227,15 @@ pub(crate) static SEMAPHORE: LazyLock<Kind> = LazyLock::new(|| {
 });
 
 /// Extends the leases of permits, or reads their remaining time.
-pub(crate) static RENEW_PERMITS: LazyLock<Arc<Script>> =
-    LazyLock::new(|| Arc::new(Script::variadic(include_str!("../scripts/permit/renew.lua"))));
+pub(crate) static RENEW_PERMITS: LazyLock<Arc<Script>> = LazyLock::new(|| variadic(lua!("permit/renew.lua")));
 
 /// The semaphore whose permits have leases: Redisson's `RPermitExpirableSemaphore`.
 pub(crate) static PERMIT: LazyLock<Kind> = LazyLock::new(|| {
-    let acquire = concat!(
-        include_str!("../scripts/number.lua"),
-        include_str!("../scripts/permit/reap.lua"),
-        include_str!("../scripts/permit/acquire.lua")
-    );
     let row = Kind {
         label: "permit_semaphore",
-        acquire: Arc::new(Script::new(acquire, 1, 6)),
+        acquire: script(lua!("number.lua", "permit/reap.lua", "permit/acquire.lua"), 6),
         renew: Some(Arc::clone(&RENEW_PERMITS)),
-        release: Some(Arc::new(Script::new(include_str!("../scripts/permit/release.lua"), 1, 5))),
+        release: Some(script(lua!("permit/release.lua"), 5)),
         holders: Holders::Permits,
         companions: Companions::PermitLeases,
         ..Kind::semaphore()
@@ -302,11 +248,7 @@ pub(crate) static LATCH: LazyLock<Kind> = LazyLock::new(|| Kind {
     label: "count_down_latch",
     verb: "wait for",
     noun: "latch",
-    acquire: Arc::new(Script::new(
-        concat!(include_str!("../scripts/number.lua"), include_str!("../scripts/latch/look.lua")),
-        1,
-        1,
-    )),
+    acquire: script(lua!("number.lua", "latch/look.lua"), 1),
     acquire_all: None,
     renew: None,
     release: None,
@@ -324,12 +266,10 @@ pub(crate) static LATCH: LazyLock<Kind> = LazyLock::new(|| Kind {
 const PLAIN_CHANNEL: &str = "redisson_lock__channel:";
 
 /// Marks that a contender polls for a lock.
-pub(crate) static MARK: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../scripts/mark.lua"), 1, 2));
+pub(crate) static MARK: LazyLock<Script> = LazyLock::new(|| Script::new(lua!("mark.lua"), 1, 2));
 
 /// Notifies the waiters for a lock that was released without a message.
-pub(crate) static TELL: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../scripts/tell.lua"), 1, 2));
+pub(crate) static TELL: LazyLock<Script> = LazyLock::new(|| Script::new(lua!("tell.lua"), 1, 2));
 
 /// The rows of the table.
 static ROWS: &[&LazyLock<Kind>] = &[
@@ -390,33 +330,15 @@ impl Kind {
             verb: "acquire",
             noun: "lock",
             label: "lock",
-            acquire: Arc::new(Script::new(
-                concat!(include_str!("../scripts/holders_of.lua"), include_str!("../scripts/acquire.lua")),
-                1,
-                3,
-            )),
+            acquire: script(lua!("holders_of.lua", "acquire.lua"), 3),
             poll: None,
-            acquire_all: Some(Arc::new(Script::variadic(concat!(
-                include_str!("../scripts/holders_of.lua"),
-                include_str!("../scripts/acquire_all.lua")
-            )))),
-            renew: Some(Arc::new(Script::variadic(include_str!("../scripts/renew.lua")))),
-            release: Some(Arc::new(Script::new(include_str!("../scripts/release.lua"), 1, 4))),
+            acquire_all: Some(variadic(lua!("holders_of.lua", "acquire_all.lua"))),
+            renew: Some(variadic(lua!("renew.lua"))),
+            release: Some(script(lua!("release.lua"), 4)),
             bundle: None,
             hot_release: None,
-            force_release: Some(Arc::new(Script::new(
-                concat!(
-                    include_str!("../scripts/holders_of.lua"),
-                    include_str!("../scripts/force_release.lua")
-                ),
-                1,
-                2,
-            ))),
-            show_holders: Some(Arc::new(Script::new(
-                concat!(include_str!("../scripts/holders_of.lua"), include_str!("../scripts/holders.lua")),
-                1,
-                1,
-            ))),
+            force_release: Some(script(lua!("holders_of.lua", "force_release.lua"), 2)),
+            show_holders: Some(script(lua!("holders_of.lua", "holders.lua"), 1)),
             is_held: None,
             key_prefix,
             channel_prefix,
@@ -435,19 +357,12 @@ impl Kind {
 
     /// Returns one side of a read-write lock: a hash of owner to hold count. The field `mode` in the hash says which side is held.
     fn read_write(mode: &'static str) -> Self {
-        let renew = concat!(
-            include_str!("../scripts/read_write/live.lua"),
-            include_str!("../scripts/read_write/renew.lua")
-        );
-        let force_release = Script::new(include_str!("../scripts/read_write/force_release.lua"), 1, 4);
-        let show_holders = Script::new(include_str!("../scripts/read_write/holders.lua"), 1, 3);
-        let is_held = Script::new(include_str!("../scripts/read_write/is_held.lua"), 1, 1);
         Self {
             acquire_all: None,
-            renew: Some(Arc::new(Script::variadic(renew))),
-            force_release: Some(Arc::new(force_release)),
-            show_holders: Some(Arc::new(show_holders)),
-            is_held: Some(Arc::new(is_held)),
+            renew: Some(variadic(lua!("read_write/live.lua", "read_write/renew.lua"))),
+            force_release: Some(script(lua!("read_write/force_release.lua"), 4)),
+            show_holders: Some(script(lua!("read_write/holders.lua"), 3)),
+            is_held: Some(script(lua!("read_write/is_held.lua"), 1)),
             companions: Companions::ReadLeases,
             mode: Some(mode),
             ..Self::counted("", "redisson_rwlock:")
@@ -470,10 +385,9 @@ impl Kind {
     /// Adds hand-over: a hold may pass to another waiter of this process without a request to the server.
     fn handed_over(self) -> Self {
         let Some(release) = &self.release else { return self };
-        let args = release.arity().map_or(0, |(keys, params)| params - keys);
-        let text = include_str!("../scripts/hot_release.lua").replace("%release\n", release.text());
+        let text = lua!("hot_release.lua").replace("%release\n", release.text());
         // A row is created once and lives as long as the process.
-        Self { hot_release: Some(Arc::new(Script::new(text.leak(), 1, args + 2))), ..self }
+        Self { hot_release: Some(script(text.leak(), args_of(release) + 2)), ..self }
     }
 
     /// Adds a script that serves several callers at once. For each call it runs this kind's own `acquire` or `release`.
@@ -484,12 +398,9 @@ impl Kind {
     /// Adds that script. Its Lua function `many` serves neighbouring calls for one lock at once.
     fn bundled_with(self, many: &str) -> Self {
         let Some(release) = &self.release else { return self };
-        let args = |script: &Script| {
-            script.arity().map_or_else(String::new, |(keys, params)| (params - keys).to_string())
-        };
-        let text = include_str!("../scripts/bundle.lua")
-            .replace("%takes", &args(&self.acquire))
-            .replace("%gives", &args(release))
+        let text = lua!("bundle.lua")
+            .replace("%takes", &args_of(&self.acquire).to_string())
+            .replace("%gives", &args_of(release).to_string())
             .replace("%acquire\n", self.acquire.text())
             .replace("%release\n", release.text())
             .replace("%many\n", many);
@@ -500,7 +411,7 @@ impl Kind {
     /// Adds a faster script that was written for this kind.
     fn bundled_by(self, text: &'static str) -> Self {
         let Some(release) = &self.release else { return self };
-        let whole = Arc::new(Script::variadic(text));
+        let whole = variadic(text);
         Self {
             acquire: Arc::new(self.acquire.as_part(&whole, 1)),
             release: Some(Arc::new(release.as_part(&whole, 2))),
@@ -511,11 +422,10 @@ impl Kind {
 
     /// Adds the script `poll`, so that waiters pause where many processes wait.
     fn polled(self) -> Self {
-        let takes = self.acquire.arity().map_or(0, |(_, takes)| takes);
-        let text = include_str!("../scripts/poll.lua").replace("%acquire\n", self.acquire.text());
+        let text = lua!("poll.lua").replace("%acquire\n", self.acquire.text());
         // A row is created once and lives as long as the process. The script does not use the native command, because a script would have
         // to follow each refusal.
-        Self { poll: Some(Arc::new(Script::new(text.leak(), 1, takes + 1))), ..self }
+        Self { poll: Some(script(text.leak(), args_of(&self.acquire) + 2)), ..self }
     }
 
     /// Returns the scripts that acquire, renew and release. Scripts that only show something are loaded at their first use.
@@ -627,6 +537,21 @@ impl Kind {
     pub(crate) fn is_braced(&self, start: u32) -> bool {
         start as usize > self.channel_prefix.len()
     }
+}
+
+/// Returns a script for one lock, with this number of arguments behind the lock's key.
+fn script(text: &'static str, args: usize) -> Arc<Script> {
+    Arc::new(Script::new(text, 1, args))
+}
+
+/// Returns a script for several locks.
+fn variadic(text: &'static str) -> Arc<Script> {
+    Arc::new(Script::variadic(text))
+}
+
+/// Returns the number of arguments behind the lock's key.
+fn args_of(script: &Script) -> usize {
+    script.arity().map_or(0, |(keys, params)| params - keys)
 }
 
 /// Puts the lock and its further keys into one hash slot, exactly as Redisson's `prefixName` does. Braces are added unless the name

@@ -14,7 +14,7 @@ use wheellock_client::Script;
 use crate::base::attempt::Attempt;
 use crate::base::error::{Error, LostReason};
 use crate::base::request_slots::RequestSlots;
-use crate::kind;
+use crate::kind::{self, lua};
 use crate::kinds::fenced::{FencedGuard, FencedLock};
 use crate::lock::Lock;
 use crate::request::context::Context;
@@ -270,7 +270,5 @@ fn check_announcement(text: &str) -> Result<(), Error> {
 /// store.
 const MAX_ANNOUNCEMENT: usize = 4096;
 
-pub(crate) static ANNOUNCE: LazyLock<Script> = LazyLock::new(|| {
-    let text = concat!(include_str!("../scripts/once.lua"), include_str!("../scripts/election/announce.lua"));
-    Script::new(text, 1, 7)
-});
+pub(crate) static ANNOUNCE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(lua!("once.lua", "election/announce.lua"), 1, 7));

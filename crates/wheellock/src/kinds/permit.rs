@@ -13,7 +13,7 @@ use crate::base::attempt::Attempt;
 use crate::base::error::{Error, LostReason};
 use crate::base::lease::Lease;
 use crate::base::owner::PermitId;
-use crate::kind;
+use crate::kind::{self, lua};
 use crate::lock::Lock;
 use crate::lock::verbs::{self, AsyncLock, forward_verbs};
 use crate::request::acquire::{Limit, Many, Over, Request, Wait, acquire};
@@ -491,11 +491,5 @@ impl Deref for Permit {
 }
 
 /// Script that counts the free and the taken permits.
-pub(crate) static COUNT: LazyLock<Script> = LazyLock::new(|| {
-    let text = concat!(
-        include_str!("../scripts/number.lua"),
-        include_str!("../scripts/permit/reap.lua"),
-        include_str!("../scripts/permit/count.lua")
-    );
-    Script::new(text, 1, 1)
-});
+pub(crate) static COUNT: LazyLock<Script> =
+    LazyLock::new(|| Script::new(lua!("number.lua", "permit/reap.lua", "permit/count.lua"), 1, 1));

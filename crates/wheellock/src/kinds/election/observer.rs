@@ -12,6 +12,7 @@ use std::time::Duration;
 use wheellock_client::{Script, Subscription};
 
 use crate::base::error::Error;
+use crate::kind::lua;
 use crate::lock::Lock;
 use crate::wire;
 
@@ -147,16 +148,8 @@ pub(super) async fn poll_leader(lock: &Lock) -> Result<(Option<Leader>, Option<D
     }))
 }
 
-pub(crate) static LOOK: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        concat!(
-            include_str!("../../scripts/holders_of.lua"),
-            include_str!("../../scripts/election/look.lua")
-        ),
-        1,
-        1,
-    )
-});
+pub(crate) static LOOK: LazyLock<Script> =
+    LazyLock::new(|| Script::new(lua!("holders_of.lua", "election/look.lua"), 1, 1));
 
 /// Longest time between two polls, in case a message was lost. Waiters of a lock poll as often.
 const REPOLL: Duration = Duration::from_secs(5);

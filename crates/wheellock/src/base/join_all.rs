@@ -11,7 +11,7 @@ pub(crate) struct JoinAll<'a, T> {
 }
 
 /// Boxed, because the request continues in another task when its caller no longer needs it.
-pub(crate) type Request<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+type Request<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 impl<T> Default for JoinAll<'_, T> {
     fn default() -> Self {
@@ -20,12 +20,15 @@ impl<T> Default for JoinAll<'_, T> {
 }
 
 impl<'a, T> JoinAll<'a, T> {
-    pub(crate) fn new(requests: impl IntoIterator<Item = (usize, Request<'a, T>)>) -> Self {
-        Self { under_way: requests.into_iter().collect() }
+    /// Creates a set of these requests. The number of each is its place among them.
+    pub(crate) fn new(requests: impl IntoIterator<Item = impl Future<Output = T> + Send + 'a>) -> Self {
+        let mut all = Self::default();
+        requests.into_iter().enumerate().for_each(|(number, request)| all.add(number, request));
+        all
     }
 
-    pub(crate) fn add(&mut self, number: usize, request: Request<'a, T>) {
-        self.under_way.push((number, request));
+    pub(crate) fn add(&mut self, number: usize, request: impl Future<Output = T> + Send + 'a) {
+        self.under_way.push((number, Box::pin(request)));
     }
 
     pub(crate) fn is_under_way(&self, number: usize) -> bool {
@@ -72,8 +75,7 @@ impl<'a, T> JoinAll<'a, T> {
 
 /// Sends all requests at once, and waits for all replies. Returns them in the order of the requests.
 pub(crate) async fn join_all<F: Future + Send>(requests: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let requests = requests.into_iter().map(|request| -> Request<'_, _> { Box::pin(request) });
-    JoinAll::new(requests.enumerate()).all().await
+    JoinAll::new(requests).all().await
 }
 
 #[cfg(test)]
@@ -87,15 +89,14 @@ mod tests {
     fn requests_start_together_and_finish_separately() {
         static OPEN: Mutex<Vec<usize>> = Mutex::new(Vec::new());
         static ASKED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
-        let request = |number: usize| -> (usize, Request<'static, usize>) {
+        let request = |number: usize| {
             let mut asked = false;
-            let answer = std::future::poll_fn(move |_| {
+            std::future::poll_fn(move |_| {
                 if !std::mem::replace(&mut asked, true) {
                     ASKED.lock().unwrap().push(number);
                 }
                 if OPEN.lock().unwrap().contains(&number) { Poll::Ready(10 * number) } else { Poll::Pending }
-            });
-            (number, Box::pin(answer))
+            })
         };
         let mut cx = Context::from_waker(Waker::noop());
         let mut flight = JoinAll::new((0..3).map(request));

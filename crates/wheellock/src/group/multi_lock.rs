@@ -39,7 +39,7 @@ use crate::base::attempt::Attempt;
 use crate::base::backoff::Backoff;
 use crate::base::clock::BootInstant;
 use crate::base::error::{Error, LostReason};
-use crate::base::join_all::{JoinAll, Request, join_all};
+use crate::base::join_all::{JoinAll, join_all};
 use crate::base::owner::Owner;
 use crate::base::quorum::Quorum;
 use crate::base::work::unless_lost;
@@ -462,13 +462,10 @@ impl MultiLock {
             vec![groups.into_iter().chain(later).collect()]
         };
         for groups in phases {
-            let requests = groups.into_iter().map(|ranks| -> Request<'_, _> {
-                Box::pin(async move {
-                    let requests = ranks.iter().map(|rank| self.member(*rank).request()).collect();
-                    (ranks, ask_together(requests, until).await)
-                })
-            });
-            let mut replies = JoinAll::new(requests.enumerate());
+            let mut replies = JoinAll::new(groups.into_iter().map(|ranks| async move {
+                let requests = ranks.iter().map(|rank| self.member(*rank).request()).collect();
+                (ranks, ask_together(requests, until).await)
+            }));
             let mut refused: Option<(usize, Refusal)> = None;
             while !replies.is_over() {
                 for (_, (ranks, answer)) in replies.ready().await {
@@ -697,10 +694,7 @@ impl MultiGuard {
     ///
     /// Safe: the call only waits.
     pub async fn endangered(&self) {
-        let dangers = self.members.iter().enumerate();
-        let dangers = dangers
-            .map(|(place, guard)| -> (usize, Request<'_, _>) { (place, Box::pin(guard.endangered())) });
-        let _members = JoinAll::new(dangers).ready().await;
+        let _members = JoinAll::new(self.members.iter().map(Guard::endangered)).ready().await;
     }
 
     /// Resolves when any member is lost, and returns that member. The others stay held and renewed until this guard is
@@ -710,9 +704,8 @@ impl MultiGuard {
     ///
     /// Safe: the call only waits.
     pub async fn lost(&self) -> LostMember {
-        let losses = self.members.iter().enumerate().map(|(place, guard)| -> (usize, Request<'_, _>) {
-            let lock = guard.name().to_owned();
-            (place, Box::pin(async move { LostMember { place, lock, reason: guard.lost().await } }))
+        let losses = self.members.iter().enumerate().map(|(place, guard)| async move {
+            LostMember { place, lock: guard.name().to_owned(), reason: guard.lost().await }
         });
         match JoinAll::new(losses).ready().await.into_iter().next() {
             Some((_, lost)) => lost,

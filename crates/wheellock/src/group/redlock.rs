@@ -474,8 +474,7 @@ impl RedLock {
         let (timer, count) = (self.members.timer(), self.members.locks.len());
         let began = timer.now();
         let mut give_up: Option<(Instant, Duration)> = None;
-        let requests = (0..count).map(|place| (place, self.members.request(place, deadline)));
-        let mut replies = JoinAll::new(requests);
+        let mut replies = JoinAll::new((0..count).map(|place| self.members.request(place, deadline)));
         let mut members = vec![Member::Pending; count];
         let mut tally = self.members.quorum();
         loop {

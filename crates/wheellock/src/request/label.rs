@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use wheellock_client::{CallOptions, Timer};
 
-use crate::base::join_all::{JoinAll, Request};
+use crate::base::join_all::join_all;
 use crate::request::context::Context;
 use crate::wire;
 use crate::wire::holder::Holder;
@@ -55,11 +55,7 @@ pub(crate) async fn find(context: &Context, holders: &mut [Holder]) {
     let mut processes: Vec<String> = holders.iter().filter_map(Holder::process).map(str::to_owned).collect();
     processes.sort_unstable();
     processes.dedup();
-    let asked = processes
-        .iter()
-        .enumerate()
-        .map(|(place, process)| -> (usize, Request<'_, _>) { (place, Box::pin(label_of(context, process))) });
-    let labels = JoinAll::new(asked).all().await;
+    let labels = join_all(processes.iter().map(|process| label_of(context, process))).await;
     for holder in holders {
         let place = holder.process().and_then(|process| processes.iter().position(|known| known == process));
         holder.label = place.and_then(|place| labels.get(place).cloned()).flatten();

@@ -9,7 +9,6 @@ use wheellock_client::Timer;
 
 use super::servers::Servers;
 use crate::base::error::{Error, MemberFailure};
-use crate::base::join_all::Request;
 use crate::base::quorum::Quorum;
 use crate::lock::Lock;
 use crate::request::acquire::{Answer, ask};
@@ -39,13 +38,13 @@ impl MemberLocks {
         &self,
         place: usize,
         deadline: Option<Instant>,
-    ) -> Request<'static, Result<Answer, Error>> {
+    ) -> impl Future<Output = Result<Answer, Error>> + Send + use<> {
         let (servers, lock) = (Arc::clone(&self.servers), self.locks.get(place).cloned());
-        Box::pin(async move {
+        async move {
             let lock = lock.ok_or(Error::NoMembers)?;
             servers.identify(place, deadline).await?;
             ask(lock.request(), deadline).await
-        })
+        }
     }
 
     /// Returns the failures of a round in which no server has replied.

@@ -11,7 +11,7 @@ use super::member::Member;
 use super::roster::{self, Pending, Roster, lock};
 use crate::base::clock::BootInstant;
 use crate::base::error::{Error, LostReason, MemberFailure};
-use crate::base::join_all::{JoinAll, Request};
+use crate::base::join_all::JoinAll;
 use crate::base::quorum::{Quorum, Verdict};
 use crate::base::work::unless_lost;
 use crate::request::endangered::until_endangered;
@@ -189,7 +189,7 @@ impl RedLockGuard {
         for (place, guard) in roster.held().filter(|(_, guard)| guard.is_valid()) {
             if !losses.is_under_way(place) {
                 let guard = Arc::clone(guard);
-                losses.add(place, Box::pin(async move { guard.lost().await }));
+                losses.add(place, async move { guard.lost().await });
             }
         }
         roster.is_valid()
@@ -219,7 +219,7 @@ impl RedLockGuard {
         loop {
             for (place, guard) in lock(&self.roster).held().filter(|(place, _)| polled.insert(*place)) {
                 let guard = Arc::clone(guard);
-                replies.add(place, Box::pin(async move { guard.confirm().await }));
+                replies.add(place, async move { guard.confirm().await });
             }
             if confirmed >= self.locks.quorum().wanted() || replies.is_over() {
                 return self.check();
@@ -256,8 +256,7 @@ impl RedLockGuard {
     pub async fn renew(&self) -> Result<(), Error> {
         roster::request_missing(&self.roster);
         let members = lock(&self.roster).members.clone();
-        let renew =
-            |guard: Arc<Guard>| -> Request<'static, _> { Box::pin(async move { guard.renew().await }) };
+        let renew = |guard: Arc<Guard>| async move { guard.renew().await };
         let Replies { tally, failures, .. } = self.request_all(members, renew).await;
         self.check()?;
         if tally.is_reached() { Ok(()) } else { Err(self.locks.no_quorum(tally.granted, failures)) }
@@ -278,14 +277,12 @@ impl RedLockGuard {
         let was_valid = self.check();
         // `close` takes back unanswered requests, and no member joins from here on.
         let members = roster::close(&self.roster);
-        let release = |guard: Arc<Guard>| -> Request<'static, _> {
-            Box::pin(async move {
-                match Arc::try_unwrap(guard) {
-                    Ok(guard) => guard.give_back().await,
-                    // `renew` holds a second reference, but it borrows this guard, so it cannot run now.
-                    Err(guard) => Err(guard.lost_error(LostReason::NotOwner)),
-                }
-            })
+        let release = |guard: Arc<Guard>| async move {
+            match Arc::try_unwrap(guard) {
+                Ok(guard) => guard.give_back().await,
+                // `renew` holds a second reference, but it borrows this guard, so it cannot run now.
+                Err(guard) => Err(guard.lost_error(LostReason::NotOwner)),
+            }
         };
         let Replies { tally, lost, failures } = self.request_all(members, release).await;
         let released = match tally.verdict() {
@@ -301,10 +298,10 @@ impl RedLockGuard {
     }
 
     /// Sends a request to every held member, until the majority's outcome is certain.
-    async fn request_all(
+    async fn request_all<F: Future<Output = Result<(), Error>> + Send>(
         &self,
         members: Vec<Member>,
-        request: impl Fn(Arc<Guard>) -> Request<'static, Result<(), Error>>,
+        request: impl Fn(Arc<Guard>) -> F,
     ) -> Replies {
         let mut tally = self.locks.quorum();
         let (mut held, mut lost, mut last, mut failures) = (0, 0, None, Vec::new());

@@ -15,7 +15,7 @@ use wheellock_client::{CallOptions, Client, Command, ConnectionState, ErrorKind,
 
 use super::queue::Queue;
 use crate::base::error::{Error, MemberFailure, Outcome};
-use crate::base::join_all::{JoinAll, Request};
+use crate::base::join_all::JoinAll;
 use crate::base::quorum::{Quorum, Verdict};
 use crate::manager::LockManager;
 use crate::request::diagnostics::{Finding, why_no_lock_works};
@@ -179,8 +179,7 @@ impl Servers {
 
     /// Identifies all servers, at least a majority.
     pub(super) async fn identify_majority(&self) -> Result<(), Error> {
-        let identify = |place| -> (usize, Request<'_, _>) { (place, Box::pin(self.identify(place, None))) };
-        let mut replies = JoinAll::new((0..self.members.len()).map(identify));
+        let mut replies = JoinAll::new((0..self.members.len()).map(|place| self.identify(place, None)));
         let mut tally = self.quorum();
         let mut failures = Vec::new();
         let mut enough = None;

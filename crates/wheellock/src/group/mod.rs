@@ -3,16 +3,32 @@
 pub(crate) mod multi_lock;
 pub(crate) mod redlock;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wheellock_client::Timer;
 
+use crate::lock::Lock;
 use crate::request::acquire::{Limit, Wait};
 
 /// Pauses before the next try, at most until the wait ends.
 async fn sleep_within<L: Copy + Into<Limit>>(wait: Wait<L>, pause: Duration, timer: &Timer) {
     let until = timer.now() + pause;
     timer.sleep_until(wait.deadline().map_or(until, |deadline| deadline.min(until))).await;
+}
+
+/// Returns the deadline for the replies of `locks`. The caller has `waited` for this long, and `None` means that a holder is known. The
+/// first requests get the time for a reply, however short the wait. If fewer than `wanted` of the servers were ever connected, the response
+/// timeout decides.
+fn answer_by(
+    locks: &[Lock],
+    wanted: usize,
+    wait: Wait<impl Copy + Into<Limit>>,
+    waited: Option<Duration>,
+) -> Option<Instant> {
+    let Some(waited) = waited else { return wait.deadline() };
+    let firsts = locks.iter().filter_map(|lock| lock.first_answer_by(waited, wait.of_any()));
+    let firsts: Vec<_> = firsts.collect();
+    firsts.iter().copied().max().filter(|_| firsts.len() >= wanted)
 }
 
 /// Returns a random time below `bound`.

@@ -43,7 +43,7 @@ use crate::base::join_all::{JoinAll, join_all};
 use crate::base::owner::Owner;
 use crate::base::quorum::Quorum;
 use crate::base::work::unless_lost;
-use crate::group::{jitter, sleep_within};
+use crate::group::{answer_by, jitter, sleep_within};
 use crate::lock::Lock;
 use crate::lock::verbs::{self, AsyncLock, forward_verbs};
 use crate::request::acquire::{Limit, Over, SILENT_PART, Wait, acquire, ask_together, is_only_late};
@@ -374,7 +374,9 @@ impl MultiLock {
             // A member may have been lost during a wait for another member.
             taken.retain(|_, guard| guard.is_valid());
             let waited_with: Vec<_> = taken.keys().copied().collect();
-            let (until, sent_at) = (self.answer_by(wait, called, held.is_some()), self.now());
+            let waited = held.is_none().then(|| self.now().saturating_duration_since(called));
+            let until = answer_by(&self.members, self.members.len(), wait, waited);
+            let sent_at = self.now();
             let refused = match self.try_missing(&mut taken, until).await {
                 Ok(refused) => refused,
                 Err(error) => match (self.cut_short_by(wait, sent_at, &error), held) {
@@ -560,21 +562,6 @@ impl MultiLock {
     fn granted_too_late(&self, taken: &Taken) -> Error {
         let is_over = |rank: &usize| taken.get(rank).is_none_or(|guard| !guard.is_valid());
         self.member((0..self.order.len()).find(is_over).unwrap_or_default()).granted_too_late()
-    }
-
-    /// Returns the deadline for the replies to a try. The first try gets the time for a reply, however short the wait.
-    fn answer_by(
-        &self,
-        wait: Wait<impl Copy + Into<Limit>>,
-        called: Instant,
-        known_held: bool,
-    ) -> Option<Instant> {
-        if known_held {
-            return wait.deadline();
-        }
-        let waited = self.timer().now().saturating_duration_since(called);
-        let firsts = self.members.iter().map(|lock| lock.first_answer_by(waited, wait.of_any()));
-        firsts.collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 
     /// Returns the limit that ended the wait, if a reply is missing only because of it. A dead server is not a busy

@@ -37,7 +37,7 @@ use crate::base::backoff::Backoff;
 use crate::base::error::{Error, LostReason, MemberFailure};
 use crate::base::join_all::{JoinAll, join_all};
 use crate::base::quorum::Verdict;
-use crate::group::{jitter, sleep_within};
+use crate::group::{answer_by, jitter, sleep_within};
 use crate::lock::Lock;
 use crate::lock::verbs::{self, AsyncLock, forward_verbs};
 use crate::manager::health::{Health, health_of_quorum};
@@ -404,26 +404,27 @@ impl RedLock {
         let (mut splits, mut given_up, mut known_held, mut failed_rounds) = (0, 0, false, 0_u32);
         loop {
             subscriptions.iter_mut().for_each(Subscriptions::discard);
-            let busy =
-                match self.round(self.answer_by(wait, called, known_held), patience(wait), given_up).await {
-                    Ok(Ok(guard)) => {
-                        // The caller holds the lock now, so waiters behind it that time out know that the lock is held.
-                        self.queue.on_held();
-                        return Ok(Ok(guard));
+            let waited = (!known_held).then(|| timer.now().saturating_duration_since(called));
+            let deadline = answer_by(&self.members.locks, self.members.quorum().wanted(), wait, waited);
+            let busy = match self.round(deadline, patience(wait), given_up).await {
+                Ok(Ok(guard)) => {
+                    // The caller holds the lock now, so waiters behind it that time out know that the lock is held.
+                    self.queue.on_held();
+                    return Ok(Ok(guard));
+                }
+                Ok(Err(busy)) => busy,
+                Err(error) if wait.outlasts(&error, timer) => {
+                    sleep_within(wait, Backoff::default().pause(failed_rounds, random), timer).await;
+                    failed_rounds = failed_rounds.saturating_add(1);
+                    continue;
+                }
+                Err(error) => match (error, wait.over(timer)) {
+                    (Error::NoQuorum { failures, .. }, Some(limit)) => {
+                        return self.timed_out(limit, known_held, None, failures);
                     }
-                    Ok(Err(busy)) => busy,
-                    Err(error) if wait.outlasts(&error, timer) => {
-                        sleep_within(wait, Backoff::default().pause(failed_rounds, random), timer).await;
-                        failed_rounds = failed_rounds.saturating_add(1);
-                        continue;
-                    }
-                    Err(error) => match (error, wait.over(timer)) {
-                        (Error::NoQuorum { failures, .. }, Some(limit)) => {
-                            return self.timed_out(limit, known_held, None, failures);
-                        }
-                        (error, _) => return Err(self.failed(error, wait.one_try().is_none())),
-                    },
-                };
+                    (error, _) => return Err(self.failed(error, wait.one_try().is_none())),
+                },
+            };
             known_held = true;
             // Waiters behind this one that time out report a busy lock, although they have sent no request.
             self.queue.on_held();
@@ -557,23 +558,6 @@ impl RedLock {
     fn is_held_by_owners(&self) -> bool {
         let held = self.members.locks.iter().filter(|lock| lock.is_held_by_owner()).count();
         held >= self.members.quorum().wanted()
-    }
-
-    /// Returns the deadline for a round's replies. The first round gets the time for a reply, however short the wait.
-    fn answer_by(
-        &self,
-        wait: Wait<impl Copy + Into<Limit>>,
-        called: Instant,
-        known_held: bool,
-    ) -> Option<Instant> {
-        if known_held {
-            return wait.deadline();
-        }
-        let waited = self.members.timer().now().saturating_duration_since(called);
-        let firsts = self.members.locks.iter().filter_map(|lock| lock.first_answer_by(waited, wait.of_any()));
-        let firsts: Vec<_> = firsts.collect();
-        // A majority that was never connected decides by its response timeout.
-        firsts.iter().copied().max().filter(|_| firsts.len() >= self.members.quorum().wanted())
     }
 }
 

@@ -13,7 +13,7 @@ use wheellock_client::Script;
 
 use crate::base::attempt::Attempt;
 use crate::base::error::{Error, LostReason};
-use crate::base::request_slots::RequestSlots;
+use crate::base::request_slots::RequestSlot;
 use crate::kind::{self, lua};
 use crate::kinds::fenced::{FencedGuard, FencedLock};
 use crate::lock::Lock;
@@ -138,7 +138,7 @@ impl Election {
     }
 
     async fn lead(&self, guard: FencedGuard) -> Result<Leadership, Error> {
-        let announcements = Announcements::new(&self.lock.as_lock().context);
+        let announcements = RequestSlot::take(&self.lock.as_lock().context.slots);
         let leadership = Leadership { guard, lock: self.lock.as_lock().clone(), announcements };
         leadership.announce(&self.announcement).await?;
         // A reply that arrives now may be old, and the lease may have ended since.
@@ -174,36 +174,9 @@ impl fmt::Debug for Election {
 pub struct Leadership {
     guard: FencedGuard,
     lock: Lock,
-    announcements: Announcements,
-}
-
-/// The server's slot for the results of a leader's announcements. All share one slot, so that no announcement takes
-/// effect after a later one.
-struct Announcements {
-    context: Arc<Context>,
-    place: u64,
-}
-
-impl Announcements {
-    fn new(context: &Arc<Context>) -> Self {
-        Self { context: Arc::clone(context), place: RequestSlots::keep(&context.places) }
-    }
-
-    fn next(&self) -> (u64, u64) {
-        (self.place, RequestSlots::next(&self.context.places))
-    }
-}
-
-impl Drop for Announcements {
-    fn drop(&mut self) {
-        RequestSlots::give_back(&self.context.places, self.place);
-    }
-}
-
-impl fmt::Debug for Announcements {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Announcements").finish_non_exhaustive()
-    }
+    /// The server's slot for the results of announcements. All share one slot, so that no announcement takes effect after
+    /// a later one.
+    announcements: RequestSlot,
 }
 
 impl Leadership {
@@ -228,10 +201,9 @@ impl Leadership {
     pub async fn announce(&self, text: &str) -> Result<(), Error> {
         check_announcement(text)?;
         let said = wire::announcement(&self.guard.owner(), self.guard.token(), text);
-        let (at, Lock { context, name, .. }) = (self.announcements.next(), &self.lock);
-        match once_at(at, context, name, &ANNOUNCE, "announce the leader of", Some(said.as_str().into()))
-            .await?
-        {
+        let Lock { context, name, .. } = &self.lock;
+        let (slot, said) = (&self.announcements, Some(said.as_str().into()));
+        match once_at(slot, context, name, &ANNOUNCE, "announce the leader of", said).await? {
             1 => Ok(()),
             _ => Err(Error::Lost { lock: self.lock.name().to_owned(), reason: LostReason::NotOwner }),
         }

@@ -73,7 +73,7 @@ pub(crate) struct Context {
     classifier: Option<Classifier>,
     names: Mutex<Names>,
     /// Slots of requests that take effect once and are not holds.
-    pub(crate) places: Mutex<RequestSlots>,
+    pub(crate) slots: Arc<Mutex<RequestSlots>>,
     holds: Mutex<Holds>,
 }
 
@@ -200,7 +200,7 @@ impl Context {
             next_owner: AtomicU64::new(1),
             waiting: Waiting::new(classifier.is_some()),
             classifier,
-            places: Mutex::default(),
+            slots: Arc::default(),
             names: Mutex::new(Names { in_cluster, ..Names::default() }),
             holds: Mutex::new(holds),
             clock,

@@ -109,20 +109,20 @@ pub(crate) async fn once(
 ) -> Result<i64, Error> {
     // Keep the slot until the reply. A later request in a slot that was freed earlier would overwrite the remembered
     // reply, and a repetition of this request would not find it.
-    let place = RequestSlot::take(&context.places);
-    once_at((place.number, place.serial), context, name, script, verb, more).await
+    let slot = RequestSlot::take(&context.slots);
+    once_at(&slot, context, name, script, verb, more).await
 }
 
-/// Does the same as [`once`], in a slot that the caller keeps. `serial` is the number of the request in that slot.
+/// Does the same as [`once`], in a slot that the caller keeps.
 pub(crate) async fn once_at(
-    (place, serial): (u64, u64),
+    slot: &RequestSlot,
     context: &Context,
     name: &Name,
     script: &Script,
     verb: &str,
     more: Option<Arg<'_>>,
 ) -> Result<i64, Error> {
-    let at = OwnerText::new(&context.uuid, place, "");
+    let (at, serial) = (OwnerText::new(&context.uuid, slot.number, ""), slot.next_serial());
     // No repetition arrives after this time, wherever it was delayed.
     let memory = 2 * context.client.config().response_timeout + MEMORY;
     let ask = |learnt: &Retry, start, waker: &Waker| {

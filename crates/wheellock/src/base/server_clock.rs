@@ -11,7 +11,7 @@ use crate::base::clock::BootInstant;
 /// The clocks of all servers. Each is compared only with itself, because the clocks of a cluster's nodes differ.
 #[derive(Default)]
 pub(crate) struct ServerClocks {
-    clocks: HashMap<u32, ServerClock>,
+    last: HashMap<u32, Sample>,
     /// When the last jump forward was noticed, on any server. One field is enough because jumps are rare.
     jumped: Option<BootInstant>,
 }
@@ -19,12 +19,12 @@ pub(crate) struct ServerClocks {
 impl ServerClocks {
     /// Compares the clock of `node` with its last sample.
     pub(crate) fn observe(&mut self, node: u32, sample: Sample) -> Option<Jump> {
-        if !self.clocks.contains_key(&node) {
+        if !self.last.contains_key(&node) {
             // Nodes join and leave for as long as the process lives.
             let lately = sample.received.saturating_sub(MEMORY);
-            self.clocks.retain(|_, clock| clock.last.is_some_and(|last| last.received >= lately));
+            self.last.retain(|_, last| last.received >= lately);
         }
-        let jump = self.clocks.entry(node).or_default().observe(sample);
+        let jump = self.last.insert(node, sample).and_then(|last| sample.jump_since(last));
         if let Some(Jump::Forward(_)) = jump {
             self.jumped = Some(sample.received);
         }
@@ -35,12 +35,6 @@ impl ServerClocks {
     pub(crate) fn jumped_since(&self, sent: BootInstant) -> bool {
         self.jumped.is_some_and(|jumped| sent <= jumped)
     }
-}
-
-/// The last sample of one server's clock.
-#[derive(Default)]
-struct ServerClock {
-    last: Option<Sample>,
 }
 
 /// The server's time since the Unix epoch, read between two of our instants.
@@ -59,20 +53,19 @@ pub(crate) enum Jump {
     Backward(Duration),
 }
 
-impl ServerClock {
-    /// Compares a new sample with the last one.
-    fn observe(&mut self, sample: Sample) -> Option<Jump> {
-        let last = self.last.replace(sample)?;
+impl Sample {
+    /// Compares this sample with the last one of the same clock.
+    fn jump_since(self, last: Self) -> Option<Jump> {
         // The server read its clock at some instant between the request and the reply.
-        let at_least = sample.sent.saturating_duration_since(last.received);
-        let at_most = sample.received.saturating_duration_since(last.sent);
+        let at_least = self.sent.saturating_duration_since(last.received);
+        let at_most = self.received.saturating_duration_since(last.sent);
         let fastest = at_most + at_most / 100 + SLACK;
         let slowest = (at_least - at_least / 100).saturating_sub(SLACK);
-        match sample.server.checked_sub(last.server) {
+        match self.server.checked_sub(last.server) {
             Some(moved) if moved > fastest => Some(Jump::Forward(moved - at_least)),
             Some(moved) if moved < slowest => Some(Jump::Backward(at_least - moved)),
             Some(_) => None,
-            None => Some(Jump::Backward(last.server - sample.server + at_least)),
+            None => Some(Jump::Backward(last.server - self.server + at_least)),
         }
     }
 }

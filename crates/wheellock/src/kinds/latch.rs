@@ -88,7 +88,7 @@ impl CountDownLatch {
     ///
     /// [`Error::Server`], [`Error::OtherData`], [`Error::InvalidName`].
     pub async fn count(&self) -> Result<u64, Error> {
-        self.lock.query(wire::count_of_latch(&self.lock.name), wire::read_count_of_latch).await
+        self.lock.query(wire::count(&self.lock.name), wire::read_count_of_latch).await
     }
 
     /// Waits until the latch is open. If the latch was opened and then set again, the wait is over nevertheless, provided that this

@@ -403,7 +403,7 @@ impl PermitSemaphore {
 
     async fn count(&self) -> Result<(i64, i64), Error> {
         self.lock.check_name()?;
-        self.lock.query_by_script(&COUNT, &wire::count_permits(&self.lock.name), wire::read_count).await
+        self.lock.query_by_script(&COUNT, &wire::look(&self.lock.name), wire::read_count).await
     }
 
     /// Removes the semaphore with its permits, taken permits included, and returns true if it existed. No waiter is

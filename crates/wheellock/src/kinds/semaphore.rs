@@ -193,7 +193,7 @@ impl Semaphore {
     ///
     /// [`Error::Server`], [`Error::OtherData`], [`Error::InvalidName`].
     pub async fn available(&self) -> Result<i64, Error> {
-        self.lock.query(wire::free_permits(&self.lock.name), wire::read_free_permits).await
+        self.lock.query(wire::count(&self.lock.name), wire::read_free_permits).await
     }
 
     /// Removes the semaphore with its permits, and returns true if it existed. Acquired permits are not given back to a

@@ -72,6 +72,17 @@ impl<'a> Deref for Params<'a> {
     }
 }
 
+impl<'a> Params<'a> {
+    /// Adds parameters behind those of a kind, whose number differs. `poll.lua` and `hot_release.lua` find theirs at the end.
+    fn and(mut self, more: [Arg<'a>; 2]) -> Self {
+        for (place, arg) in self.all.iter_mut().skip(self.len).zip(more) {
+            *place = arg;
+        }
+        self.len += 2;
+        self
+    }
+}
+
 /// Returns the parameters of a kind's `acquire`. After it, `holder` holds the lock `count` times.
 pub(crate) fn acquire<'a>(
     name: &'a Name,
@@ -98,14 +109,10 @@ pub(crate) fn acquire<'a>(
 }
 
 /// Returns the parameters of a kind's `poll`: those of its `acquire`, and how to count the listeners.
-pub(crate) fn poll<'a>(name: &'a Name, mut acquire: Params<'a>, publish: &'static str) -> Params<'a> {
+pub(crate) fn poll<'a>(name: &'a Name, acquire: Params<'a>, publish: &'static str) -> Params<'a> {
     // `NUMSUB` does not count the subscribers of sharded channels.
     let count = if publish == "SPUBLISH" { "SHARDNUMSUB" } else { "NUMSUB" };
-    // `poll.lua` finds both at the end, because the number of its kind's own arguments differs.
-    for (place, arg) in acquire.all.iter_mut().skip(acquire.len).zip([name.channel().into(), count.into()]) {
-        *place = arg;
-    }
-    Params { len: acquire.len + 2, ..acquire }
+    acquire.and([name.channel().into(), count.into()])
 }
 
 /// The precedence of a request.
@@ -245,17 +252,12 @@ pub(crate) fn hot_release<'a>(
     publish: &'static str,
     opening: Opening,
 ) -> Params<'a> {
-    let Params { mut all, len } = release(name, holder, 0, publish);
     let opening = match opening {
         Opening::Not => "0",
         Opening::Published => "1",
         Opening::Silent => "2",
     };
-    // `hot_release.lua` finds both at the end, behind the arguments of the kind's own release.
-    for (place, arg) in all.iter_mut().skip(len).zip([name.tag().into(), opening.into()]) {
-        *place = arg;
-    }
-    Params { all, len: len + 2 }
+    release(name, holder, 0, publish).and([name.tag().into(), opening.into()])
 }
 
 /// Returns the parameters of `mark.lua`.
@@ -454,7 +456,7 @@ pub(crate) fn read_remaining_lease(reply: &Value) -> Option<Option<Duration>> {
     })
 }
 
-/// Returns the parameters of the scripts that read a latch or the current leader.
+/// Returns the parameters of the scripts that read a latch or the current leader, or count the permits of a semaphore.
 pub(crate) fn look(name: &Name) -> [Arg<'_>; 2] {
     [name.key().into(), name.tag().into()]
 }
@@ -485,12 +487,12 @@ pub(crate) fn once<'a>(
     }
 }
 
-/// Returns the query for the free permits of a counted semaphore.
-pub(crate) fn free_permits(name: &Name) -> Command<'_> {
+/// Returns the query for the free permits of a counted semaphore, or for a latch's remaining count.
+pub(crate) fn count(name: &Name) -> Command<'_> {
     Command::new("GET").arg(name.key())
 }
 
-/// Reads the reply to [`free_permits`]; `None` for an impossible reply.
+/// Reads the free permits in the reply to [`count`]; `None` for an impossible reply.
 pub(crate) fn read_free_permits(reply: &Value) -> Option<i64> {
     if reply.is_null() { Some(0) } else { reply.as_str()?.parse().ok() }
 }
@@ -529,19 +531,9 @@ pub(crate) fn read_leader(reply: &Value) -> Option<Option<SeenLeader>> {
     }))
 }
 
-/// Returns the query for a latch's remaining count.
-pub(crate) fn count_of_latch(name: &Name) -> Command<'_> {
-    Command::new("GET").arg(name.key())
-}
-
-/// Reads the reply to [`count_of_latch`]; `None` for an impossible reply.
+/// Reads a latch's remaining count; `None` for an impossible reply.
 pub(crate) fn read_count_of_latch(reply: &Value) -> Option<u64> {
     read_free_permits(reply).map(|count| u64::try_from(count).unwrap_or_default())
-}
-
-/// Returns the parameters of the script that counts the permits of a semaphore.
-pub(crate) fn count_permits(name: &Name) -> [Arg<'_>; 2] {
-    [name.key().into(), name.tag().into()]
 }
 
 /// Reads the numbers of free and of taken permits; `None` for a reply that the script never returns.

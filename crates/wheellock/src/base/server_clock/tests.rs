@@ -20,22 +20,22 @@ fn slow_reply_or_drift_is_ignored() {
         (10_000, 10_000, 14_000),
         (10_099, 10_000, 10_001),
     ] {
-        let mut clock = ServerClock::default();
-        assert_eq!(clock.observe(sample(0, 0, 1)), None);
-        assert_eq!(clock.observe(sample(server, sent, received)), None, "{server} {sent} {received}");
+        let mut clock = ServerClocks::default();
+        assert_eq!(clock.observe(1, sample(0, 0, 1)), None);
+        assert_eq!(clock.observe(1, sample(server, sent, received)), None, "{server} {sent} {received}");
     }
 }
 
 #[test]
 fn jump_reports_longest_possible_length() {
-    let (mut clock, start) = (ServerClock::default(), BootInstant::now());
+    let (mut clock, start) = (ServerClocks::default(), BootInstant::now());
     let heard = |server, sent, received| {
         let at = |seconds| start + Duration::from_secs(seconds);
         Sample { server: Duration::from_secs(server), sent: at(sent), received: at(received) }
     };
-    assert_eq!(clock.observe(heard(1_000, 0, 0)), None);
+    assert_eq!(clock.observe(1, heard(1_000, 0, 0)), None);
     // The server read its clock when the request arrived, when it replied, or in between.
-    let jumped = clock.observe(heard(1_040, 10, 14));
+    let jumped = clock.observe(1, heard(1_040, 10, 14));
     assert_eq!(jumped, Some(Jump::Forward(Duration::from_secs(30))));
 }
 
@@ -54,7 +54,7 @@ fn each_server_is_compared_with_itself() {
     assert_eq!(clocks.observe(1, at(1_002, 2)), None);
     assert_eq!(clocks.observe(2, at(9_062, 2)), Some(Jump::Forward(Duration::from_secs(60))));
     assert_eq!(clocks.observe(3, at(0, 48 * 3600)), None);
-    assert_eq!(clocks.clocks.len(), 1, "servers that are gone are forgotten");
+    assert_eq!(clocks.last.len(), 1, "servers that are gone are forgotten");
 }
 
 #[test]
@@ -65,10 +65,10 @@ fn jumps_are_measured_both_ways() {
         sent: start + Duration::from_secs(ours),
         received: start + Duration::from_secs(ours),
     };
-    let mut clock = ServerClock::default();
-    assert_eq!(clock.observe(at(1_000_000, 0)), None);
-    assert_eq!(clock.observe(at(1_000_041, 10)), Some(Jump::Forward(Duration::from_secs(31))));
-    assert_eq!(clock.observe(at(1_000_051, 20)), None, "once");
-    assert_eq!(clock.observe(at(1_000_058, 30)), Some(Jump::Backward(Duration::from_secs(3))));
-    assert_eq!(clock.observe(at(996_468, 40)), Some(Jump::Backward(Duration::from_secs(3_600))));
+    let mut clock = ServerClocks::default();
+    assert_eq!(clock.observe(1, at(1_000_000, 0)), None);
+    assert_eq!(clock.observe(1, at(1_000_041, 10)), Some(Jump::Forward(Duration::from_secs(31))));
+    assert_eq!(clock.observe(1, at(1_000_051, 20)), None, "once");
+    assert_eq!(clock.observe(1, at(1_000_058, 30)), Some(Jump::Backward(Duration::from_secs(3))));
+    assert_eq!(clock.observe(1, at(996_468, 40)), Some(Jump::Backward(Duration::from_secs(3_600))));
 }

@@ -28,7 +28,6 @@
 //! circle can then continue. Redisson does the same after 1.5 s per member (`RedissonMultiLock.lock`).
 
 use std::collections::BTreeMap;
-use std::convert::identity;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,10 +42,10 @@ use crate::base::join_all::{JoinAll, join_all};
 use crate::base::owner::Owner;
 use crate::base::quorum::Quorum;
 use crate::base::work::unless_lost;
-use crate::group::{answer_by, jitter, sleep_within};
+use crate::group::{answer_by, is_held, jitter, sleep_within};
 use crate::lock::Lock;
 use crate::lock::verbs::{self, AsyncLock, forward_verbs};
-use crate::request::acquire::{Limit, Over, SILENT_PART, Wait, acquire, ask_together, is_only_late};
+use crate::request::acquire::{Over, SILENT_PART, Wait, acquire, ask_together, is_only_late};
 use crate::request::guard::Guard;
 use crate::wait::spans::{Held, Subject, acquiring};
 use crate::wire::Refusal;
@@ -171,8 +170,8 @@ impl MultiLock {
     /// As [`Lock::acquire`], for the first member that fails. No member is held then. [`Error::DuplicateMember`] if a
     /// member was refused, and two turn out to be the same lock.
     pub async fn acquire(&self) -> Result<MultiGuard, Error> {
-        let Ok(guard) = self.take(Wait::FOREVER).await?;
-        Ok(guard)
+        // Only a limit ends a wait without a grant.
+        self.take(Wait::Forever).await?.or_held()
     }
 
     /// Takes all members if all are free. This takes one round trip if one server has them all (other than in a
@@ -187,7 +186,7 @@ impl MultiLock {
     ///
     /// As [`acquire`](Self::acquire).
     pub fn try_acquire(&self) -> impl Future<Output = Result<Attempt<MultiGuard>, Error>> + Send {
-        self.take_within(Wait::NO)
+        self.take(Wait::NO)
     }
 
     /// Waits up to `wait`, counted from this call, until all members are held. Returns [`Attempt::Held`] if another
@@ -204,7 +203,7 @@ impl MultiLock {
         &self,
         wait: Duration,
     ) -> impl Future<Output = Result<Attempt<MultiGuard>, Error>> + Send {
-        self.take_within(Wait::up_to(wait, &self.lead.context.client.config().timer))
+        self.take(Wait::up_to(wait, &self.lead.context.client.config().timer))
     }
 
     /// Acquires, runs `work`, and releases, as [`Lock::run`], all members. Waits without a limit.
@@ -345,22 +344,12 @@ impl MultiLock {
         join_all(self.members.iter().map(request)).await.into_iter().collect()
     }
 
-    async fn take_within(&self, wait: Wait) -> Result<Attempt<MultiGuard>, Error> {
-        Ok(Over::attempt(self.take(wait).await?))
-    }
-
-    fn take<L: Copy + Into<Limit>>(
-        &self,
-        wait: Wait<L>,
-    ) -> impl Future<Output = Result<Result<MultiGuard, Over<L>>, Error>> {
+    fn take(&self, wait: Wait) -> impl Future<Output = Result<Attempt<MultiGuard>, Error>> {
         let subject = Subject { lock: self.lead.name(), kind: "multi_lock" };
         acquiring(Some(subject), true, move || self.take_all(wait))
     }
 
-    async fn take_all<L: Copy + Into<Limit>>(
-        &self,
-        wait: Wait<L>,
-    ) -> Result<Result<MultiGuard, Over<L>>, Error> {
+    async fn take_all(&self, wait: Wait) -> Result<Attempt<MultiGuard>, Error> {
         self.members.iter().try_for_each(Lock::check)?;
         let mut taken = Taken::new();
         // The first wait keeps no members: see the module's documentation.
@@ -379,9 +368,9 @@ impl MultiLock {
             let sent_at = self.now();
             let refused = match self.try_missing(&mut taken, until).await {
                 Ok(refused) => refused,
-                Err(error) => match (self.cut_short_by(wait, sent_at, &error), held) {
+                Err(error) => match held {
                     // No reply tells the lease of the present holder.
-                    (Some(limit), Some(lock)) => return Ok(Err(Over::new(limit, lock, None))),
+                    Some(lock) if self.is_cut_short(wait, sent_at, &error) => return Ok(is_held(lock, None)),
                     _ => {
                         self.try_again_later(wait, error, &mut failures, &mut taken).await?;
                         continue;
@@ -390,7 +379,7 @@ impl MultiLock {
             };
             let Some((refused, refusal)) = refused else {
                 match self.renew_fixed(&waited_with, &taken).await {
-                    Ok(true) => return Ok(Ok(self.guard(taken))),
+                    Ok(true) => return Ok(Attempt::Acquired(self.guard(taken))),
                     Ok(false) => {}
                     Err(error) => {
                         self.try_again_later(wait, error, &mut failures, &mut taken).await?;
@@ -415,23 +404,23 @@ impl MultiLock {
                 // are the same lock, which would wait for itself for ever.
                 in_order(&self.members)?;
             }
-            if let Some(limit) = wait.one_try().or_else(|| wait.over(self.timer())) {
-                return Ok(Err(Over::new(limit, self.member(refused).name(), refusal.lease_left)));
+            if wait.one_try().or_else(|| wait.over(self.timer())).is_some() {
+                return Ok(is_held(self.member(refused).name(), refusal.lease_left));
             }
             let keep_now = std::mem::replace(&mut keep, true);
             taken.retain(|rank, _| keep_now && *rank < refused);
             match self.wait_for(self.member(refused), refusal, &mut taken, wait).await? {
-                Ok(guard) => taken.insert(refused, guard),
-                Err(over) => return Ok(Err(over)),
+                Attempt::Acquired(guard) => taken.insert(refused, guard),
+                Attempt::Held { lock, lease_left } => return Ok(Attempt::Held { lock, lease_left }),
             };
         }
     }
 
     /// Releases the granted members and pauses, if the wait outlasts `error`. Other callers can take the members
     /// meanwhile.
-    async fn try_again_later<L: Copy + Into<Limit>>(
+    async fn try_again_later(
         &self,
-        wait: Wait<L>,
+        wait: Wait,
         error: Error,
         failures: &mut u32,
         taken: &mut Taken,
@@ -516,27 +505,27 @@ impl MultiLock {
 
     /// Waits for one member, which was just refused. If that takes too long while other members are held, releases
     /// these.
-    async fn wait_for<L: Copy + Into<Limit>>(
+    async fn wait_for(
         &self,
         lock: &Lock,
         refusal: Refusal,
         taken: &mut Taken,
-        wait: Wait<L>,
-    ) -> Result<Result<Guard, Over<L>>, Error> {
+        wait: Wait,
+    ) -> Result<Attempt<Guard>, Error> {
         if !taken.is_empty() {
             let patience = PATIENCE + jitter(self.lead.context.client.config().random, PATIENCE);
             let impatient = self.now() + patience;
             let until = wait.deadline().map_or(impatient, |deadline| deadline.min(impatient));
-            match acquire(lock.request(), Wait::until(until), Some(refusal), identity).await {
-                Ok(Ok(guard)) => return Ok(Ok(guard)),
-                Ok(Err(_)) => {}
+            match acquire(lock.request(), Wait::until(until), Some(refusal), Over::attempt).await {
+                Ok(Attempt::Acquired(guard)) => return Ok(Attempt::Acquired(guard)),
+                Ok(Attempt::Held { .. }) => {}
                 // The shorter wait may be the reason for the missing reply.
                 Err(error) if self.now() < until => return Err(error),
                 Err(_) => {}
             }
             taken.clear();
         }
-        acquire(lock.request(), wait, Some(refusal), identity).await
+        acquire(lock.request(), wait, Some(refusal), Over::attempt).await
     }
 
     /// Renews members with a fixed lease that were held during a wait, so that all leases begin now. Returns true if
@@ -564,18 +553,12 @@ impl MultiLock {
         self.member((0..self.order.len()).find(is_over).unwrap_or_default()).granted_too_late()
     }
 
-    /// Returns the limit that ended the wait, if a reply is missing only because of it. A dead server is not a busy
-    /// lock.
-    fn cut_short_by<L: Copy + Into<Limit>>(
-        &self,
-        wait: Wait<L>,
-        sent_at: Instant,
-        error: &Error,
-    ) -> Option<L> {
+    /// Returns true if the wait is over, and a reply is missing only because of that. A dead server is not a busy lock.
+    fn is_cut_short(&self, wait: Wait, sent_at: Instant, error: &Error) -> bool {
         let patience = self.lead.context.client.config().response_timeout / SILENT_PART;
         let soon = self.now().saturating_duration_since(sent_at) < patience;
-        wait.over(self.timer())
-            .filter(|_| is_only_late(error) && soon && self.members.iter().all(Lock::is_ready))
+        let is_over = wait.over(self.timer()).is_some();
+        is_over && is_only_late(error) && soon && self.members.iter().all(Lock::is_ready)
     }
 
     fn timer(&self) -> &Timer {

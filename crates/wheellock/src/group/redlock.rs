@@ -37,13 +37,13 @@ use crate::base::backoff::Backoff;
 use crate::base::error::{Error, LostReason, MemberFailure};
 use crate::base::join_all::{JoinAll, join_all};
 use crate::base::quorum::Verdict;
-use crate::group::{answer_by, jitter, sleep_within};
+use crate::group::{answer_by, is_held, jitter, sleep_within};
 use crate::lock::Lock;
 use crate::lock::verbs::{self, AsyncLock, forward_verbs};
 use crate::manager::health::{Health, health_of_quorum};
 use crate::manager::shutdown::Leftover;
 use crate::manager::{LockManager, LockManagerBuilder};
-use crate::request::acquire::{Limit, Over, Wait, is_only_late};
+use crate::request::acquire::{Wait, is_only_late};
 use crate::request::diagnostics::Finding;
 use crate::wait::spans::{Subject, acquiring};
 use locks::MemberLocks;
@@ -259,8 +259,8 @@ impl RedLock {
     /// [`Error::InvalidLease`] before anything is sent; [`Error::GrantedTooLate`] if the lease had ended before the
     /// last grant that was needed; [`Error::ShutDown`] after a [shutdown](RedLockManager::shutdown).
     pub async fn acquire(&self) -> Result<RedLockGuard, Error> {
-        let Ok(guard) = self.take(Wait::FOREVER).await?;
-        Ok(guard)
+        // Only a limit ends a wait without a grant.
+        self.take(Wait::Forever).await?.or_held()
     }
 
     /// Takes the lock if a majority grants it now, in one round trip to the fastest majority.
@@ -276,7 +276,7 @@ impl RedLock {
     ///
     /// As [`acquire`](Self::acquire).
     pub fn try_acquire(&self) -> impl Future<Output = Result<Attempt<RedLockGuard>, Error>> + Send {
-        self.take_within(Wait::NO)
+        self.take(Wait::NO)
     }
 
     /// Waits up to `wait`, counted from this call, for the lock. Returns [`Attempt::Held`] if another holder still has it
@@ -293,7 +293,7 @@ impl RedLock {
         &self,
         wait: Duration,
     ) -> impl Future<Output = Result<Attempt<RedLockGuard>, Error>> + Send {
-        self.take_within(Wait::up_to(wait, self.members.timer()))
+        self.take(Wait::up_to(wait, self.members.timer()))
     }
 
     /// Acquires, runs `work`, and releases, as [`Lock::run`], a majority of the servers. Waits without a limit.
@@ -345,34 +345,23 @@ impl RedLock {
         verbs::try_run(self, work).await
     }
 
-    async fn take_within(&self, wait: Wait) -> Result<Attempt<RedLockGuard>, Error> {
-        Ok(Over::attempt(self.take(wait).await?))
-    }
-
-    fn take<L: Copy + Into<Limit> + Send>(
-        &self,
-        wait: Wait<L>,
-    ) -> impl Future<Output = Result<Result<RedLockGuard, Over<L>>, Error>> + Send {
+    fn take(&self, wait: Wait) -> impl Future<Output = Result<Attempt<RedLockGuard>, Error>> + Send {
         let subject = Subject { lock: self.name(), kind: "redlock" };
         let take = move || self.members.servers.unless_shut_down(self.name(), self.take_in_time(wait));
         acquiring(Some(subject), true, take)
     }
 
-    /// Waits for the caller's turn, unless the caller tries once or its owner has the lock. Returns the limit if the wait
-    /// ended while the lock was known to be held.
-    async fn queue_up<L: Copy + Into<Limit>>(
-        &self,
-        wait: Wait<L>,
-    ) -> Result<Result<Option<QuorumWaiter<'_>>, L>, Error> {
+    /// Waits for the caller's turn, unless the caller tries once or its owner has the lock.
+    async fn queue_up(&self, wait: Wait) -> Result<Attempt<Option<QuorumWaiter<'_>>>, Error> {
         if wait.one_try().is_some() || self.is_held_by_owners() {
-            return Ok(Ok(None));
+            return Ok(Attempt::Acquired(None));
         }
-        match self.queue.turn(self.members.timer(), wait).await? {
-            Ok(waiter) => Ok(Ok(Some(waiter))),
-            Err(limit) if self.queue.knows_held() => Ok(Err(limit)),
-            // A lock that was never polled is not known to be held.
-            Err(_) => Ok(Ok(None)),
+        let waiter = self.queue.turn(self.members.timer(), wait).await?;
+        if waiter.is_none() && self.queue.knows_held() {
+            return self.timed_out(true, None, Vec::new());
         }
+        // A lock that was never polled is not known to be held.
+        Ok(Attempt::Acquired(waiter))
     }
 
     /// Fails the other waiters of this process as well, if the caller `waits` and the failure concerns all of them.
@@ -389,16 +378,13 @@ impl RedLock {
         error
     }
 
-    async fn take_in_time<L: Copy + Into<Limit>>(
-        &self,
-        wait: Wait<L>,
-    ) -> Result<Result<RedLockGuard, Over<L>>, Error> {
+    async fn take_in_time(&self, wait: Wait) -> Result<Attempt<RedLockGuard>, Error> {
         self.members.locks.iter().try_for_each(Lock::check)?;
         let (timer, random) = (self.members.timer(), self.members.servers.random());
-        let called = timer.now();
+        let (called, is_over) = (timer.now(), || wait.over(timer).is_some());
         let (mut waiter, mut own) = match self.queue_up(wait).await? {
-            Ok(waiter) => (waiter, None),
-            Err(limit) => return self.timed_out(limit, true, None, Vec::new()),
+            Attempt::Acquired(waiter) => (waiter, None),
+            Attempt::Held { lock, lease_left } => return Ok(Attempt::Held { lock, lease_left }),
         };
         let subscriptions = waiter.as_mut().map_or(&mut own, |waiter| &mut waiter.subscriptions);
         let (mut splits, mut given_up, mut known_held, mut failed_rounds) = (0, 0, false, 0_u32);
@@ -410,7 +396,7 @@ impl RedLock {
                 Ok(Ok(guard)) => {
                     // The caller holds the lock now, so waiters behind it that time out know that the lock is held.
                     self.queue.on_held();
-                    return Ok(Ok(guard));
+                    return Ok(Attempt::Acquired(guard));
                 }
                 Ok(Err(busy)) => busy,
                 Err(error) if wait.outlasts(&error, timer) => {
@@ -418,21 +404,19 @@ impl RedLock {
                     failed_rounds = failed_rounds.saturating_add(1);
                     continue;
                 }
-                Err(error) => match (error, wait.over(timer)) {
-                    (Error::NoQuorum { failures, .. }, Some(limit)) => {
-                        return self.timed_out(limit, known_held, None, failures);
-                    }
-                    (error, _) => return Err(self.failed(error, wait.one_try().is_none())),
-                },
+                Err(Error::NoQuorum { failures, .. }) if is_over() => {
+                    return self.timed_out(known_held, None, failures);
+                }
+                Err(error) => return Err(self.failed(error, wait.one_try().is_none())),
             };
             known_held = true;
             // Waiters behind this one that time out report a busy lock, although they have sent no request.
             self.queue.on_held();
-            if let Some(limit) = wait.one_try() {
-                return Ok(Err(Over::new(limit, self.name(), busy.free_after)));
+            if wait.one_try().is_some() {
+                return Ok(is_held(self.name(), busy.free_after));
             }
-            if let Some(limit) = wait.over(timer) {
-                return self.timed_out(limit, true, busy.free_after, Vec::new());
+            if is_over() {
+                return self.timed_out(true, busy.free_after, Vec::new());
             }
             let Some(subscriptions) = subscriptions else {
                 // Poll once more after subscribing: a release before the subscription gives no message.
@@ -454,8 +438,8 @@ impl RedLock {
                 let most = SPLIT_PAUSE * (1 << splits.min(MOST_DOUBLINGS));
                 sleep_within(wait, jitter(random, most), timer).await;
             }
-            if let Some(limit) = wait.over(timer) {
-                return self.timed_out(limit, true, busy.free_in(timer.now() - began), Vec::new());
+            if is_over() {
+                return self.timed_out(true, busy.free_in(timer.now() - began), Vec::new());
             }
         }
     }
@@ -532,14 +516,13 @@ impl RedLock {
         }
     }
 
-    /// Returns the result of a wait that `limit` ended: the limit, if another holder is known to have the lock.
-    fn timed_out<L>(
+    /// Returns the result of a wait that is over. It is not an error if another holder is known to have the lock.
+    fn timed_out<G>(
         &self,
-        limit: L,
         known_held: bool,
         lease_left: Option<Duration>,
         failures: Vec<MemberFailure>,
-    ) -> Result<Result<RedLockGuard, Over<L>>, Error> {
+    ) -> Result<Attempt<G>, Error> {
         let ready = self.members.locks.iter().filter(|lock| lock.is_ready()).count();
         let enough = ready >= self.members.quorum().wanted();
         // Replies that the end of the wait cut short say nothing about their servers. Other failures do.
@@ -547,7 +530,7 @@ impl RedLock {
         // A waiter whose turn came late relies on the replies to the waiters before it.
         let known_held = known_held || self.queue.knows_held();
         if known_held && enough && failures.iter().all(late) {
-            return Ok(Err(Over::new(limit, self.name(), lease_left)));
+            return Ok(is_held(self.name(), lease_left));
         }
         let failures = if failures.is_empty() { self.members.timeouts() } else { failures };
         Err(self.members.no_quorum(0, failures))
@@ -579,7 +562,7 @@ impl fmt::Debug for RedLock {
 }
 
 /// Returns the least time for slow servers in a round. A caller that tries once has no second round in which they could grant.
-fn patience(wait: Wait<impl Copy + Into<Limit>>) -> Duration {
+fn patience(wait: Wait) -> Duration {
     if wait.one_try().is_some() { ONLY_PATIENCE } else { SLOW_PATIENCE }
 }
 

@@ -16,7 +16,7 @@ use crate::base::owner::PermitId;
 use crate::kind::{self, lua};
 use crate::lock::Lock;
 use crate::lock::verbs::{self, AsyncLock, forward_verbs};
-use crate::request::acquire::{Limit, Many, Over, Request, Wait, acquire};
+use crate::request::acquire::{Many, Over, Request, Wait, acquire};
 use crate::request::context::Context;
 use crate::request::guard::Guard;
 use crate::request::once::{ADD_PERMITS, CHANGE_PERMITS, GIVE_BACK, GIVE_BACK_MANY, SET_PERMITS};
@@ -133,8 +133,8 @@ impl PermitSemaphore {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn acquire_many(&self, permits: u16) -> Result<Vec<Permit>, Error> {
-        let Ok(permits) = self.acquire_within(permits, Wait::FOREVER).await?;
-        Ok(permits)
+        // Only a limit ends a wait without a grant.
+        self.acquire_within(permits, Wait::Forever).await?.or_held()
     }
 
     /// Takes `permits` permits if they are free, all or none, in one round trip.
@@ -147,7 +147,7 @@ impl PermitSemaphore {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire_many(&self, permits: u16) -> Result<Attempt<Vec<Permit>>, Error> {
-        Ok(Over::attempt(self.acquire_within(permits, Wait::NO).await?))
+        self.acquire_within(permits, Wait::NO).await
     }
 
     /// Waits up to `wait`, counted from this call, for `permits` permits. Returns [`Attempt::Held`] if too few are free
@@ -167,23 +167,20 @@ impl PermitSemaphore {
         wait: Duration,
     ) -> Result<Attempt<Vec<Permit>>, Error> {
         let wait = Wait::up_to(wait, &self.lock.context.client.config().timer);
-        Ok(Over::attempt(self.acquire_within(permits, wait).await?))
+        self.acquire_within(permits, wait).await
     }
 
-    async fn acquire_within<L: Copy + Into<Limit>>(
-        &self,
-        permits: u16,
-        wait: Wait<L>,
-    ) -> Result<Result<Vec<Permit>, Over<L>>, Error> {
+    async fn acquire_within(&self, permits: u16, wait: Wait) -> Result<Attempt<Vec<Permit>>, Error> {
         let request = self.lock.request()?;
         if permits == 0 {
-            return Ok(Ok(Vec::new()));
+            return Ok(Attempt::Acquired(Vec::new()));
         }
         let many = Many::new(permits);
         let owner = self.lock.context.new_owners(permits);
         let request = Request { owner, many: Some(&many), ..request };
-        let granted = acquire(Ok(request), wait, None, |end: Result<Guard, Over<L>>| {
-            end.map(|first| std::iter::once(first).chain(many.take_granted()).collect::<Vec<_>>())
+        let granted = acquire(Ok(request), wait, None, |end| {
+            let all = |first| std::iter::once(first).chain(many.take_granted()).collect::<Vec<_>>();
+            Over::attempt(end).map(all)
         });
         let permits = |guards: Vec<_>| guards.into_iter().map(|guard| Permit { guard }).collect();
         Ok(granted.await?.map(permits))

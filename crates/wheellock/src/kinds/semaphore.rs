@@ -2,7 +2,6 @@
 //!
 //! The permits of a caller are a hold as of any lock, and the acquire loop waits for them.
 
-use std::convert::identity;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use crate::base::error::Error;
 use crate::base::lease::Lease;
 use crate::kind;
 use crate::lock::Lock;
-use crate::request::acquire::{Limit, Over, Request, Wait, acquire};
+use crate::request::acquire::{Over, Request, Wait, acquire};
 use crate::request::context::Context;
 use crate::request::guard::Guard;
 use crate::request::once::{ADD_PERMITS, DRAIN, SET_PERMITS};
@@ -75,8 +74,8 @@ impl Semaphore {
     /// [`Error::NotReplicated`] if too few servers knew of the grant in time; [`Error::ShutDown`] once the manager is
     /// [shut down](crate::LockManager::shutdown).
     pub async fn acquire(&self, permits: u32) -> Result<Permits, Error> {
-        let Ok(permits) = self.acquire_within(permits, Wait::FOREVER).await?;
-        Ok(permits)
+        // Only a limit ends a wait without a grant.
+        self.acquire_within(permits, Wait::Forever).await?.or_held()
     }
 
     /// Takes `permits` permits if they are free, in one round trip.
@@ -89,7 +88,7 @@ impl Semaphore {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(&self, permits: u32) -> Result<Attempt<Permits>, Error> {
-        Ok(Over::attempt(self.acquire_within(permits, Wait::NO).await?))
+        self.acquire_within(permits, Wait::NO).await
     }
 
     /// Waits up to `wait`, counted from this call, for `permits` permits. Returns [`Attempt::Held`] if too few are free
@@ -106,21 +105,17 @@ impl Semaphore {
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire_for(&self, permits: u32, wait: Duration) -> Result<Attempt<Permits>, Error> {
         let wait = Wait::up_to(wait, &self.lock.context.client.config().timer);
-        Ok(Over::attempt(self.acquire_within(permits, wait).await?))
+        self.acquire_within(permits, wait).await
     }
 
-    async fn acquire_within<L: Copy + Into<Limit>>(
-        &self,
-        permits: u32,
-        wait: Wait<L>,
-    ) -> Result<Result<Permits, Over<L>>, Error> {
+    async fn acquire_within(&self, permits: u32, wait: Wait) -> Result<Attempt<Permits>, Error> {
         let request = self.lock.request()?;
         if permits == 0 {
-            return Ok(Ok(Permits { guard: None }));
+            return Ok(Attempt::Acquired(Permits { guard: None }));
         }
         let share = Share { count: permits, renew: true };
         let request = Request { share, lease: Lease::A_DAY, ..request };
-        let guard = acquire(Ok(request), wait, None, identity).await?;
+        let guard = acquire(Ok(request), wait, None, Over::attempt).await?;
         Ok(guard.map(|guard| Permits { guard: Some(guard) }))
     }
 

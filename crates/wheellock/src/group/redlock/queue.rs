@@ -10,7 +10,7 @@ use wheellock_client::Timer;
 
 use super::releases::Subscriptions;
 use crate::base::error::Error;
-use crate::request::acquire::{Limit, Wait};
+use crate::request::acquire::Wait;
 use crate::wait::queue::{Entry, Queue as Waiters};
 
 #[derive(Default)]
@@ -29,23 +29,19 @@ struct Shared {
 }
 
 impl Queue {
-    /// Waits until all earlier waiters have left. Returns the limit if the wait ended first. Fails with the error of a
-    /// head that could not poll the servers.
-    pub(super) async fn turn<L: Copy + Into<Limit>>(
-        &self,
-        timer: &Timer,
-        wait: Wait<L>,
-    ) -> Result<Result<QuorumWaiter<'_>, L>, Error> {
+    /// Waits until all earlier waiters have left. Returns `None` if the wait ended first. Fails with the error of a head
+    /// that could not poll the servers.
+    pub(super) async fn turn(&self, timer: &Timer, wait: Wait) -> Result<Option<QuorumWaiter<'_>>, Error> {
         let mut waiter = self.join();
         let turn = std::future::poll_fn(|cx| waiter.poll_turn(cx.waker()));
-        match (wait.limit(), wait.deadline()) {
-            (Some(limit), Some(deadline)) => match timer.timeout_at(deadline, turn).await {
+        match wait.deadline() {
+            Some(deadline) => match timer.timeout_at(deadline, turn).await {
                 Ok(turn) => turn?,
-                Err(_) => return Ok(Err(limit)),
+                Err(_) => return Ok(None),
             },
-            _ => turn.await?,
+            None => turn.await?,
         }
-        Ok(Ok(waiter))
+        Ok(Some(waiter))
     }
 
     fn join(&self) -> QuorumWaiter<'_> {

@@ -50,7 +50,8 @@ pub(crate) struct Kind {
     pub(crate) holders: Holders,
     pub(crate) companions: Companions,
     pub(crate) grant: GrantForm,
-    pub(crate) sharing: Sharing,
+    /// Several owners may hold the lock at once.
+    is_shared: bool,
     /// Mode of one side of a read-write lock, for the scripts that serve both sides.
     pub(crate) mode: Option<&'static str>,
     pub(crate) wake: Wake,
@@ -119,13 +120,6 @@ pub(crate) enum Wake {
     OwnChannel,
 }
 
-/// How many owners may hold a lock at once.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Sharing {
-    One,
-    Many,
-}
-
 /// Concatenates Lua files below `scripts`. Only a macro can do so at compile time.
 macro_rules! lua {
     ($($file:literal),+) => {
@@ -159,7 +153,7 @@ pub(crate) static READ: LazyLock<Kind> = LazyLock::new(|| {
         label: "read",
         acquire: script(lua!("read/acquire.lua"), 5),
         release: Some(script(lua!("read/release.lua", "read_write/live.lua", "read/leave.lua"), 5)),
-        sharing: Sharing::Many,
+        is_shared: true,
         ..Kind::read_write("read")
     };
     row.bundled_with(lua!("read_write/live.lua", "read/many.lua"))
@@ -256,7 +250,7 @@ pub(crate) static LATCH: LazyLock<Kind> = LazyLock::new(|| Kind {
     show_holders: None,
     braces: Braces::Always,
     companions: Companions::Ended,
-    sharing: Sharing::Many,
+    is_shared: true,
     ..Kind::counted("", "redisson_countdownlatch__channel__")
 });
 
@@ -347,7 +341,7 @@ impl Kind {
             holders: Holders::Counted,
             companions: Companions::None,
             grant: GrantForm::Plain,
-            sharing: Sharing::One,
+            is_shared: false,
             mode: None,
             wake: Wake::Channel,
             has_release_record: false,
@@ -377,7 +371,7 @@ impl Kind {
             force_release: None,
             show_holders: None,
             grant: GrantForm::Permits,
-            sharing: Sharing::Many,
+            is_shared: true,
             ..Self::counted("", "redisson_sc:")
         }
     }
@@ -437,7 +431,7 @@ impl Kind {
     }
 
     pub(crate) fn is_shared(&self) -> bool {
-        self.sharing == Sharing::Many
+        self.is_shared
     }
 
     /// Returns true if a hold may pass to another waiter of this process without a request to the server. That suits kinds with one holder

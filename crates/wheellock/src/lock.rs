@@ -195,7 +195,7 @@ impl Lock {
         &self,
         work: impl AsyncFnOnce(&Guard) -> Result<T, E>,
     ) -> Result<T, E> {
-        verbs::run(self, work).await
+        verbs::run::<Self, _, _>(self.acquire().await?, work).await
     }
 
     /// Does the same as [`run`](Self::run), with a wait of up to `wait`, as in
@@ -231,7 +231,7 @@ impl Lock {
         wait: Duration,
         work: impl AsyncFnOnce(&Guard) -> Result<T, E>,
     ) -> Result<Attempt<T>, E> {
-        verbs::run_for(self, wait, work).await
+        verbs::run_if_granted::<Self, _, _>(self.try_acquire_for(wait).await?, work).await
     }
 
     /// Does the same as [`run`](Self::run), without a wait, as [`try_acquire`](Self::try_acquire). If another holder has
@@ -248,7 +248,7 @@ impl Lock {
         &self,
         work: impl AsyncFnOnce(&Guard) -> Result<T, E>,
     ) -> Result<Attempt<T>, E> {
-        verbs::try_run(self, work).await
+        verbs::run_if_granted::<Self, _, _>(self.try_acquire().await?, work).await
     }
 
     /// Returns true if the lock is held now. The primary answers, never a replica.

@@ -219,7 +219,7 @@ impl MultiLock {
         &self,
         work: impl AsyncFnOnce(&MultiGuard) -> Result<T, E>,
     ) -> Result<T, E> {
-        verbs::run(self, work).await
+        verbs::run::<Self, _, _>(self.acquire().await?, work).await
     }
 
     /// Does the same as [`run`](Self::run), with the wait of [`try_acquire_for`](Self::try_acquire_for).
@@ -236,7 +236,7 @@ impl MultiLock {
         wait: Duration,
         work: impl AsyncFnOnce(&MultiGuard) -> Result<T, E>,
     ) -> Result<Attempt<T>, E> {
-        verbs::run_for(self, wait, work).await
+        verbs::run_if_granted::<Self, _, _>(self.try_acquire_for(wait).await?, work).await
     }
 
     /// Does the same as [`run`](Self::run), without a wait, as [`try_acquire`](Self::try_acquire).
@@ -252,7 +252,7 @@ impl MultiLock {
         &self,
         work: impl AsyncFnOnce(&MultiGuard) -> Result<T, E>,
     ) -> Result<Attempt<T>, E> {
-        verbs::try_run(self, work).await
+        verbs::run_if_granted::<Self, _, _>(self.try_acquire().await?, work).await
     }
 
     /// Returns true if any member is held now. Then [`try_acquire`](Self::try_acquire) would be refused to all but that

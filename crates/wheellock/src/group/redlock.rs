@@ -309,7 +309,7 @@ impl RedLock {
         &self,
         work: impl AsyncFnOnce(&RedLockGuard) -> Result<T, E>,
     ) -> Result<T, E> {
-        verbs::run(self, work).await
+        verbs::run::<Self, _, _>(self.acquire().await?, work).await
     }
 
     /// Does the same as [`run`](Self::run), with the wait of [`try_acquire_for`](Self::try_acquire_for).
@@ -326,7 +326,7 @@ impl RedLock {
         wait: Duration,
         work: impl AsyncFnOnce(&RedLockGuard) -> Result<T, E>,
     ) -> Result<Attempt<T>, E> {
-        verbs::run_for(self, wait, work).await
+        verbs::run_if_granted::<Self, _, _>(self.try_acquire_for(wait).await?, work).await
     }
 
     /// Does the same as [`run`](Self::run), without a wait, as [`try_acquire`](Self::try_acquire).
@@ -342,7 +342,7 @@ impl RedLock {
         &self,
         work: impl AsyncFnOnce(&RedLockGuard) -> Result<T, E>,
     ) -> Result<Attempt<T>, E> {
-        verbs::try_run(self, work).await
+        verbs::run_if_granted::<Self, _, _>(self.try_acquire().await?, work).await
     }
 
     fn take(&self, wait: Wait) -> impl Future<Output = Result<Attempt<RedLockGuard>, Error>> + Send {

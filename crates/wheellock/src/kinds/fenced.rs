@@ -108,7 +108,7 @@ impl FencedLock {
         &self,
         work: impl AsyncFnOnce(&FencedGuard) -> Result<T, E>,
     ) -> Result<T, E> {
-        verbs::run(self, work).await
+        verbs::run::<Self, _, _>(self.acquire().await?, work).await
     }
 
     /// Does the same as [`run`](Self::run), with the wait of [`try_acquire_for`](Self::try_acquire_for).
@@ -125,7 +125,7 @@ impl FencedLock {
         wait: Duration,
         work: impl AsyncFnOnce(&FencedGuard) -> Result<T, E>,
     ) -> Result<Attempt<T>, E> {
-        verbs::run_for(self, wait, work).await
+        verbs::run_if_granted::<Self, _, _>(self.try_acquire_for(wait).await?, work).await
     }
 
     /// Does the same as [`run`](Self::run), without a wait, as [`try_acquire`](Self::try_acquire).
@@ -141,7 +141,7 @@ impl FencedLock {
         &self,
         work: impl AsyncFnOnce(&FencedGuard) -> Result<T, E>,
     ) -> Result<Attempt<T>, E> {
-        verbs::try_run(self, work).await
+        verbs::run_if_granted::<Self, _, _>(self.try_acquire().await?, work).await
     }
 
     /// Returns the token of the latest grant, even if that grant has ended. `None` if there was no grant, or the server

@@ -199,7 +199,7 @@ impl PermitSemaphore {
         &self,
         work: impl AsyncFnOnce(&Permit) -> Result<T, E>,
     ) -> Result<T, E> {
-        verbs::run(self, work).await
+        verbs::run::<Self, _, _>(self.acquire().await?, work).await
     }
 
     /// Does the same as [`run`](Self::run), with the wait of [`try_acquire_for`](Self::try_acquire_for).
@@ -216,7 +216,7 @@ impl PermitSemaphore {
         wait: Duration,
         work: impl AsyncFnOnce(&Permit) -> Result<T, E>,
     ) -> Result<Attempt<T>, E> {
-        verbs::run_for(self, wait, work).await
+        verbs::run_if_granted::<Self, _, _>(self.try_acquire_for(wait).await?, work).await
     }
 
     /// Does the same as [`run`](Self::run), without a wait, as [`try_acquire`](Self::try_acquire).
@@ -232,7 +232,7 @@ impl PermitSemaphore {
         &self,
         work: impl AsyncFnOnce(&Permit) -> Result<T, E>,
     ) -> Result<Attempt<T>, E> {
-        verbs::try_run(self, work).await
+        verbs::run_if_granted::<Self, _, _>(self.try_acquire().await?, work).await
     }
 
     /// Releases a permit by its id, and wakes waiters. Any process may have acquired it. Returns false if there is no

@@ -1,6 +1,6 @@
 //! The verbs of every kind of lock and guard.
 //!
-//! This module owns the closure verbs, which acquire, work and release. The other verbs are those of each type.
+//! This module owns the end of the closure verbs, which work under a guard and release. The other verbs are those of each type.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -9,48 +9,25 @@ use crate::base::attempt::Attempt;
 use crate::base::clock::BootInstant;
 use crate::base::error::Error;
 
-/// Acquires, runs `work` under the guard, and releases with confirmation.
+/// Runs `work` under the guard, and releases with confirmation.
 pub(crate) async fn run<L: AsyncLock, T, E: From<Error>>(
-    lock: &L,
-    work: impl AsyncFnOnce(&L::Guard) -> Result<T, E>,
-) -> Result<T, E> {
-    run_under::<L, T, E>(lock.acquire().await?, work).await
-}
-
-/// Does the same as [`run`], with a wait of up to `wait`.
-pub(crate) async fn run_for<L: AsyncLock, T, E: From<Error>>(
-    lock: &L,
-    wait: Duration,
-    work: impl AsyncFnOnce(&L::Guard) -> Result<T, E>,
-) -> Result<Attempt<T>, E> {
-    run_if_granted::<L, T, E>(lock.try_acquire_for(wait).await?, work).await
-}
-
-/// Does the same as [`run`], without a wait.
-pub(crate) async fn try_run<L: AsyncLock, T, E: From<Error>>(
-    lock: &L,
-    work: impl AsyncFnOnce(&L::Guard) -> Result<T, E>,
-) -> Result<Attempt<T>, E> {
-    run_if_granted::<L, T, E>(lock.try_acquire().await?, work).await
-}
-
-async fn run_if_granted<L: AsyncLock, T, E: From<Error>>(
-    attempt: Attempt<L::Guard>,
-    work: impl AsyncFnOnce(&L::Guard) -> Result<T, E>,
-) -> Result<Attempt<T>, E> {
-    match attempt {
-        Attempt::Acquired(guard) => run_under::<L, T, E>(guard, work).await.map(Attempt::Acquired),
-        Attempt::Held { lock, lease_left } => Ok(Attempt::Held { lock, lease_left }),
-    }
-}
-
-async fn run_under<L: AsyncLock, T, E: From<Error>>(
     guard: L::Guard,
     work: impl AsyncFnOnce(&L::Guard) -> Result<T, E>,
 ) -> Result<T, E> {
     let result = L::guarded(&guard, work(&guard)).await?;
     L::release_after_work(guard).await?;
     result
+}
+
+/// Does the same as [`run`], if the lock was granted.
+pub(crate) async fn run_if_granted<L: AsyncLock, T, E: From<Error>>(
+    attempt: Attempt<L::Guard>,
+    work: impl AsyncFnOnce(&L::Guard) -> Result<T, E>,
+) -> Result<Attempt<T>, E> {
+    match attempt {
+        Attempt::Acquired(guard) => run::<L, T, E>(guard, work).await.map(Attempt::Acquired),
+        Attempt::Held { lock, lease_left } => Ok(Attempt::Held { lock, lease_left }),
+    }
 }
 
 #[cfg(all(test, feature = "testing"))]

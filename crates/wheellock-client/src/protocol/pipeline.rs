@@ -32,8 +32,8 @@ use crate::protocol::handshake::ServerInfo;
 use crate::protocol::request::Request;
 
 pub(crate) use batches::MOST as MOST_BATCHED;
-use batches::{Batch, Batches, Shape};
-use natives::Natives;
+use batches::{Batches, Shape};
+use rewriting::Rewritten;
 use waits::Waits;
 
 /// The lane of a call. `Reserved` calls may use additional room, because renewals and releases must not be refused.
@@ -132,7 +132,9 @@ pub(crate) struct Pipeline {
     slots: Slab<Slot>,
     waits: Waits,
     batches: Batches,
-    natives: Natives,
+    rewritten: Rewritten,
+    /// The reply to the first of the two native commands at the front.
+    native_reply: Option<Value>,
     channels: Channels,
     /// True if subscriptions use SSUBSCRIBE.
     pub(crate) sharded: bool,
@@ -163,14 +165,21 @@ struct Entry {
     at: Instant,
     /// The call's shape for batching.
     shape: Shape,
-    /// The number of calls in the command that begins here: this entry's call and those of the entries behind it.
-    /// It is zero if the call has its own command, or if the command began at an earlier entry. It is [`NATIVE`] if
-    /// native commands of the server replace the call.
-    members: u8,
+    form: Form,
 }
 
-/// The value of [`members`](Entry::members) for a call that was written as native commands of the server.
-const NATIVE: u8 = 1;
+/// The form in which an entry leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Form {
+    /// As it was queued.
+    Queued,
+    /// As native commands of the server.
+    Native,
+    /// As the first of this number of calls in one command.
+    First(u8),
+    /// As a further call of a command that begins at an earlier entry.
+    Member,
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
@@ -201,6 +210,13 @@ pub(crate) struct Slot {
 enum SlotState {
     Waiting(Waker),
     Done(Done),
+}
+
+impl Entry {
+    /// Returns the shape by which another form may be found for this entry.
+    fn shape_to_rewrite(&self) -> Shape {
+        if self.form == Form::Queued { self.shape } else { Shape::default() }
+    }
 }
 
 impl Slot {
@@ -234,7 +250,8 @@ impl Pipeline {
             slots: Slab::new(),
             waits: Waits::default(),
             batches: Batches::new(batches_calls),
-            natives: Natives::default(),
+            rewritten: Rewritten::default(),
+            native_reply: None,
             channels: Channels::default(),
             sharded: false,
             detached: Vec::new(),
@@ -329,7 +346,7 @@ impl Pipeline {
     }
 
     fn push(&mut self, what: What, now: Instant, shape: Shape) {
-        self.entries.push_back(Entry { what, start: self.queued, at: now, shape, members: 0 });
+        self.entries.push_back(Entry { what, start: self.queued, at: now, shape, form: Form::Queued });
     }
 
     fn push_command(&mut self, what: What, command: &Command<'_>, now: Instant) {
@@ -611,9 +628,8 @@ impl Pipeline {
     /// Fails the call whose reply is due, because that call ended the connection. [`disconnect`](Self::disconnect)
     /// fails the others.
     pub(crate) fn fail_front(&mut self, culprit: &Error, wakers: &mut Vec<Waker>) {
-        // `disconnect` takes the kept bytes of batches and native calls in wire order. An entry that is missing
-        // there would shift them.
-        let is_alone = |entry: &&Entry| entry.members == 0 && matches!(entry.what, What::Call(_));
+        // A reply to several calls is not due to one of them.
+        let is_alone = |entry: &&Entry| entry.form == Form::Queued && matches!(entry.what, What::Call(_));
         if self.entries.front().filter(is_alone).is_some()
             && let Some(Entry { what: What::Call(slot), .. }) = self.pop_written()
         {
@@ -632,15 +648,7 @@ impl Pipeline {
         };
         let lost = Failure { kind, outcome: Outcome::MaybeExecuted, cause: Some(cause.clone()) };
         while let Some(entry) = self.pop_written() {
-            // The kept bytes of written calls precede those of the other calls, which `drop_unwritten` needs.
-            match entry.members {
-                0 => {}
-                NATIVE => drop(self.natives.end()),
-                _ => {
-                    let batch = self.batches.next();
-                    self.batches.ended(batch);
-                }
-            }
+            drop(self.rewritten.take(&entry, &self.batches));
             self.fail(entry.what, &lost, wakers);
         }
         // `is_kept` drops waits, so their callers must fail first.
@@ -651,9 +659,7 @@ impl Pipeline {
         self.connected = false;
         self.channels.on_disconnect(wakers);
         self.drop_unwritten(is_kept);
-        // The remaining calls are single script calls again until a writer takes them.
-        self.batches.forget_all();
-        self.natives.forget_all();
+        self.native_reply = None;
     }
 
     /// Prepares for a connection to this server.
@@ -711,8 +717,7 @@ impl Pipeline {
     pub(crate) fn fail_unwritten(&mut self, cause: &Error, wakers: &mut Vec<Waker>) {
         let failure = Failure { kind: cause.kind(), outcome: Outcome::NotSent, cause: Some(cause.clone()) };
         let entries = std::mem::take(&mut self.entries);
-        self.batches.forget_all();
-        self.natives.forget_all();
+        self.rewritten = Rewritten::default();
         self.first += entries.len() as u64;
         for entry in entries {
             self.fail(entry.what, &failure, wakers);
@@ -732,23 +737,12 @@ impl Pipeline {
         self.claimed = base;
         self.queued = base;
         self.orphans = 0;
-        // The current batch, the number of its members visited so far, and the number of all its members.
-        let mut batched = (Batch::default(), 0, 0);
         for (entry, end) in old_entries.into_iter().zip(ends) {
-            if entry.members > NATIVE {
-                batched = (self.batches.next(), 0, usize::from(entry.members));
-            }
-            let native: Vec<u8> =
-                if entry.members == NATIVE { self.natives.end().collect() } else { Vec::new() };
-            let (batch, come, members) = &mut batched;
-            let bytes = if entry.members == NATIVE {
-                Some(&native[..])
-            } else if *come < *members {
-                *come += 1;
-                batch.call(*come - 1)
-            } else {
-                let within = |offset: u64| usize::try_from(offset - base).unwrap_or(usize::MAX);
-                old_bytes.get(within(entry.start)..within(end))
+            let within = |offset: u64| usize::try_from(offset - base).unwrap_or(usize::MAX);
+            let queued: Vec<u8> = self.rewritten.take(&entry, &self.batches).collect();
+            let bytes = match entry.form {
+                Form::Queued => old_bytes.get(within(entry.start)..within(end)),
+                _ => Some(&queued[..]),
             };
             let Some(bytes) = bytes.filter(|_| keep(entry.what)) else { continue };
             if let What::Call(slot) = entry.what
@@ -757,7 +751,8 @@ impl Pipeline {
                 // Dropped entries shift the later ones. With its old number, `leave` would orphan another call.
                 slot.sequence = self.first + self.entries.len() as u64;
             }
-            self.entries.push_back(Entry { start: self.queued, members: 0, ..entry });
+            let shape = entry.shape_to_rewrite();
+            self.entries.push_back(Entry { start: self.queued, shape, form: Form::Queued, ..entry });
             self.out.extend_from_slice(bytes);
             self.close_entry();
         }

@@ -2,11 +2,9 @@
 //!
 //! The server pays for each run of a script, and one run can serve several locks. Neighbours in wire order that are
 //! parts of the same script become one run of that script. This happens when a writer takes them. This module decides
-//! which calls can be batched and how their bytes form one command. It keeps those bytes until the server has
-//! replied. If the server refuses the whole command, the pipeline sends each call again by itself. This module does
-//! no I/O.
+//! which calls can be batched and how their bytes form one command. If the server refuses the whole command, the
+//! pipeline sends each call again by itself. This module does no I/O.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,14 +15,10 @@ use crate::base::script::{Native, Part, Script};
 use crate::protocol::handshake::ServerInfo;
 use crate::protocol::request::Request;
 
-/// The known parts, and the batches in flight.
+/// The known parts, and the server that decides in which form their calls leave.
 #[derive(Default)]
 pub(super) struct Batches {
     known: Vec<Known>,
-    /// The batches in wire order.
-    sent: VecDeque<Batch>,
-    /// Empty batches with room for later calls.
-    spare: Vec<Batch>,
     /// A buffer in which the next batches are encoded.
     pub(super) room: BytesMut,
     /// The end of the pause after a refused batch. Before it no batch is built.
@@ -47,24 +41,8 @@ struct Known {
     natives: &'static [Native],
     /// The native commands of `natives` that the server knows.
     native: Option<&'static Native>,
-}
-
-/// The calls of one command, in the form in which each would be sent alone.
-#[derive(Default)]
-pub(super) struct Batch {
-    /// The script that this batch runs.
-    pub(super) whole: Option<Arc<Script>>,
-    bytes: BytesMut,
-    calls: Vec<Kept>,
-}
-
-/// A call among the bytes of a batch. The call's bytes end with its key and, behind the key, its arguments.
-struct Kept {
-    end: usize,
-    key: u16,
-    args: u16,
-    /// The number of the part.
-    number: u8,
+    /// True if the server refused the native commands on this connection.
+    is_native_refused: bool,
 }
 
 /// The layout of a call, as far as batching needs it.
@@ -108,12 +86,12 @@ impl Batches {
             return Shape::default();
         };
         let key = eval.params.first().map_or(0, |key| key.encoded_len());
+        let args = len.saturating_sub(head + key);
+        let (Ok(key), Ok(args)) = (u16::try_from(key), u16::try_from(args)) else { return Shape::default() };
         let rests = !self.may_batch || self.rests_until.is_some_and(|until| now < until);
-        match (u16::try_from(key), u16::try_from(len.saturating_sub(head + key))) {
-            (Ok(key), Ok(args)) if !rests => Shape { part: id, key, args },
-            // The part stays known, because native commands may replace a call that must not be batched.
-            _ => Shape { part: PartId { whole: 0, ..id }, key: 0, args: 0 },
-        }
+        // The part stays known, because native commands may replace a call that must not be batched.
+        let part = if rests { PartId { whole: 0, ..id } } else { id };
+        Shape { part, key, args }
     }
 
     /// Returns how many of these calls, beginning with the first, can form one command that costs less than the
@@ -122,7 +100,7 @@ impl Batches {
         let Some(Shape { part: first, .. }) = calls.next() else { return 0 };
         // The server knows native commands for every part of the script. Bundling such parts saves nothing.
         let mut parts = self.known.iter().filter(|known| known.id.whole == first.whole);
-        if first.whole == 0 || parts.all(|known| known.native.is_some()) {
+        if first.whole == 0 || parts.all(|known| known.usable_native().is_some()) {
             return 1;
         }
         1 + calls.take(MOST - 1).take_while(|call| call.part.whole == first.whole).count()
@@ -131,14 +109,29 @@ impl Batches {
     /// Returns the native commands that replace this part, and the number of bytes before the key of the part's
     /// calls.
     pub(super) fn native(&self, part: PartId) -> Option<(&'static Native, usize)> {
-        self.known(part).and_then(|known| Some((known.native?, known.head)))
+        self.known(part).and_then(|known| Some((known.usable_native()?, known.head)))
+    }
+
+    /// Returns the native commands of a part's calls in flight.
+    pub(super) fn sent_native(&self, part: PartId) -> Option<&'static Native> {
+        self.known(part)?.native
+    }
+
+    /// Returns the script of which this is a part.
+    pub(super) fn whole(&self, part: PartId) -> Option<&Arc<Script>> {
+        self.known(part).map(|known| &known.whole)
+    }
+
+    /// Returns the length in bytes of a call with this shape.
+    pub(super) fn len(&self, shape: Shape) -> usize {
+        self.known(shape.part).map_or(0, |known| known.head + usize::from(shape.key) + usize::from(shape.args))
     }
 
     /// Disables the native commands of a part on this connection, because the server refused them. Each further
     /// attempt would add a line to the server's log of refusals.
     pub(super) fn disable_native(&mut self, part: PartId) {
         if let Some(known) = self.known.iter_mut().find(|known| known.id.part == part.part) {
-            known.native = None;
+            known.is_native_refused = true;
         }
     }
 
@@ -158,7 +151,7 @@ impl Batches {
         // `meet` updates only the parts that it knows, so a later part compares the server here.
         let native = known_by(natives, &self.server);
         let args = params - keys;
-        self.known.push(Known { id, whole, number, head, args, natives, native });
+        self.known.push(Known { id, whole, number, head, args, natives, native, is_native_refused: false });
         Some((id, head))
     }
 
@@ -166,57 +159,40 @@ impl Batches {
         self.known.get(usize::from(part.part).checked_sub(1)?)
     }
 
-    /// Writes adjacent calls, whose bytes are `bytes`, to `out` as one command, and keeps their bytes. Returns false
-    /// if `out` is unchanged.
+    /// Writes adjacent calls, whose bytes are `bytes`, to `out` as one command. Returns false if `out` is unchanged.
     pub(super) fn write(
-        &mut self,
-        calls: impl Iterator<Item = Shape>,
+        &self,
+        calls: impl Iterator<Item = Shape> + Clone,
         bytes: &[u8],
         out: &mut BytesMut,
     ) -> bool {
-        let mut batch = self.spare.pop().unwrap_or_default();
-        let (mut whole, mut end, mut words) = (None, 0, 0);
-        for Shape { part, key, args } in calls {
-            let Some(known) = self.known(part) else { return false };
-            end += known.head + usize::from(key) + usize::from(args);
+        let (mut whole, mut count, mut words, mut len) = (None, 0, 0, 0);
+        for call in calls.clone() {
+            let Some(known) = self.known(call.part) else { return false };
+            (whole, count) = (Some(&known.whole), count + 1);
             words += 2 + known.args;
-            whole = Some(known);
-            batch.calls.push(Kept { end, key, args, number: known.number });
+            len += self.len(call);
         }
         // If the lengths do not add up, each call leaves alone. A wrong split would give callers each other's keys.
-        let Some(Known { whole, .. }) = whole.filter(|_| end == bytes.len()) else { return false };
-        batch.whole = Some(Arc::clone(whole));
-        batch.bytes.extend_from_slice(bytes);
-        whole.begin_evalsha(batch.calls.len(), words, out);
+        let Some(whole) = whole.filter(|_| len == bytes.len()) else { return false };
+        whole.begin_evalsha(count, words, out);
+        // Each call's bytes end with its key and, behind the key, its arguments.
+        let mut end = 0;
+        let split = calls.filter_map(move |call| {
+            end += self.len(call);
+            let (call_bytes, args) = bytes.get(..end)?.split_at_checked(end - usize::from(call.args))?;
+            let key = call_bytes.get(call_bytes.len() - usize::from(call.key)..)?;
+            Some((self.known(call.part)?.number, key, args))
+        });
         // EVALSHA takes all keys before the first argument.
-        for call in &batch.calls {
-            out.extend_from_slice(call.key(bytes));
+        for (_, key, _) in split.clone() {
+            out.extend_from_slice(key);
         }
-        for call in &batch.calls {
-            out.extend_from_slice(&[b'$', b'1', b'\r', b'\n', b'0'.wrapping_add(call.number), b'\r', b'\n']);
-            out.extend_from_slice(call.args(bytes));
+        for (number, _, args) in split {
+            out.extend_from_slice(&[b'$', b'1', b'\r', b'\n', b'0'.wrapping_add(number), b'\r', b'\n']);
+            out.extend_from_slice(args);
         }
-        self.sent.push_back(batch);
         true
-    }
-
-    /// Returns the oldest batch that has not ended.
-    pub(super) fn next(&mut self) -> Batch {
-        self.sent.pop_front().unwrap_or_default()
-    }
-
-    /// Recycles the buffers of an ended batch.
-    pub(super) fn ended(&mut self, mut batch: Batch) {
-        batch.bytes.clear();
-        batch.calls.clear();
-        // One flood must not keep its memory for the connection's lifetime.
-        if self.spare.len() < SPARE && batch.bytes.capacity() <= ROOM {
-            self.spare.push(batch);
-        }
-    }
-
-    pub(super) fn forget_all(&mut self) {
-        self.sent.clear();
     }
 
     /// Pauses batching after a refused batch, because the next batch may be refused, too.
@@ -235,6 +211,7 @@ impl Batches {
         self.server.clone_from(server);
         for known in &mut self.known {
             known.native = known_by(known.natives, server);
+            known.is_native_refused = false;
         }
     }
 
@@ -248,26 +225,10 @@ impl Batches {
     }
 }
 
-impl Kept {
-    /// Returns the call's key, with its length prefix.
-    fn key<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
-        let end = self.end - usize::from(self.args);
-        bytes.get(end - usize::from(self.key)..end).unwrap_or_default()
-    }
-
-    fn args<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
-        bytes.get(self.end - usize::from(self.args)..self.end).unwrap_or_default()
-    }
-}
-
-impl Batch {
-    /// Returns one of the batch's calls, in the form in which it would be sent alone.
-    pub(super) fn call(&self, place: usize) -> Option<&[u8]> {
-        let start = match place.checked_sub(1) {
-            Some(before) => self.calls.get(before)?.end,
-            None => 0,
-        };
-        self.bytes.get(start..self.calls.get(place)?.end)
+impl Known {
+    /// Returns the native commands that replace the part's next call.
+    fn usable_native(&self) -> Option<&'static Native> {
+        self.native.filter(|_| !self.is_native_refused)
     }
 }
 
@@ -280,6 +241,5 @@ fn known_by(natives: &'static [Native], server: &ServerInfo) -> Option<&'static 
 pub(crate) const MOST: usize = 32;
 /// The pause of batching after a refused batch.
 const REST: Duration = Duration::from_secs(1);
-/// The number of recycled batches, and the number of bytes that each may keep.
-const SPARE: usize = 8;
+/// The largest number of bytes that stay reserved for the encoding of batches.
 const ROOM: usize = 64 << 10;

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use wheellock_resp::{Frame, Push, Value};
 
-use super::{Desync, Entry, Failure, NATIVE, Pipeline, What};
+use super::{Desync, Entry, Failure, Form, Pipeline, What};
 use crate::base::error::{ErrorKind, Outcome};
 use crate::config::{Change, ChangedKeys};
 
@@ -36,20 +36,20 @@ impl Pipeline {
         {
             return Err(Desync("the answer to PING came for something else: replies have been shifted"));
         }
-        let members = self.entries.front().filter(|_| !self.is_idle()).ok_or(UNASKED)?.members;
+        let form = self.entries.front().filter(|_| !self.is_idle()).ok_or(UNASKED)?.form;
         self.last_reply = now;
-        match members {
-            0 if self.refuses_unsubscribe(&value)? => {
+        match form {
+            Form::Native => self.on_native(value, now, wakers),
+            Form::First(members) => self.on_batch(usize::from(members), value, now, wakers),
+            _ if self.refuses_unsubscribe(&value)? => {
                 self.after_unsubscribe = None;
                 self.note_error(value.as_error().unwrap_or_default());
                 Ok(())
             }
-            0 => {
+            _ => {
                 let entry = self.pop_written().ok_or(UNASKED)?;
                 self.deliver(&entry, value, now, wakers)
             }
-            NATIVE => self.on_native(value, now, wakers),
-            members => self.on_batch(usize::from(members), value, now, wakers),
         }
     }
 

@@ -1,15 +1,17 @@
 //! Batched and native calls: writing them and splitting their replies.
 //!
-//! `batches` and `natives` decide which calls qualify and keep their bytes. This module does no I/O.
+//! `batches` and `natives` decide which calls qualify. This module keeps the bytes of such calls, as they were queued,
+//! until the server has replied. It does no I/O.
 
+use std::collections::VecDeque;
+use std::collections::vec_deque::Drain;
 use std::task::Waker;
 use std::time::Instant;
 
 use wheellock_resp::{Command, Value};
 
-use super::batches::Shape;
-use super::natives::Replied;
-use super::{Desync, NATIVE, Pipeline, What};
+use super::batches::{Batches, Shape};
+use super::{Desync, Entry, Form, Pipeline, What, natives};
 use crate::base::script::NativeReply;
 
 impl Pipeline {
@@ -19,7 +21,7 @@ impl Pipeline {
     pub(super) fn batch(&mut self) {
         let base = self.queued - self.out.len() as u64;
         let first = self.entries.partition_point(|entry| entry.start < base);
-        let mut parts = self.entries.range(first..).map(|entry| entry.shape.part);
+        let mut parts = self.entries.range(first..).map(|entry| entry.shape_to_rewrite().part);
         let is_alone = parts.len() == 1;
         // Most writes contain no call to rewrite, and then no byte is copied.
         if parts.all(|part| part.is_none() || is_alone && self.batches.native(part).is_none()) {
@@ -31,8 +33,8 @@ impl Pipeline {
         // Until `new` is complete, the starts of entries are relative to the beginning of `new`.
         let (mut place, mut copied) = (first, 0);
         while let Some(entry) = self.entries.get(place) {
-            let (part, begin) = (entry.shape.part, within(entry.start));
-            let shapes = self.entries.range(place..).map(|entry| entry.shape);
+            let (part, begin) = (entry.shape_to_rewrite().part, within(entry.start));
+            let shapes = self.entries.range(place..).map(Entry::shape_to_rewrite);
             let calls = self.batches.batch_len(shapes.clone());
             // While replies are suppressed, a refusal would not arrive, and the call could not be sent again as a
             // script.
@@ -44,25 +46,24 @@ impl Pipeline {
             let start = (new.len() + begin - copied) as u64;
             let end = self.entries.get(place + calls).map_or(old.len(), |next| within(next.start));
             let bytes = old.get(begin..end).unwrap_or_default();
-            let members = match native {
-                Some((form, head)) => {
-                    self.natives.write(form, part, (bytes, head), &mut new).then_some(NATIVE)
-                }
+            let form = match native {
+                Some((native, head)) => natives::write(native, (bytes, head), &mut new).then_some(Form::Native),
                 None if calls > 1 && self.batches.write(shapes.take(calls), bytes, &mut new) => {
-                    Some(u8::try_from(calls).unwrap_or(u8::MAX))
+                    Some(Form::First(u8::try_from(calls).unwrap_or(u8::MAX)))
                 }
                 None => None,
             };
             let Some(entry) = self.entries.get_mut(place) else { break };
-            let Some(members) = members else {
+            let Some(form) = form else {
                 entry.start = start;
                 place += 1;
                 continue;
             };
-            entry.members = members;
-            for entry in self.entries.range_mut(place..place + calls) {
-                (entry.start, entry.shape) = (start, Shape::default());
+            (entry.start, entry.form) = (start, form);
+            for entry in self.entries.range_mut(place + 1..place + calls) {
+                (entry.start, entry.form) = (start, Form::Member);
             }
+            self.rewritten.0.extend(bytes);
             copied = end;
             place += calls;
         }
@@ -95,10 +96,11 @@ impl Pipeline {
         if !value.is_error() && value.as_array().is_none_or(|answers| answers.len() != members) {
             return Err(SHIFTED);
         }
-        let batch = self.batches.next();
         if let Some(text) = value.as_error() {
             self.note_error(text);
-            match batch.whole.as_ref().filter(|_| crate::base::error::error_code(text) == "NOSCRIPT") {
+            let lacks_script = crate::base::error::error_code(text) == "NOSCRIPT";
+            let first = self.entries.front().filter(|_| lacks_script);
+            match first.and_then(|first| self.batches.whole(first.shape.part)).cloned() {
                 Some(whole) => {
                     // Load the script for later batches. An orphan discards the reply.
                     let load = Command::new("SCRIPT").arg("LOAD").arg(whole.text());
@@ -111,14 +113,13 @@ impl Pipeline {
             Value::Array(answers) => answers.into_iter(),
             _refusal => Vec::new().into_iter(),
         };
-        for place in 0..members {
+        for _ in 0..members {
             let entry = self.pop_written().ok_or(SHIFTED)?;
             match answers.next() {
-                Some(answer) => self.deliver(&entry, answer, now, wakers)?,
-                None => self.resend(entry.what, batch.call(place).unwrap_or_default(), now),
+                Some(answer) => self.deliver_rewritten(&entry, answer, now, wakers)?,
+                None => self.resend(&entry, now),
             }
         }
-        self.batches.ended(batch);
         Ok(())
     }
 
@@ -130,7 +131,16 @@ impl Pipeline {
         now: Instant,
         wakers: &mut Vec<Waker>,
     ) -> Result<(), Desync> {
-        let Some(Replied { form, part, first, second }) = self.natives.replied(value) else { return Ok(()) };
+        let Some(part) = self.entries.front().map(|entry| entry.shape.part) else { return Ok(()) };
+        let Some(native) = self.batches.sent_native(part) else { return Ok(()) };
+        let (first, second) = match self.native_reply.take() {
+            Some(first) => (first, Some(value)),
+            None if native.commands.len() > 1 => {
+                self.native_reply = Some(value);
+                return Ok(());
+            }
+            None => (value, None),
+        };
         let done = match first.as_error() {
             Some(text) => {
                 self.note_error(text);
@@ -139,7 +149,7 @@ impl Pipeline {
                 }
                 None
             }
-            None => match (form.read)(&first, second.as_ref()) {
+            None => match (native.read)(&first, second.as_ref()) {
                 Some(NativeReply::Done(value)) => Some(value),
                 Some(NativeReply::Refused) => None,
                 // The call stays queued, and the end of the connection fails it.
@@ -147,23 +157,32 @@ impl Pipeline {
             },
         };
         let Some(entry) = self.pop_written() else { return Ok(()) };
-        if let Some(value) = done {
-            drop(self.natives.end());
-            return self.deliver(&entry, value, now, wakers);
+        match done {
+            Some(value) => self.deliver_rewritten(&entry, value, now, wakers),
+            None => {
+                self.resend(&entry, now);
+                Ok(())
+            }
         }
-        let is_wanted = self.requeue(entry.what, now);
-        let call = self.natives.end();
-        if is_wanted {
-            self.out.extend(call);
-            self.close_entry();
-        }
-        Ok(())
     }
 
-    /// Queues a call once more, if its caller still waits.
-    fn resend(&mut self, what: What, call: &[u8], now: Instant) {
-        if self.requeue(what, now) {
-            self.out.extend_from_slice(call);
+    fn deliver_rewritten(
+        &mut self,
+        entry: &Entry,
+        value: Value,
+        now: Instant,
+        wakers: &mut Vec<Waker>,
+    ) -> Result<(), Desync> {
+        drop(self.rewritten.take(entry, &self.batches));
+        self.deliver(entry, value, now, wakers)
+    }
+
+    /// Queues a call once more as it was queued first, if its caller still waits.
+    fn resend(&mut self, entry: &Entry, now: Instant) {
+        let is_wanted = self.requeue(entry.what, now);
+        let call = self.rewritten.take(entry, &self.batches);
+        if is_wanted {
+            self.out.extend(call);
             self.close_entry();
         }
     }
@@ -183,6 +202,25 @@ impl Pipeline {
         true
     }
 }
+
+/// The calls in flight that were written in another form, as they were queued. They are in wire order, without gaps.
+#[derive(Default)]
+pub(super) struct Rewritten(VecDeque<u8>);
+
+impl Rewritten {
+    /// Takes the bytes of a removed entry. Returns no bytes for an entry that was written as it was queued.
+    pub(super) fn take(&mut self, entry: &Entry, batches: &Batches) -> Drain<'_, u8> {
+        let len = if entry.form == Form::Queued { 0 } else { batches.len(entry.shape) };
+        // Without this limit, one flood would keep megabytes for the connection's lifetime.
+        if self.0.len() <= len && self.0.capacity() > ROOM {
+            self.0.shrink_to(ROOM);
+        }
+        self.0.drain(..len.min(self.0.len()))
+    }
+}
+
+/// The number of bytes that stay reserved for calls in flight.
+const ROOM: usize = 64 << 10;
 
 /// Returns true if the server does not know the command or denies it to this user, regardless of the key (sources:
 /// `processCommand` in server.c and `getAclErrorMessage` in acl.c).

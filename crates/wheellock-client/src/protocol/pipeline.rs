@@ -12,7 +12,6 @@ mod batches;
 mod natives;
 mod replies;
 mod rewriting;
-mod waits;
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -31,10 +30,10 @@ use crate::protocol::channels::{Channels, Order};
 use crate::protocol::handshake::ServerInfo;
 use crate::protocol::request::Request;
 
+use acknowledged::WaitGroup;
 pub(crate) use batches::MOST as MOST_BATCHED;
 use batches::{Batches, Shape};
 use rewriting::Rewritten;
-use waits::Waits;
 
 /// The lane of a call. `Reserved` calls may use additional room, because renewals and releases must not be refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,7 +129,8 @@ pub(crate) struct Pipeline {
     /// The current connection, or the last one.
     connection: ConnectionId,
     slots: Slab<Slot>,
-    waits: Waits,
+    /// The WAIT commands in flight, in wire order.
+    waits: VecDeque<WaitGroup>,
     batches: Batches,
     rewritten: Rewritten,
     /// The reply to the first of the two native commands at the front.
@@ -196,7 +196,7 @@ enum What {
     Subscribe(u32),
     Unsubscribe(u32),
     /// A WAIT or WAITAOF for a group of callers.
-    Wait(u32),
+    Wait,
     /// `CLIENT REPLY OFF`: the server suppresses all further replies.
     ReplyOff,
 }
@@ -248,7 +248,7 @@ impl Pipeline {
             replies_suppressed: false,
             connection: ConnectionId { node, epoch: 0 },
             slots: Slab::new(),
-            waits: Waits::default(),
+            waits: VecDeque::new(),
             batches: Batches::new(batches_calls),
             rewritten: Rewritten::default(),
             native_reply: None,
@@ -405,7 +405,7 @@ impl Pipeline {
     fn orphan(&mut self, slot: u32, sequence: u64) {
         let place = sequence.checked_sub(self.first).and_then(|place| usize::try_from(place).ok());
         match place.and_then(|place| self.entries.get_mut(place)) {
-            Some(Entry { what: What::Wait(group), .. }) => self.waits.leave(*group, slot),
+            Some(Entry { what: What::Wait, .. }) => self.leave_wait(sequence, slot),
             Some(entry) => {
                 // The entry stays, because its reply is still due. Without the entry, the next call would receive
                 // that reply.
@@ -526,7 +526,7 @@ impl Pipeline {
         match what {
             What::Call(slot) => self.finish(slot, Err(failure.clone()), wakers),
             What::Detached(token) => self.finish_detached(token, Err(failure.clone())),
-            What::Wait(group) => self.end_wait(group, &Err(failure.clone()), wakers),
+            What::Wait => self.end_wait(&Err(failure.clone()), wakers),
             _ => {}
         }
     }
@@ -620,7 +620,7 @@ impl Pipeline {
         let oldest = self.entries.front().filter(|entry| entry.start < self.claimed)?;
         let since = oldest.at.max(self.last_reply);
         match oldest.what {
-            What::Wait(group) => Some(self.waits.get(group).map_or(since, |group| since + group.timeout())),
+            What::Wait => Some(self.waits.front().map_or(since, |group| since + group.timeout())),
             _ => Some(since),
         }
     }

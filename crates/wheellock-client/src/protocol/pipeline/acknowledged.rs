@@ -1,17 +1,43 @@
 //! Callers that wait for acknowledgements of their writes.
 //!
-//! `waits` groups these callers, and this module only queues and ends the groups.
+//! WAIT blocks its connection on the server. Callers with equal parameters therefore share one command if they arrive
+//! before it is written. The command covers every write that the server answered before, and each caller has such an
+//! answer.
 
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use wheellock_resp::Value;
 
-use super::waits::{Group, Member};
-use super::{Entry, Failure, Lane, NoWait, Pipeline, Slot, SlotState, What};
+use super::{Failure, Lane, NoWait, Pipeline, Slot, SlotState, What};
 use crate::base::connection_id::ConnectionId;
 use crate::base::error::Outcome;
 use crate::protocol::acks::Acks;
+
+/// One wait command and the callers that share it.
+pub(super) struct WaitGroup {
+    acks: Acks,
+    millis: u64,
+    /// The offset of the command's first byte.
+    start: u64,
+    /// The sequence number of the command's entry.
+    sequence: u64,
+    members: Vec<Member>,
+}
+
+/// A waiting caller: the slot of a call, or the token of a detached call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Member {
+    Call(u32),
+    Detached(u64),
+}
+
+impl WaitGroup {
+    /// Returns the time for which the server may stay silent because of this command.
+    pub(super) fn timeout(&self) -> Duration {
+        Duration::from_millis(self.millis)
+    }
+}
 
 impl Pipeline {
     /// Makes a caller wait for acknowledgements of its write on `connection`, for at most `millis` milliseconds. The
@@ -25,11 +51,10 @@ impl Pipeline {
         deadline: Instant,
         waker: Waker,
     ) -> Result<u32, NoWait> {
-        let group = self.group(connection, acks, millis, now)?;
-        let sequence = self.waits.get(group).map_or(0, |group| group.sequence);
+        let sequence = self.unwritten_wait(connection, acks, millis, now)?;
         let slot = self.slots.insert(Slot { state: SlotState::Waiting(waker), sequence, deadline });
         let slot = u32::try_from(slot).map_err(|_| NoWait::Full)?;
-        self.waits.join(group, Member::Call(slot));
+        self.join_last_wait(Member::Call(slot));
         Ok(slot)
     }
 
@@ -42,38 +67,59 @@ impl Pipeline {
         now: Instant,
         token: u64,
     ) -> bool {
-        let Ok(group) = self.group(connection, acks, millis, now) else { return false };
-        self.waits.join(group, Member::Detached(token));
-        true
+        let is_queued = self.unwritten_wait(connection, acks, millis, now).is_ok();
+        if is_queued {
+            self.join_last_wait(Member::Detached(token));
+        }
+        is_queued
     }
 
-    /// Returns a group that the caller can join: an unwritten group with equal parameters, or a new group.
-    fn group(
+    /// Makes sure that the last wait command has these parameters, and that no byte of it was written. Returns the
+    /// sequence number of its entry.
+    fn unwritten_wait(
         &mut self,
         connection: ConnectionId,
         acks: Acks,
         millis: u64,
         now: Instant,
-    ) -> Result<u32, NoWait> {
+    ) -> Result<u64, NoWait> {
         // WAIT covers only the writes of its own connection.
         if !self.connected || self.connection != connection {
             return Err(NoWait::Ended);
         }
-        if let Some(group) = self.waits.unwritten(acks, millis, self.claimed) {
-            let members = self.waits.get(group).map_or(0, Group::callers);
-            return self.bounds.admits(Lane::Reserved, members, 0).then_some(group).ok_or(NoWait::Full);
+        let can_share = |last: &&WaitGroup| {
+            (last.acks, last.millis) == (acks, millis) && last.start >= self.claimed
+        };
+        if let Some(last) = self.waits.back().filter(can_share) {
+            let has_room = self.bounds.admits(Lane::Reserved, last.members.len(), 0);
+            return has_room.then_some(last.sequence).ok_or(NoWait::Full);
         }
         if !self.admits(Lane::Reserved) {
             return Err(NoWait::Full);
         }
         let sequence = self.first + self.entries.len() as u64;
-        let group = self.waits.insert(acks, millis, self.queued, sequence);
-        self.push_encoded(What::Wait(group), now, |out| acks.encode(millis, out));
-        Ok(group)
+        self.waits.push_back(WaitGroup { acks, millis, start: self.queued, sequence, members: Vec::new() });
+        self.push_encoded(What::Wait, now, |out| acks.encode(millis, out));
+        Ok(sequence)
     }
 
-    pub(super) fn end_wait(&mut self, group: u32, result: &Result<Value, Failure>, wakers: &mut Vec<Waker>) {
-        for member in self.waits.end(group) {
+    fn join_last_wait(&mut self, member: Member) {
+        if let Some(last) = self.waits.back_mut() {
+            last.members.push(member);
+        }
+    }
+
+    /// Removes a caller that left. The command stays, because it may be on its way and other callers may join.
+    pub(super) fn leave_wait(&mut self, sequence: u64, slot: u32) {
+        for group in self.waits.iter_mut().filter(|group| group.sequence == sequence) {
+            group.members.retain(|member| *member != Member::Call(slot));
+        }
+    }
+
+    /// Ends the oldest wait command.
+    pub(super) fn end_wait(&mut self, result: &Result<Value, Failure>, wakers: &mut Vec<Waker>) {
+        let Some(group) = self.waits.pop_front() else { return };
+        for member in group.members {
             match member {
                 Member::Call(slot) => self.finish(slot, result.clone(), wakers),
                 Member::Detached(token) => self.finish_detached(token, result.clone()),
@@ -84,10 +130,8 @@ impl Pipeline {
     /// Fails unwritten waits, because the next connection cannot wait for writes of the previous one.
     pub(super) fn fail_unwritten_waits(&mut self, lost: &Failure, wakers: &mut Vec<Waker>) {
         let failure = Err(Failure { outcome: Outcome::NotSent, ..lost.clone() });
-        for place in 0..self.entries.len() {
-            if let Some(&Entry { what: What::Wait(group), .. }) = self.entries.get(place) {
-                self.end_wait(group, &failure, wakers);
-            }
+        while !self.waits.is_empty() {
+            self.end_wait(&failure, wakers);
         }
     }
 }

@@ -98,11 +98,11 @@ impl Pipeline {
                 self.finish_detached(token, Ok(value));
             }
             // A replica refuses WAIT. Its connection ends, and every wait on it fails.
-            What::Wait(group) if self.unusable.is_some() => {
+            What::Wait if self.unusable.is_some() => {
                 let (kind, outcome) = (ErrorKind::ConnectionLost, Outcome::Rejected);
-                self.end_wait(group, &Err(Failure { kind, outcome, cause: None }), wakers);
+                self.end_wait(&Err(Failure { kind, outcome, cause: None }), wakers);
             }
-            What::Wait(group) => self.end_wait(group, &Ok(value), wakers),
+            What::Wait => self.end_wait(&Ok(value), wakers),
             // If the server refuses ASKING, it also refuses the call behind it, so the reply to ASKING needs no
             // handling. After a refused `CLIENT CACHING`, only the news about the call's keys are missing.
             What::Orphan | What::ReplyOff => {}

@@ -8,36 +8,31 @@ use wheellock_resp::{Arg, Command};
 /// harmless command.
 #[inline]
 pub(crate) fn objection(command: &Command<'_>) -> Option<&'static str> {
-    let name = command.name().as_bytes();
+    let mut name = [0; LONGEST_NAME];
+    let name = name.get_mut(..command.name().len())?;
+    name.copy_from_slice(command.name().as_bytes());
+    name.make_ascii_uppercase();
     let mut words = command.iter().skip(1).map(text);
-    let first = name.first()?.to_ascii_uppercase();
-    let any = |list: &[&str]| list.iter().any(|listed| is(name, listed));
-    match first {
+    let objection = match &*name {
         // AUTH is allowed: callers renew a token with it before the token expires.
-        b'A' => any(&["ASKING"]).then_some(CLUSTER),
-        b'B' => any(BLOCKING).then_some(BLOCKS),
-        b'C' if is(name, "CLIENT") => unless(words.next(), CLIENT_FOR_ALL, STATE),
-        b'D' => any(&["DISCARD"]).then_some(TRANSACTION),
-        b'E' => any(&["EXEC"]).then_some(TRANSACTION),
-        b'H' => any(&["HELLO"]).then_some(WHO),
-        b'M' if is(name, "MULTI") => Some(TRANSACTION),
-        b'M' => any(&["MONITOR"]).then_some(STREAM),
-        b'P' => any(&["PSUBSCRIBE", "PUNSUBSCRIBE", "PSYNC"]).then_some(STREAM),
-        b'Q' => any(&["QUIT"]).then_some(ENDS),
-        b'R' if is(name, "RESET") => Some(WHO),
-        b'R' if is(name, "REPLCONF") => Some(STREAM),
-        b'R' => any(&["READONLY", "READWRITE"]).then_some(CLUSTER),
-        b'S' if is(name, "SCRIPT") => unless(words.next(), SCRIPT_FOR_ALL, DEBUGGER),
-        b'S' if is(name, "SYNC") => Some(STREAM),
-        b'S' if is(name, "SELECT") => Some(DATABASE),
-        b'S' => any(&["SUBSCRIBE", "SSUBSCRIBE", "SUNSUBSCRIBE"]).then_some(CHANNEL),
-        b'U' if is(name, "UNWATCH") => Some(TRANSACTION),
-        b'U' => any(&["UNSUBSCRIBE"]).then_some(CHANNEL),
-        b'W' => any(&["WATCH"]).then_some(TRANSACTION),
-        b'X' if any(&["XREAD", "XREADGROUP"]) => blocks(words).then_some(BLOCKS),
-        _ => None,
-    }
+        b"BLPOP" | b"BRPOP" | b"BLMOVE" | b"BLMPOP" | b"BZMPOP" | b"BZPOPMIN" | b"BZPOPMAX" | b"BRPOPLPUSH" => BLOCKS,
+        b"XREAD" | b"XREADGROUP" if blocks(words.by_ref()) => BLOCKS,
+        b"CLIENT" => return unless(words.next(), CLIENT_FOR_ALL, STATE),
+        b"SCRIPT" => return unless(words.next(), SCRIPT_FOR_ALL, DEBUGGER),
+        b"DISCARD" | b"EXEC" | b"MULTI" | b"UNWATCH" | b"WATCH" => TRANSACTION,
+        b"HELLO" | b"RESET" => WHO,
+        b"MONITOR" | b"PSUBSCRIBE" | b"PSYNC" | b"PUNSUBSCRIBE" | b"REPLCONF" | b"SYNC" => STREAM,
+        b"SSUBSCRIBE" | b"SUBSCRIBE" | b"SUNSUBSCRIBE" | b"UNSUBSCRIBE" => CHANNEL,
+        b"ASKING" | b"READONLY" | b"READWRITE" => CLUSTER,
+        b"SELECT" => DATABASE,
+        b"QUIT" => ENDS,
+        _ => return None,
+    };
+    Some(objection)
 }
+
+/// The length of the longest name of a refused command.
+const LONGEST_NAME: usize = "SUNSUBSCRIBE".len();
 
 /// Returns `objection` unless the subcommand is known to leave the connection unchanged. A list of the harmful
 /// subcommands would miss those of later servers.
@@ -78,11 +73,6 @@ fn text(arg: Arg<'_>) -> &[u8] {
 /// Subcommands of `CLIENT` and `SCRIPT` that leave the connection unchanged, in Redis 6.0 to 8 and Valkey 7.2 to 9.
 const CLIENT_FOR_ALL: &str = "GETNAME GETREDIR HELP ID INFO KILL LIST PAUSE TRACKINGINFO UNBLOCK UNPAUSE";
 const SCRIPT_FOR_ALL: &str = "EXISTS FLUSH HELP KILL LOAD SHOW";
-
-/// Commands that wait on the server.
-#[rustfmt::skip]
-const BLOCKING: &[&str] =
-    &["BLPOP", "BRPOP", "BLMOVE", "BLMPOP", "BZMPOP", "BZPOPMIN", "BZPOPMAX", "BRPOPLPUSH"];
 
 const DATABASE: &str =
     "it would change the database of all who share this connection; the URL or Config::database chooses it";

@@ -169,14 +169,13 @@ impl<'a> Handshake<'a> {
         let serves = matches!(self.role, Role::Primary | Role::Node);
         // HELLO has already authenticated this user. This AUTH only shows whether the server checks the password.
         if let Credentials { username: None, password: Some(password) } = self.credentials {
-            Command::new("AUTH").arg(password.expose()).encode(out);
-            self.expected.push_back(Expect::PasswordCheck);
+            self.send(&Command::new("AUTH").arg(password.expose()), Expect::PasswordCheck, out);
         }
         if may_know_setinfo(&self.info.version) {
             for (attribute, value) in [("LIB-NAME", "wheellock"), ("LIB-VER", env!("CARGO_PKG_VERSION"))] {
-                Command::new("CLIENT").arg("SETINFO").arg(attribute).arg(value).encode(out);
+                let setinfo = Command::new("CLIENT").arg("SETINFO").arg(attribute).arg(value);
                 // A server or a proxy may refuse this. The client itself does not need it.
-                self.expected.push_back(Expect::Optional);
+                self.send(&setinfo, Expect::Optional, out);
             }
         }
         // A node that the client only queries needs no scripts. A replica among these nodes would fail the probe for
@@ -184,33 +183,34 @@ impl<'a> Handshake<'a> {
         if serves {
             self.make_ready(out);
         }
-        Command::new("PING").encode(out);
-        self.expected.push_back(Expect::Text("PING", "PONG"));
+        self.send(&Command::new("PING"), Expect::Text("PING", "PONG"), out);
     }
 
     /// Sends the commands that a server needs before it can run scripts.
     fn make_ready(&mut self, out: &mut BytesMut) {
         if self.config.database != 0 {
-            Command::new("SELECT").arg(u64::from(self.config.database)).encode(out);
-            self.expected.push_back(Expect::Text("SELECT", "OK"));
+            let select = Command::new("SELECT").arg(u64::from(self.config.database));
+            self.send(&select, Expect::Text("SELECT", "OK"), out);
         }
         // The scripts make up most of the handshake. Without this, the buffer would grow, and copy them, several times.
         out.reserve(self.config.scripts.iter().map(|script| script.text().len() + LOAD_FRAME).sum());
         // A program writes its last releases and reads no replies. A server without their script would refuse them.
         for script in &self.config.scripts {
-            Command::new("SCRIPT").arg("LOAD").arg(script.text()).encode(out);
-            self.expected.push_back(Expect::Text("SCRIPT LOAD", script.sha()));
+            let load = Command::new("SCRIPT").arg("LOAD").arg(script.text());
+            self.send(&load, Expect::Text("SCRIPT LOAD", script.sha()), out);
         }
-        Command::new("INFO").arg("server").encode(out);
-        self.expected.push_back(Expect::Identity);
+        self.send(&Command::new("INFO").arg("server"), Expect::Identity, out);
         if self.config.hooks.on_changed_keys.is_some() {
             // OPTIN: the server remembers keys only on request. NOLOOP: it does not tell about changes of this client.
             let order = Command::new("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").arg("NOLOOP");
-            order.encode(out);
-            self.expected.push_back(Expect::Tracking);
+            self.send(&order, Expect::Tracking, out);
         }
-        Command::new("EVAL").arg(WRITE_PROBE).arg("0").encode(out);
-        self.expected.push_back(Expect::WriteProbe);
+        self.send(&Command::new("EVAL").arg(WRITE_PROBE).arg("0"), Expect::WriteProbe, out);
+    }
+
+    fn send(&mut self, command: &Command<'_>, expect: Expect<'a>, out: &mut BytesMut) {
+        command.encode(out);
+        self.expected.push_back(expect);
     }
 
     fn read_hello(&self, reply: &Value) -> Result<ServerInfo, Error> {
@@ -218,14 +218,12 @@ impl<'a> Handshake<'a> {
             let detail = "it answered HELLO 3 in RESP2; a proxy in between may not speak RESP3";
             return Err(self.error(ErrorKind::Unsupported, detail.to_owned()));
         }
-        let Value::Map(fields) = reply else {
+        if !matches!(reply, Value::Map(_)) {
             return Err(self.protocol("HELLO 3 was not answered with a map"));
-        };
-        let field =
-            |name: &str| fields.iter().find(|(key, _)| key.as_str() == Some(name)).map(|(_, value)| value);
+        }
         // The client keeps these texts and puts them into events, so they are cut and escaped.
-        let text = |name: &str| printable(field(name).and_then(Value::as_str).unwrap_or_default().as_bytes());
-        if field("proto").and_then(Value::as_i64) != Some(3) {
+        let text = |name: &str| printable(reply.get(name).and_then(Value::as_str).unwrap_or_default().as_bytes());
+        if reply.get("proto").and_then(Value::as_i64) != Some(3) {
             return Err(self.error(ErrorKind::Unsupported, "the server did not switch to RESP3".to_owned()));
         }
         let info = ServerInfo {
@@ -233,7 +231,7 @@ impl<'a> Handshake<'a> {
             version: text("version"),
             mode: text("mode"),
             role: text("role"),
-            connection_id: field("id").and_then(Value::as_i64).unwrap_or_default(),
+            connection_id: reply.get("id").and_then(Value::as_i64).unwrap_or_default(),
             ..ServerInfo::default()
         };
         let wanted = match self.role {

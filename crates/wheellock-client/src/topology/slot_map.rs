@@ -10,12 +10,12 @@
 //! believed at once. A node that cannot be reached loses the epochs of its claims, so that any other claim wins.
 
 use std::collections::{HashMap, HashSet};
+use std::iter;
 
 use slab::Slab;
 
 use super::nodes::Node;
 use crate::base::address::Address;
-use crate::base::endpoint::address;
 use crate::base::slots::SLOTS;
 
 /// The known state of a cluster. In a new map, no slot has an owner.
@@ -51,9 +51,9 @@ impl SlotMap {
     /// queried node was. Such a view is valid for the addresses in it, and the former nodes at those addresses are
     /// forgotten. It replaces the whole map once no other owner of a slot can be reached.
     pub(crate) fn merge_view(&mut self, view: &[Node], asked: &Address) -> Vec<Address> {
-        let view = View::new(view, asked);
+        let view = resolved(view, asked);
         // An empty view proves nothing, but `admits` would take it for the view of a recreated cluster.
-        if !view.nodes.is_empty() && self.admits(&view, asked) {
+        if !view.is_empty() && self.admits(&view, asked) {
             self.merge(&view);
         }
         self.primaries()
@@ -131,13 +131,13 @@ impl SlotMap {
     }
 
     /// Returns true if the view is believed. Clears the map if the view is from a cluster that replaces this one.
-    fn admits(&mut self, view: &View<'_>, asked: &Address) -> bool {
-        let ids: HashSet<&str> = view.nodes.iter().map(|seen| seen.node.id.as_str()).collect();
+    fn admits(&mut self, view: &[Node], asked: &Address) -> bool {
+        let ids: HashSet<&str> = view.iter().map(|node| node.id.as_str()).collect();
         if self.nodes.is_empty() || self.nodes.iter().any(|(_, node)| ids.contains(node.id.as_str())) {
             return true;
         }
         let taken: HashSet<&Address> =
-            view.nodes.iter().flat_map(|seen| [Some(&seen.address), seen.alias.as_ref()]).flatten().collect();
+            view.iter().flat_map(|node| iter::once(&node.address).chain(&node.alias)).collect();
         self.forget(|node| {
             node.is_at(asked)
                 || taken.contains(&node.address)
@@ -152,7 +152,7 @@ impl SlotMap {
         true
     }
 
-    fn merge(&mut self, view: &View<'_>) {
+    fn merge(&mut self, view: &[Node]) {
         let keys = self.keys_of(view);
         self.merge_claims(view, &keys);
         self.merge_nodes(view, &keys);
@@ -165,28 +165,26 @@ impl SlotMap {
     }
 
     /// Returns the key in `nodes` of each node in the view. Inserts new nodes.
-    fn keys_of(&mut self, view: &View<'_>) -> Vec<Option<u16>> {
+    fn keys_of(&mut self, view: &[Node]) -> Vec<Option<u16>> {
         let mut by_id: HashMap<String, usize> =
             self.nodes.iter().map(|(key, node)| (node.id.clone(), key)).collect();
-        let mut key_of = |seen: &Seen<'_>| {
-            let key = *by_id.entry(seen.node.id.clone()).or_insert_with(|| self.nodes.insert(seen.known()));
+        let mut key_of = |node: &Node| {
+            let key = *by_id.entry(node.id.clone()).or_insert_with(|| self.nodes.insert(Known::new(node)));
             // This key marks slots without an owner, so no node may have it.
             u16::try_from(key).ok().filter(|&key| key != NO_OWNER)
         };
-        view.nodes.iter().map(&mut key_of).collect()
+        view.iter().map(&mut key_of).collect()
     }
 
-    fn merge_claims(&mut self, view: &View<'_>, keys: &[Option<u16>]) {
-        let claims = view.claims();
+    fn merge_claims(&mut self, view: &[Node], keys: &[Option<u16>]) {
         let mut by_key: Vec<Option<&Node>> = vec![None; self.nodes.capacity()];
-        for (key, seen) in keys.iter().zip(&view.nodes) {
-            if let Some(node) = key.and_then(|key| by_key.get_mut(usize::from(key))) {
-                *node = Some(seen.node);
+        for (key, node) in keys.iter().zip(view) {
+            if let Some(listed) = key.and_then(|key| by_key.get_mut(usize::from(key))) {
+                *listed = Some(node);
             }
         }
-        for ((owner, epoch), claim) in self.owners.iter_mut().zip(&mut self.epochs).zip(claims) {
-            let claim =
-                claim.and_then(|index| Some(((*keys.get(index)?)?, view.nodes.get(index)?.node.epoch)));
+        for ((owner, epoch), claim) in self.owners.iter_mut().zip(&mut self.epochs).zip(claims(view)) {
+            let claim = claim.and_then(|index| Some(((*keys.get(index)?)?, view.get(index)?.epoch)));
             // The view's statement about the owner counts only if it is as new as the claim that it would undo.
             let owner_now =
                 by_key.get(usize::from(*owner)).copied().flatten().filter(|node| node.epoch >= *epoch);
@@ -206,13 +204,13 @@ impl SlotMap {
 
     /// Updates the address, role and reachability of the view's nodes. Skips a node if its epoch in the view is lower
     /// than the epoch of one of its known slots.
-    fn merge_nodes(&mut self, view: &View<'_>, keys: &[Option<u16>]) {
+    fn merge_nodes(&mut self, view: &[Node], keys: &[Option<u16>]) {
         let held = self.held();
-        for (key, seen) in keys.iter().zip(&view.nodes) {
+        for (key, node) in keys.iter().zip(view) {
             let Some(key) = key.map(usize::from) else { continue };
-            let is_behind = held.epoch(key).is_some_and(|epoch| seen.node.epoch < epoch);
+            let is_behind = held.epoch(key).is_some_and(|epoch| node.epoch < epoch);
             if let Some(known) = self.nodes.get_mut(key).filter(|_| !is_behind) {
-                *known = known.updated(seen.known());
+                *known = known.updated(Known::new(node));
             }
         }
     }
@@ -235,6 +233,17 @@ impl Default for SlotMap {
 }
 
 impl Known {
+    fn new(node: &Node) -> Self {
+        Self {
+            id: node.id.clone(),
+            address: node.address.clone(),
+            alias: node.alias.clone(),
+            is_primary: node.is_primary,
+            is_failed: node.is_failed,
+            is_unreachable: false,
+        }
+    }
+
     fn is_at(&self, address: &Address) -> bool {
         self.address == *address || self.alias.as_ref() == Some(address)
     }
@@ -263,66 +272,39 @@ impl Held {
     }
 }
 
-/// One node's view, with addresses instead of hosts and ports.
-struct View<'a> {
-    nodes: Vec<Seen<'a>>,
-}
-
-struct Seen<'a> {
-    node: &'a Node,
-    address: Address,
-    alias: Option<Address>,
-}
-
-impl<'a> View<'a> {
-    fn new(nodes: &'a [Node], asked: &Address) -> Self {
-        let asked_host = match asked {
-            Address::Tcp { host, .. } => host,
-            Address::Unix(_) => "localhost",
-        };
-        let mut ids = HashSet::new();
-        // A node that is listed twice would own slots that it has lost.
-        let distinct = nodes.iter().filter(|node| ids.insert(node.id.as_str()));
-        let with_host = |named: &Address| match named {
-            Address::Tcp { host, port } if host.is_empty() => address(asked_host, *port),
-            named => named.clone(),
-        };
-        let seen = distinct.map(|node| Seen {
-            node,
-            address: with_host(&node.address),
-            alias: node.alias.as_ref().map(with_host),
-        });
-        Self { nodes: seen.collect() }
+/// Returns a view in which each node is listed once, and has the host of `asked` in place of an empty host.
+fn resolved(view: &[Node], asked: &Address) -> Vec<Node> {
+    let asked_host = match asked {
+        Address::Tcp { host, .. } => host,
+        Address::Unix(_) => "localhost",
+    };
+    let mut ids = HashSet::new();
+    // A node that is listed twice would own slots that it has lost.
+    let mut view: Vec<Node> = view.iter().filter(|node| ids.insert(node.id.as_str())).cloned().collect();
+    for address in view.iter_mut().flat_map(|node| iter::once(&mut node.address).chain(&mut node.alias)) {
+        if let Address::Tcp { host, .. } = address
+            && host.is_empty()
+        {
+            asked_host.clone_into(host);
+        }
     }
+    view
+}
 
-    /// Returns, by slot, the index in `nodes` of the primary that claims it. Of two claims, the one with the higher
-    /// epoch wins.
-    fn claims(&self) -> Vec<Option<usize>> {
-        let mut claims: Vec<Option<usize>> = vec![None; usize::from(SLOTS)];
-        for (index, claimant) in self.nodes.iter().enumerate().filter(|(_, seen)| seen.node.is_primary) {
-            for slot in claimant.node.slots.iter().cloned().flatten() {
-                let Some(claim) = claims.get_mut(usize::from(slot)) else { break };
-                let other = claim.and_then(|index| self.nodes.get(index));
-                if other.is_none_or(|other| other.node.epoch < claimant.node.epoch) {
-                    *claim = Some(index);
-                }
+/// Returns, by slot, the index in `view` of the primary that claims it. Of two claims, the one with the higher epoch
+/// wins.
+fn claims(view: &[Node]) -> Vec<Option<usize>> {
+    let mut claims: Vec<Option<usize>> = vec![None; usize::from(SLOTS)];
+    for (index, claimant) in view.iter().enumerate().filter(|(_, node)| node.is_primary) {
+        for slot in claimant.slots.iter().cloned().flatten() {
+            let Some(claim) = claims.get_mut(usize::from(slot)) else { break };
+            let other = claim.and_then(|index| view.get(index));
+            if other.is_none_or(|other| other.epoch < claimant.epoch) {
+                *claim = Some(index);
             }
         }
-        claims
     }
-}
-
-impl Seen<'_> {
-    fn known(&self) -> Known {
-        Known {
-            id: self.node.id.clone(),
-            address: self.address.clone(),
-            alias: self.alias.clone(),
-            is_primary: self.node.is_primary,
-            is_failed: self.node.is_failed,
-            is_unreachable: false,
-        }
-    }
+    claims
 }
 
 #[cfg(test)]

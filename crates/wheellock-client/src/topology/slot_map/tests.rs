@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::super::nodes::parse;
 use super::*;
+use crate::base::endpoint::address;
 use crate::base::slots::SlotSet;
 
 /// The changes by one merged view.

@@ -5,9 +5,8 @@
 
 use std::future::Future;
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::task::Poll;
 
 use bytes::BytesMut;
 use wheellock_resp::{Decoder, Frame, Value};
@@ -74,83 +73,53 @@ async fn open_the_primary(
     addresses: &[Address],
     patience: &mut Patience<'_>,
 ) -> Result<Open, Error> {
-    let mut candidates: Vec<_> = addresses.iter().map(|address| Candidate::new(shared, address)).collect();
+    let last = Mutex::new(vec![None; addresses.len()]);
+    let last_errors = || last.lock().unwrap_or_else(PoisonError::into_inner);
+    let candidate = |(place, address): (usize, _)| {
+        let failed = move |error| drop(last_errors().get_mut(place).map(|last| last.replace(error)));
+        Box::pin(open_candidate(shared, address, failed))
+    };
+    let mut candidates: Vec<_> = addresses.iter().enumerate().map(candidate).collect();
     let first = std::future::poll_fn(|cx| {
         for candidate in &mut candidates {
-            if let Some(open) = candidate.poll(cx) {
+            if let Poll::Ready(open) = candidate.as_mut().poll(cx) {
                 return Poll::Ready(Some(open));
             }
         }
-        if is_hopeless(&candidates) { Poll::Ready(None) } else { Poll::Pending }
+        if is_hopeless(&last_errors()) { Poll::Ready(None) } else { Poll::Pending }
     });
-    match patience.wait_for(first).await {
-        Some(Some(open)) => Ok(open),
-        Some(None) | None => {
-            let last: Vec<_> = candidates.into_iter().map(|candidate| candidate.last).collect();
-            Err(none_is_primary(shared, &last))
+    let opened = patience.wait_for(first).await.flatten();
+    opened.ok_or_else(|| none_is_primary(shared, &last_errors()))
+}
+
+/// Connects to one of several addresses, with repeated attempts. Passes the error of each attempt to `failed`. Does not
+/// end after an error that another attempt would not change.
+async fn open_candidate(shared: &Shared, address: &Address, failed: impl Fn(Error)) -> Open {
+    let Config { timer, connect_timeout, reconnect: (min, max), random, .. } = &shared.config;
+    let mut backoff = Backoff::new(*min, *max);
+    loop {
+        let error = match open_at(shared, address, None, &mut Patience::new(timer, *connect_timeout)).await {
+            Ok(open) => return open,
+            Err(error) => error,
+        };
+        // Servers log refusals and punish repeated ones, so only these failures are retried.
+        let may_pass = matches!(error.kind(), ErrorKind::NotReady | ErrorKind::Connect);
+        failed(error);
+        if !may_pass {
+            return std::future::pending().await;
         }
+        timer.sleep(backoff.next(random())).await;
     }
 }
 
 /// Returns true if waiting within this attempt cannot help. In that case each address has failed, and no server is up
 /// that may become the primary. If some servers cannot be reached and others refuse the client, a retry would only be
 /// refused again.
-fn is_hopeless(candidates: &[Candidate<'_>]) -> bool {
-    let any =
-        |of: fn(&Error) -> bool| candidates.iter().filter_map(|candidate| candidate.last.as_ref()).any(of);
-    let answered = candidates.iter().all(|candidate| candidate.last.is_some());
+fn is_hopeless(last: &[Option<Error>]) -> bool {
+    let any = |of: fn(&Error) -> bool| last.iter().flatten().any(of);
     let unreachable = any(|error| error.kind() == ErrorKind::Connect);
+    let answered = last.iter().all(Option::is_some);
     answered && !any(|error| error.kind() == ErrorKind::NotReady) && !(unreachable && any(Error::is_refusal))
-}
-
-/// One of several addresses, with its repeated attempts.
-struct Candidate<'a> {
-    shared: &'a Shared,
-    address: &'a Address,
-    /// `None` after an error that another attempt would not change.
-    attempt: Option<Attempt<'a>>,
-    backoff: Backoff,
-    /// The error of the last attempt.
-    last: Option<Error>,
-}
-
-type Attempt<'a> = Pin<Box<dyn Future<Output = Result<Open, Error>> + Send + 'a>>;
-
-impl<'a> Candidate<'a> {
-    fn new(shared: &'a Shared, address: &'a Address) -> Self {
-        let (min, max) = shared.config.reconnect;
-        let attempt = Some(Self::attempt(shared, address, Duration::ZERO));
-        Self { shared, address, attempt, backoff: Backoff::new(min, max), last: None }
-    }
-
-    /// Returns an attempt after a pause.
-    fn attempt(shared: &'a Shared, address: &'a Address, pause: Duration) -> Attempt<'a> {
-        Box::pin(async move {
-            let Config { timer, connect_timeout, .. } = &shared.config;
-            if !pause.is_zero() {
-                timer.sleep(pause).await;
-            }
-            open_at(shared, address, None, &mut Patience::new(timer, *connect_timeout)).await
-        })
-    }
-
-    fn poll(&mut self, cx: &mut Context<'_>) -> Option<Open> {
-        let Poll::Ready(opened) = self.attempt.as_mut()?.as_mut().poll(cx) else { return None };
-        let error = match opened {
-            Ok(open) => return Some(open),
-            Err(error) => error,
-        };
-        self.attempt = None;
-        // Servers log refusals and punish repeated ones, so only these failures are retried.
-        if matches!(error.kind(), ErrorKind::NotReady | ErrorKind::Connect) {
-            let pause = self.backoff.next((self.shared.config.random)());
-            self.attempt = Some(Self::attempt(self.shared, self.address, pause));
-            // The new attempt was not polled yet, so no other event would wake this task.
-            cx.waker().wake_by_ref();
-        }
-        self.last = Some(error);
-        None
-    }
 }
 
 /// Returns one error with the last error of each address. The error is a refusal only if every server refuses the

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use wheellock_resp::Arg;
 
 use crate::base::script::{Native, Part, Script};
 use crate::protocol::handshake::ServerInfo;
@@ -140,10 +139,9 @@ impl Batches {
     fn learn(&mut self, script: &Script, whole: &Arc<Script>, number: u8) -> Option<(PartId, usize)> {
         // A batch takes one key from each call.
         let (keys, params) = script.arity().filter(|(keys, _)| *keys == 1)?;
-        // An empty parameter is encoded as six bytes.
-        let mut empty = BytesMut::new();
-        script.encode_evalsha(keys, &vec![Arg::from(""); params], &mut empty);
-        let head = empty.len().checked_sub(6 * params)?;
+        let mut head = BytesMut::new();
+        script.begin_evalsha(keys, params, &mut head);
+        let head = head.len();
         let part = u8::try_from(self.known.len() + 1).ok()?;
         let first = self.known.iter().find(|known| Arc::ptr_eq(&known.whole, whole));
         let id = PartId { part, whole: first.map_or(part, |first| first.id.part) };

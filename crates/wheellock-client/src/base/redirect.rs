@@ -6,19 +6,9 @@
 use crate::base::address::Address;
 use crate::base::endpoint::{Malformed, parse_host_port, parse_slot};
 
-/// The kind of a redirection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Redirect {
-    /// The slot has a new owner.
-    Moved,
-    /// The slot is migrating, and this key has already moved. Only this call goes to the other node, after ASKING.
-    Ask,
-}
-
 /// The target of a redirection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Redirection {
-    pub(crate) kind: Redirect,
     pub(crate) slot: u16,
     /// The host, or an empty text if the node means its own host.
     pub(crate) host: String,
@@ -27,16 +17,9 @@ pub(crate) struct Redirection {
 
 /// Parses an error reply. Returns `None` if the reply is not a redirection.
 pub(crate) fn parse(error_text: &[u8]) -> Option<Result<Redirection, Malformed>> {
-    let (code, rest) = match error_text.iter().position(|&byte| byte == b' ') {
-        Some(end) => error_text.split_at_checked(end)?,
-        None => (error_text, &[][..]),
-    };
-    let kind = match code {
-        b"MOVED" => Redirect::Moved,
-        b"ASK" => Redirect::Ask,
-        _ => return None,
-    };
-    Some(parse_target(kind, rest))
+    let end = error_text.iter().position(|&byte| byte == b' ').unwrap_or(error_text.len());
+    let (code, rest) = error_text.split_at_checked(end)?;
+    matches!(code, b"MOVED" | b"ASK").then(|| parse_target(rest))
 }
 
 /// Returns the target of a redirection that can be followed. `asked` returns the host that sent it, for a redirection
@@ -47,7 +30,7 @@ pub(crate) fn target(error_text: &[u8], asked: impl FnOnce() -> Option<String>) 
     Some(Address::Tcp { host, port: to.port })
 }
 
-fn parse_target(kind: Redirect, text: &[u8]) -> Result<Redirection, Malformed> {
+fn parse_target(text: &[u8]) -> Result<Redirection, Malformed> {
     let text = std::str::from_utf8(text).map_err(|_| Malformed("a redirection is not UTF-8"))?;
     let mut words = text.split(' ').filter(|word| !word.is_empty());
     let (Some(slot), Some(endpoint), None) = (words.next(), words.next(), words.next()) else {
@@ -58,7 +41,7 @@ fn parse_target(kind: Redirect, text: &[u8]) -> Result<Redirection, Malformed> {
     let unnamed = endpoint.strip_prefix('?').filter(|rest| rest.rfind(':') == Some(0));
     let endpoint = unnamed.unwrap_or(endpoint);
     let (host, port) = parse_host_port(endpoint)?;
-    Ok(Redirection { kind, slot: parse_slot(slot)?, host, port })
+    Ok(Redirection { slot: parse_slot(slot)?, host, port })
 }
 
 #[cfg(test)]

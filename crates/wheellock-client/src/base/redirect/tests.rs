@@ -8,12 +8,12 @@ use crate::base::slots::SLOTS;
 #[test]
 fn what_servers_say() {
     let read = |text: &str| {
-        let Redirection { kind, slot, host, port } = parse(text.as_bytes()).unwrap().unwrap();
-        (kind, slot, host, port)
+        let Redirection { slot, host, port } = parse(text.as_bytes()).unwrap().unwrap();
+        (slot, host, port)
     };
-    let moved = |slot, host: &str, port| (Redirect::Moved, slot, host.to_owned(), port);
+    let moved = |slot, host: &str, port| (slot, host.to_owned(), port);
     assert_eq!(read("MOVED 3999 127.0.0.1:6381"), moved(3999, "127.0.0.1", 6381));
-    assert_eq!(read("ASK 0 127.0.0.1:6381"), (Redirect::Ask, 0, "127.0.0.1".to_owned(), 6381));
+    assert_eq!(read("ASK 0 127.0.0.1:6381"), moved(0, "127.0.0.1", 6381));
     assert_eq!(
         read("MOVED 12182 node21003.example.org:21003"),
         moved(12_182, "node21003.example.org", 21003)
@@ -62,9 +62,9 @@ fn what_cannot_be_followed_is_refused() {
 proptest! {
     #[test]
     fn what_is_written_is_read(ask: bool, slot in 0..SLOTS, host in "|::1|[a-z0-9.-]{1,30}", port in 1..=u16::MAX) {
-        let (kind, code) = if ask { (Redirect::Ask, "ASK") } else { (Redirect::Moved, "MOVED") };
+        let code = if ask { "ASK" } else { "MOVED" };
         let text = format!("{code} {slot} {host}:{port}");
-        prop_assert_eq!(parse(text.as_bytes()), Some(Ok(Redirection { kind, slot, host, port })));
+        prop_assert_eq!(parse(text.as_bytes()), Some(Ok(Redirection { slot, host, port })));
     }
 
     #[test]

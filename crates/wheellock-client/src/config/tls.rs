@@ -168,13 +168,7 @@ impl Unread {
         }
         let builder = match &self.ca_file {
             None => TlsConfig::new(),
-            Some(path) => {
-                let pem = std::fs::read(path).map_err(|error| {
-                    let detail = format!("the CA file {} cannot be read: {}", path.display(), said(&error));
-                    bad(&detail).because_of_io(error)
-                })?;
-                TlsConfig::new().trust_pem(&pem)
-            }
+            Some(path) => TlsConfig::new().trust_pem(&read_file("CA file", path)?),
         };
         let config = client_config(builder.roots()?, None)?;
         *built = Some(Arc::clone(&config));
@@ -302,6 +296,14 @@ fn roots_of_the_system() -> Result<RootCertStore, Error> {
         "the system has no certificate authority{why}: set SSL_CERT_FILE, add ca_file= to the URL, or use \
          TlsBuilder::trust_pem"
     )))
+}
+
+/// Reads a file, which the error calls `what`.
+fn read_file(what: &str, path: &Path) -> Result<Vec<u8>, Error> {
+    std::fs::read(path).map_err(|error| {
+        let detail = format!("the {what} {} cannot be read: {}", path.display(), said(&error));
+        bad(&detail).because_of_io(error)
+    })
 }
 
 fn roots_in(pem: &[u8]) -> Result<RootCertStore, Error> {

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio_rustls::rustls::RootCertStore;
 use tokio_rustls::rustls::client::ClientConfig;
 
-use super::{bad, client_config};
-use crate::base::error::{Error, said};
+use super::{client_config, read_file};
+use crate::base::error::Error;
 
 /// A certificate chain and its private key, both in PEM form.
 #[derive(Clone, PartialEq, Eq)]
@@ -80,11 +80,5 @@ impl Rotating {
 }
 
 fn read_pair(chain: &Path, key: &Path) -> Result<Pair, Error> {
-    let read = |path: &Path| {
-        std::fs::read(path).map_err(|error| {
-            let detail = format!("the file {} cannot be read: {}", path.display(), said(&error));
-            bad(&detail).because_of_io(error)
-        })
-    };
-    Ok(Pair { chain: read(chain)?, key: read(key)? })
+    Ok(Pair { chain: read_file("file", chain)?, key: read_file("file", key)? })
 }

@@ -27,8 +27,8 @@ pub struct Script {
     text: &'static str,
     sha: String,
     fixed: Option<Fixed>,
-    part: Option<Part>,
-    natives: &'static [Native],
+    pub(crate) part: Option<Part>,
+    pub(crate) natives: &'static [Native],
 }
 
 /// The place of a script in another script, which does in one run the work of several such parts.
@@ -129,14 +129,6 @@ impl Script {
     /// numbers vary.
     pub fn arity(&self) -> Option<(usize, usize)> {
         self.fixed.as_ref().map(|fixed| (fixed.keys, fixed.params))
-    }
-
-    pub(crate) fn part(&self) -> Option<&Part> {
-        self.part.as_ref()
-    }
-
-    pub(crate) fn natives(&self) -> &'static [Native] {
-        self.natives
     }
 
     pub(crate) fn encode_evalsha(&self, keys: usize, params: &[Arg<'_>], out: &mut BytesMut) {

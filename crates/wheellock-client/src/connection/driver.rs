@@ -337,7 +337,7 @@ impl<'a> Running<'a> {
                 frames.try_for_each(|frame| state.pipeline.on_frame(frame, self.last_read, &mut self.wakers));
             drop(frames);
             state.pipeline.take_detached(&mut self.detached);
-            let changed_keys = state.pipeline.take_changed_keys();
+            let changed_keys = state.pipeline.changed_keys.take();
             let unusable = state.pipeline.unusable;
             let moved = state.pipeline.moved.take();
             state.stats.wakeups += self.wakers.len() as u64;
@@ -420,9 +420,7 @@ impl<'a> Running<'a> {
             self.shared.lock().alarm.unset(None);
             now
         });
-        let retires = matches!(self.shared.lock().ending, Ending::Retiring(_));
-        let grace = if retires { RETIRING_GRACE } else { CLOSING_GRACE };
-        let is_over = now.saturating_duration_since(since) >= grace;
+        let is_over = now >= since + grace(&self.shared.lock().ending);
         let woken = if is_over { self.read_directly()? } else { 0 };
         let state = self.shared.lock();
         if is_over || state.pipeline.is_empty() {
@@ -490,12 +488,8 @@ impl<'a> Running<'a> {
                 state.pipeline.submit_role(now);
             }
         }
-        let grace = self.closing_since.map(|since| {
-            let retires = since + RETIRING_GRACE;
-            let ends = if now < retires { retires } else { since + CLOSING_GRACE };
-            // The next turn ends the connection. An instant in the past would make this turn loop.
-            ends.max(now + MIN_HEARTBEAT)
-        });
+        // The next turn ends the connection. An instant in the past would make this turn loop.
+        let grace = self.closing_since.map(|since| (since + grace(&state.ending)).max(now + MIN_HEARTBEAT));
         let times = [Some(self.next_ping), overdue, earliest, silent, grace];
         let armed = times.into_iter().flatten().min().unwrap_or(self.next_ping);
         state.alarm = Alarm::Set(armed);
@@ -609,6 +603,11 @@ impl Drop for Running<'_> {
             }
         }
     }
+}
+
+/// Returns the time for which a connection that ends waits for the replies to its written calls.
+fn grace(ending: &Ending) -> Duration {
+    if matches!(ending, Ending::Retiring(_)) { RETIRING_GRACE } else { CLOSING_GRACE }
 }
 
 /// Returns the value of a limit.

@@ -1,6 +1,5 @@
 //! Acknowledgements of a write by replicas or disks.
 
-use bytes::BytesMut;
 use wheellock_resp::{Command, Value};
 
 /// The acknowledgements that a write needs before it counts as kept.
@@ -45,21 +44,22 @@ impl Acks {
         }
     }
 
-    /// Encodes the command with a timeout of `millis` milliseconds. The server would take 0 as no timeout, so 0
+    /// Returns the command with a timeout of `millis` milliseconds. The server would take 0 as no timeout, so 0
     /// becomes 1.
-    #[cold]
-    pub(crate) fn encode(self, millis: u64, out: &mut BytesMut) {
+    pub(crate) fn command(self, millis: u64) -> Command<'static> {
         let command = Command::new(self.verb());
         let command = match self {
             Self::Replicas(replicas) => command.arg(u64::from(replicas)),
             Self::Disks { replicas } => command.arg(1_u64).arg(u64::from(replicas)),
         };
-        command.arg(millis.max(1)).encode(out);
+        command.arg(millis.max(1))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::BytesMut;
+
     use super::*;
 
     #[test]
@@ -79,7 +79,7 @@ mod tests {
     fn nobody_waits_for_ever() {
         let encoded = |acks: Acks, millis| {
             let mut out = BytesMut::new();
-            acks.encode(millis, &mut out);
+            acks.command(millis).encode(&mut out);
             String::from_utf8(out.to_vec()).unwrap()
         };
         assert_eq!(encoded(Acks::Replicas(2), 0), "*3\r\n$4\r\nWAIT\r\n$1\r\n2\r\n$1\r\n1\r\n");

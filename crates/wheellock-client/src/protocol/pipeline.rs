@@ -141,7 +141,7 @@ pub(crate) struct Pipeline {
     /// Results of detached calls, to be delivered after unlocking.
     detached: Vec<Detached>,
     /// Keys that other clients changed, to be delivered after unlocking.
-    changed_keys: Option<ChangedKeys>,
+    pub(crate) changed_keys: Option<ChangedKeys>,
     last_reply: Instant,
     /// The nonce of the oldest PING in flight.
     ping_nonce: Option<u64>,
@@ -280,7 +280,7 @@ impl Pipeline {
         if !self.admits(lane) {
             return None;
         }
-        let prefix = prefix.for_server(self.batches.server());
+        let prefix = prefix.for_server(&self.batches.server);
         self.push_prefix(prefix, now);
         // The prefix is an entry of its own, so the call's number follows it. Otherwise `leave` would orphan the prefix.
         let sequence = self.first + self.entries.len() as u64;
@@ -301,7 +301,7 @@ impl Pipeline {
         if !self.admits(Lane::Reserved) {
             return false;
         }
-        let prefix = prefix.for_server(self.batches.server());
+        let prefix = prefix.for_server(&self.batches.server);
         self.push_prefix(prefix, now);
         self.push_call(What::Detached(token), request, now, prefix);
         true
@@ -322,11 +322,6 @@ impl Pipeline {
                 self.push_command(What::Orphan, &caching, now);
             }
         }
-    }
-
-    /// Takes the keys that other clients have changed.
-    pub(crate) fn take_changed_keys(&mut self) -> Option<ChangedKeys> {
-        self.changed_keys.take()
     }
 
     pub(crate) fn submit_ping(&mut self, now: Instant) {
@@ -350,12 +345,8 @@ impl Pipeline {
     }
 
     fn push_command(&mut self, what: What, command: &Command<'_>, now: Instant) {
-        self.push_encoded(what, now, |out| command.encode(out));
-    }
-
-    fn push_encoded(&mut self, what: What, now: Instant, encode: impl FnOnce(&mut BytesMut)) {
         self.push(what, now, Shape::default());
-        encode(&mut self.out);
+        command.encode(&mut self.out);
         self.close_entry();
     }
 
@@ -380,9 +371,7 @@ impl Pipeline {
         let index = slot as usize;
         match &mut self.slots.get_mut(index)?.state {
             SlotState::Waiting(old) => {
-                if !old.will_wake(waker) {
-                    old.clone_from(waker);
-                }
+                old.clone_from(waker);
                 None
             }
             SlotState::Done(_) => match self.slots.remove(index).state {
@@ -421,7 +410,7 @@ impl Pipeline {
     /// are half of the queue, which keeps the cost per call constant.
     fn make_room(&mut self) {
         if !self.connected && self.orphans * 2 > self.entries.len() {
-            self.drop_unwritten(is_kept);
+            self.drop_unwritten();
         }
     }
 
@@ -502,6 +491,11 @@ impl Pipeline {
         }
         self.first += 1;
         self.entries.pop_front()
+    }
+
+    /// Returns the number of bytes that `rewritten` has of this entry.
+    fn rewritten_len(&self, entry: &Entry) -> usize {
+        if entry.form == Form::Queued { 0 } else { self.batches.len(entry.shape) }
     }
 
     fn finish(&mut self, slot: u32, result: Result<Value, Failure>, wakers: &mut Vec<Waker>) {
@@ -648,17 +642,17 @@ impl Pipeline {
         };
         let lost = Failure { kind, outcome: Outcome::MaybeExecuted, cause: Some(cause.clone()) };
         while let Some(entry) = self.pop_written() {
-            drop(self.rewritten.take(&entry, &self.batches));
+            drop(self.rewritten.take(self.rewritten_len(&entry)));
             self.fail(entry.what, &lost, wakers);
         }
-        // `is_kept` drops waits, so their callers must fail first.
+        // Waits are dropped, so their callers must fail first.
         self.fail_unwritten_waits(&lost, wakers);
         // A writer in the middle of a write returns no bytes to a broken connection.
         self.held = 0;
         (self.ping_nonce, self.after_unsubscribe) = (None, None);
         self.connected = false;
         self.channels.on_disconnect(wakers);
-        self.drop_unwritten(is_kept);
+        self.drop_unwritten();
         self.native_reply = None;
     }
 
@@ -670,7 +664,7 @@ impl Pipeline {
     /// Starts a connection. Subscriptions are queued before the calls that were queued while disconnected.
     pub(crate) fn reconnect(&mut self, now: Instant) {
         // Drop the calls that timed out meanwhile: their callers were told `NotSent`, so the calls must never leave.
-        self.drop_unwritten(is_kept);
+        self.drop_unwritten();
         self.connected = true;
         self.connection.epoch = self.connection.epoch.wrapping_add(1);
         let calls = std::mem::take(&mut self.out);
@@ -726,9 +720,9 @@ impl Pipeline {
         self.queued = self.claimed;
     }
 
-    /// Drops the unwritten entries that `keep` does not select, with their bytes. Batched and native calls become
+    /// Drops the unwritten entries that do not survive a connection, with their bytes. Batched and native calls become
     /// single script calls again.
-    fn drop_unwritten(&mut self, keep: impl Fn(What) -> bool) {
+    fn drop_unwritten(&mut self) {
         let old_bytes = std::mem::take(&mut self.out);
         let old_entries = std::mem::take(&mut self.entries);
         let (base, end) = (self.queued - old_bytes.len() as u64, self.queued);
@@ -739,12 +733,13 @@ impl Pipeline {
         self.orphans = 0;
         for (entry, end) in old_entries.into_iter().zip(ends) {
             let within = |offset: u64| usize::try_from(offset - base).unwrap_or(usize::MAX);
-            let queued: Vec<u8> = self.rewritten.take(&entry, &self.batches).collect();
+            let queued: Vec<u8> = self.rewritten.take(self.rewritten_len(&entry)).collect();
             let bytes = match entry.form {
                 Form::Queued => old_bytes.get(within(entry.start)..within(end)),
                 _ => Some(&queued[..]),
             };
-            let Some(bytes) = bytes.filter(|_| keep(entry.what)) else { continue };
+            let is_kept = matches!(entry.what, What::Call(_) | What::Detached(_));
+            let Some(bytes) = bytes.filter(|_| is_kept) else { continue };
             if let What::Call(slot) = entry.what
                 && let Some(slot) = self.slots.get_mut(slot as usize)
             {
@@ -762,11 +757,6 @@ impl Pipeline {
 /// A mask that turns an offset into a PING nonce. No reply to a caller should equal the nonce by chance. Any other
 /// large, arbitrary number would serve as well.
 const NO_COUNTER: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// Returns true for entries that survive a connection if they were not written.
-fn is_kept(what: What) -> bool {
-    matches!(what, What::Call(_) | What::Detached(_))
-}
 
 /// The largest buffer that is kept between flushes. It has room for the simultaneous requests of 500 callers. Each
 /// connection keeps two such buffers.

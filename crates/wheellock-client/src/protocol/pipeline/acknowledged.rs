@@ -99,7 +99,7 @@ impl Pipeline {
         }
         let sequence = self.first + self.entries.len() as u64;
         self.waits.push_back(WaitGroup { acks, millis, start: self.queued, sequence, members: Vec::new() });
-        self.push_encoded(What::Wait, now, |out| acks.encode(millis, out));
+        self.push_command(What::Wait, &acks.command(millis), now);
         Ok(sequence)
     }
 

@@ -18,14 +18,16 @@ use crate::protocol::request::Request;
 #[derive(Default)]
 pub(super) struct Batches {
     known: Vec<Known>,
+    /// The calls of the last batch, kept for their memory.
+    split: Vec<Split>,
     /// A buffer in which the next batches are encoded.
     pub(super) room: BytesMut,
     /// The end of the pause after a refused batch. Before it no batch is built.
     rests_until: Option<Instant>,
     /// True if calls may be batched. Calls to a cluster must not: their keys may belong to different slots.
     may_batch: bool,
-    /// The server's description of itself.
-    server: ServerInfo,
+    /// The server of the present connection, or of the last one.
+    pub(super) server: ServerInfo,
 }
 
 /// A part of a script, with the layout of its calls.
@@ -42,6 +44,15 @@ struct Known {
     native: Option<&'static Native>,
     /// True if the server refused the native commands on this connection.
     is_native_refused: bool,
+}
+
+/// A call among the bytes of a batch. The call's bytes end with its key and, behind the key, its arguments.
+struct Split {
+    end: usize,
+    key: u16,
+    args: u16,
+    /// The number of the part.
+    number: u8,
 }
 
 /// The layout of a call, as far as batching needs it.
@@ -78,15 +89,15 @@ impl Batches {
     /// `whole` is zero.
     pub(super) fn shape(&mut self, request: &Request<'_>, len: usize, now: Instant) -> Shape {
         let Request::EvalSha(eval) = request else { return Shape::default() };
-        let Some(Part { whole, number }) = eval.script.part() else { return Shape::default() };
+        let Some(Part { whole, number }) = &eval.script.part else { return Shape::default() };
         let is_it = |known: &&Known| known.number == *number && Arc::ptr_eq(&known.whole, whole);
         let known = self.known.iter().find(is_it).map(|known| (known.id, known.head));
         let Some((id, head)) = known.or_else(|| self.learn(eval.script, whole, *number)) else {
             return Shape::default();
         };
         let key = eval.params.first().map_or(0, |key| key.encoded_len());
-        let args = len.saturating_sub(head + key);
-        let (Ok(key), Ok(args)) = (u16::try_from(key), u16::try_from(args)) else { return Shape::default() };
+        let args = len.checked_sub(head + key).and_then(|args| u16::try_from(args).ok());
+        let (Ok(key), Some(args)) = (u16::try_from(key), args) else { return Shape::default() };
         let rests = !self.may_batch || self.rests_until.is_some_and(|until| now < until);
         // The part stays known, because native commands may replace a call that must not be batched.
         let part = if rests { PartId { whole: 0, ..id } } else { id };
@@ -145,7 +156,7 @@ impl Batches {
         let part = u8::try_from(self.known.len() + 1).ok()?;
         let first = self.known.iter().find(|known| Arc::ptr_eq(&known.whole, whole));
         let id = PartId { part, whole: first.map_or(part, |first| first.id.part) };
-        let (whole, natives) = (Arc::clone(whole), script.natives());
+        let (whole, natives) = (Arc::clone(whole), script.natives);
         // `meet` updates only the parts that it knows, so a later part compares the server here.
         let native = known_by(natives, &self.server);
         let args = params - keys;
@@ -159,48 +170,40 @@ impl Batches {
 
     /// Writes adjacent calls, whose bytes are `bytes`, to `out` as one command. Returns false if `out` is unchanged.
     pub(super) fn write(
-        &self,
-        calls: impl Iterator<Item = Shape> + Clone,
+        &mut self,
+        calls: impl Iterator<Item = Shape>,
         bytes: &[u8],
         out: &mut BytesMut,
     ) -> bool {
-        let (mut whole, mut count, mut words, mut len) = (None, 0, 0, 0);
-        for call in calls.clone() {
-            let Some(known) = self.known(call.part) else { return false };
-            (whole, count) = (Some(&known.whole), count + 1);
+        let mut split = std::mem::take(&mut self.split);
+        split.clear();
+        let (mut whole, mut end, mut words) = (None, 0, 0);
+        for Shape { part, key, args } in calls {
+            let Some(known) = self.known(part) else { return false };
+            end += known.head + usize::from(key) + usize::from(args);
             words += 2 + known.args;
-            len += self.len(call);
+            whole = Some(&known.whole);
+            split.push(Split { end, key, args, number: known.number });
         }
         // If the lengths do not add up, each call leaves alone. A wrong split would give callers each other's keys.
-        let Some(whole) = whole.filter(|_| len == bytes.len()) else { return false };
-        whole.begin_evalsha(count, words, out);
-        // Each call's bytes end with its key and, behind the key, its arguments.
-        let mut end = 0;
-        let split = calls.filter_map(move |call| {
-            end += self.len(call);
-            let (call_bytes, args) = bytes.get(..end)?.split_at_checked(end - usize::from(call.args))?;
-            let key = call_bytes.get(call_bytes.len() - usize::from(call.key)..)?;
-            Some((self.known(call.part)?.number, key, args))
-        });
+        let Some(whole) = whole.filter(|_| end == bytes.len()) else { return false };
+        whole.begin_evalsha(split.len(), words, out);
         // EVALSHA takes all keys before the first argument.
-        for (_, key, _) in split.clone() {
-            out.extend_from_slice(key);
+        for call in &split {
+            let end = call.end - usize::from(call.args);
+            out.extend_from_slice(bytes.get(end - usize::from(call.key)..end).unwrap_or_default());
         }
-        for (number, _, args) in split {
-            out.extend_from_slice(&[b'$', b'1', b'\r', b'\n', b'0'.wrapping_add(number), b'\r', b'\n']);
-            out.extend_from_slice(args);
+        for call in &split {
+            out.extend_from_slice(&[b'$', b'1', b'\r', b'\n', b'0'.wrapping_add(call.number), b'\r', b'\n']);
+            out.extend_from_slice(bytes.get(call.end - usize::from(call.args)..call.end).unwrap_or_default());
         }
+        self.split = split;
         true
     }
 
     /// Pauses batching after a refused batch, because the next batch may be refused, too.
     pub(super) fn rest(&mut self, now: Instant) {
         self.rests_until = Some(now + REST);
-    }
-
-    /// Returns the server of the present connection, or of the last one.
-    pub(super) fn server(&self) -> &ServerInfo {
-        &self.server
     }
 
     /// Adapts to a new connection, which may have another server or another user.

@@ -738,12 +738,12 @@ fn news_without_keys_concern_all() {
     };
     hear(&mut pipeline, keys(&["a"]));
     hear(&mut pipeline, keys(&["b", "c"]));
-    let told = pipeline.take_changed_keys();
+    let told = pipeline.changed_keys.take();
     assert!(matches!(&told, Some(ChangedKeys::These(keys)) if keys.len() == 3), "{told:?}");
-    assert!(pipeline.take_changed_keys().is_none(), "each key is told once");
+    assert!(pipeline.changed_keys.take().is_none(), "each key is told once");
     hear(&mut pipeline, Value::Null);
     hear(&mut pipeline, keys(&["a"]));
-    let told = pipeline.take_changed_keys();
+    let told = pipeline.changed_keys.take();
     assert!(matches!(told, Some(ChangedKeys::Any(_))), "{told:?}");
 }
 

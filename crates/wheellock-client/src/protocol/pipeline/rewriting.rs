@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use wheellock_resp::{Command, Value};
 
-use super::batches::{Batches, Shape};
+use super::batches::Shape;
 use super::{Desync, Entry, Form, Pipeline, What, natives};
 use crate::base::script::NativeReply;
 
@@ -109,16 +109,18 @@ impl Pipeline {
                 None => self.batches.rest(now),
             }
         }
-        let mut answers = match value {
-            Value::Array(answers) => answers.into_iter(),
-            _refusal => Vec::new().into_iter(),
-        };
-        for _ in 0..members {
-            let entry = self.pop_written().ok_or(SHIFTED)?;
-            match answers.next() {
-                Some(answer) => self.deliver_rewritten(&entry, answer, now, wakers)?,
-                None => self.resend(&entry, now),
+        let Value::Array(answers) = value else {
+            for _ in 0..members {
+                let entry = self.pop_written().ok_or(SHIFTED)?;
+                self.resend(&entry, now);
             }
+            return Ok(());
+        };
+        let queued = self.entries.iter().take(members).map(|entry| self.batches.len(entry.shape)).sum();
+        drop(self.rewritten.take(queued));
+        for answer in answers {
+            let entry = self.pop_written().ok_or(SHIFTED)?;
+            self.deliver(&entry, answer, now, wakers)?;
         }
         Ok(())
     }
@@ -158,7 +160,10 @@ impl Pipeline {
         };
         let Some(entry) = self.pop_written() else { return Ok(()) };
         match done {
-            Some(value) => self.deliver_rewritten(&entry, value, now, wakers),
+            Some(value) => {
+                drop(self.rewritten.take(self.batches.len(entry.shape)));
+                self.deliver(&entry, value, now, wakers)
+            }
             None => {
                 self.resend(&entry, now);
                 Ok(())
@@ -166,21 +171,10 @@ impl Pipeline {
         }
     }
 
-    fn deliver_rewritten(
-        &mut self,
-        entry: &Entry,
-        value: Value,
-        now: Instant,
-        wakers: &mut Vec<Waker>,
-    ) -> Result<(), Desync> {
-        drop(self.rewritten.take(entry, &self.batches));
-        self.deliver(entry, value, now, wakers)
-    }
-
     /// Queues a call once more as it was queued first, if its caller still waits.
     fn resend(&mut self, entry: &Entry, now: Instant) {
         let is_wanted = self.requeue(entry.what, now);
-        let call = self.rewritten.take(entry, &self.batches);
+        let call = self.rewritten.take(self.batches.len(entry.shape));
         if is_wanted {
             self.out.extend(call);
             self.close_entry();
@@ -208,9 +202,8 @@ impl Pipeline {
 pub(super) struct Rewritten(VecDeque<u8>);
 
 impl Rewritten {
-    /// Takes the bytes of a removed entry. Returns no bytes for an entry that was written as it was queued.
-    pub(super) fn take(&mut self, entry: &Entry, batches: &Batches) -> Drain<'_, u8> {
-        let len = if entry.form == Form::Queued { 0 } else { batches.len(entry.shape) };
+    /// Takes the first `len` bytes, which belong to removed entries.
+    pub(super) fn take(&mut self, len: usize) -> Drain<'_, u8> {
         // Without this limit, one flood would keep megabytes for the connection's lifetime.
         if self.0.len() <= len && self.0.capacity() > ROOM {
             self.0.shrink_to(ROOM);

@@ -167,7 +167,8 @@ impl Error {
     /// Creates an error from a server's error reply to `operation`.
     pub(crate) fn server(operation: &str, server: &str, script: bool, text: &[u8]) -> Self {
         let code = error_code(text);
-        let outcome = outcome_of(text, script || may_fail_midway(operation));
+        let may_fail_midway = MAY_FAIL_MIDWAY.iter().any(|name| name.eq_ignore_ascii_case(operation));
+        let outcome = outcome_of(text, script || may_fail_midway);
         let detail = format!("the server answered \"{}\"{}", printable(text), explained(text));
         Self::new(kind_of(code, text), outcome, operation, server, detail).with_code(code)
     }
@@ -481,11 +482,6 @@ pub(crate) fn is_the_servers_refusal(text: &[u8]) -> bool {
 /// Commands that run several steps. The effects of earlier steps remain if a later step fails.
 const MAY_FAIL_MIDWAY: &[&str] =
     &["EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "FCALL", "FCALL_RO", "MIGRATE"];
-
-/// Returns true if a command of this name may have taken effect despite an error reply.
-fn may_fail_midway(command: &str) -> bool {
-    MAY_FAIL_MIDWAY.iter().any(|name| name.eq_ignore_ascii_case(command))
-}
 
 fn outcome_of(text: &[u8], midway: bool) -> Outcome {
     // A script stops at its first failing command, and its earlier writes remain. Only a refusal before the script's

@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -31,7 +32,7 @@ impl Link {
 
     /// Returns one more handle to a connection that another handle keeps open.
     pub(crate) fn to(shared: &Arc<Shared>) -> Self {
-        shared.handle_cloned();
+        shared.handles.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(shared))
     }
 
@@ -92,6 +93,8 @@ impl Clone for Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.0.handle_dropped();
+        if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.begin_closing();
+        }
     }
 }

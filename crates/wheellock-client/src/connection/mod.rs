@@ -22,7 +22,7 @@ pub(crate) mod started;
 pub(crate) mod stream;
 
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -52,7 +52,7 @@ pub(crate) struct Shared {
     listener: Listener,
     place: RwLock<Place>,
     /// Number of [`Client`](crate::Client) handles; the driver ends when the last one is gone.
-    handles: AtomicUsize,
+    pub(crate) handles: AtomicUsize,
     state: Mutex<State>,
 }
 
@@ -585,16 +585,6 @@ impl Shared {
                 catch_panic(|| (self.listener)(Event::AnyKeyChanged));
             }
             _ => self.config.report_changed_keys(keys),
-        }
-    }
-
-    pub(crate) fn handle_cloned(&self) {
-        self.handles.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn handle_dropped(&self) {
-        if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.begin_closing();
         }
     }
 }

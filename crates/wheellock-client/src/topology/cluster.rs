@@ -248,7 +248,7 @@ impl Cluster {
         if let Some(verdict) = patience.wait_for(self.verdict(false)).await {
             return verdict;
         }
-        if self.any_ready() {
+        if self.map().nodes.values().any(|node| node.is_ready()) {
             return Ok(());
         }
         // The first attempts have the same timeout and began a moment later. Their errors name the stage that took
@@ -274,11 +274,6 @@ impl Cluster {
             }
             self.changed(seen).await;
         }
-    }
-
-    /// Returns true if at least one node is connected.
-    pub(crate) fn any_ready(&self) -> bool {
-        self.map().nodes.values().any(|node| node.is_ready())
     }
 
     /// Waits until the number of changes differs from `seen`. Returns that number.
@@ -327,7 +322,8 @@ impl Cluster {
         match event {
             Event::Up { replaced } => {
                 if replaced {
-                    self.node_replaced(node);
+                    // A different process replies at the node's address.
+                    self.notify_of_change(&self.slots_of(node));
                 }
                 self.wake_watchers();
             }
@@ -358,11 +354,6 @@ impl Cluster {
         let mut watchers = Vec::new();
         self.refresh().changes.advance(&mut watchers);
         wake_all(watchers);
-    }
-
-    /// Reports that a different process replies at a node's address.
-    fn node_replaced(&self, node: u32) {
-        self.notify_of_change(&self.slots_of(node));
     }
 
     fn slots_of(&self, node: u32) -> SlotSet {

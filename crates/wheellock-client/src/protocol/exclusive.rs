@@ -15,7 +15,8 @@ pub(crate) fn objection(command: &Command<'_>) -> Option<&'static str> {
     let mut words = command.iter().skip(1).map(text);
     let objection = match &*name {
         // AUTH is allowed: callers renew a token with it before the token expires.
-        b"BLPOP" | b"BRPOP" | b"BLMOVE" | b"BLMPOP" | b"BZMPOP" | b"BZPOPMIN" | b"BZPOPMAX" | b"BRPOPLPUSH" => BLOCKS,
+        b"BLPOP" | b"BRPOP" | b"BLMOVE" | b"BLMPOP" | b"BZMPOP" | b"BZPOPMIN" | b"BZPOPMAX"
+        | b"BRPOPLPUSH" => BLOCKS,
         b"XREAD" | b"XREADGROUP" if blocks(words.by_ref()) => BLOCKS,
         b"CLIENT" => return unless(words.next(), CLIENT_FOR_ALL, STATE),
         b"SCRIPT" => return unless(words.next(), SCRIPT_FOR_ALL, DEBUGGER),

@@ -222,7 +222,8 @@ impl<'a> Handshake<'a> {
             return Err(self.protocol("HELLO 3 was not answered with a map"));
         }
         // The client keeps these texts and puts them into events, so they are cut and escaped.
-        let text = |name: &str| printable(reply.get(name).and_then(Value::as_str).unwrap_or_default().as_bytes());
+        let text =
+            |name: &str| printable(reply.get(name).and_then(Value::as_str).unwrap_or_default().as_bytes());
         if reply.get("proto").and_then(Value::as_i64) != Some(3) {
             return Err(self.error(ErrorKind::Unsupported, "the server did not switch to RESP3".to_owned()));
         }

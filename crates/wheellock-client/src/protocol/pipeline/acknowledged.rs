@@ -87,9 +87,8 @@ impl Pipeline {
         if !self.connected || self.connection != connection {
             return Err(NoWait::Ended);
         }
-        let can_share = |last: &&WaitGroup| {
-            (last.acks, last.millis) == (acks, millis) && last.start >= self.claimed
-        };
+        let can_share =
+            |last: &&WaitGroup| (last.acks, last.millis) == (acks, millis) && last.start >= self.claimed;
         if let Some(last) = self.waits.back().filter(can_share) {
             let has_room = self.bounds.admits(Lane::Reserved, last.members.len(), 0);
             return has_room.then_some(last.sequence).ok_or(NoWait::Full);

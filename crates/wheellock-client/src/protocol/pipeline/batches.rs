@@ -134,7 +134,8 @@ impl Batches {
 
     /// Returns the length in bytes of a call with this shape.
     pub(super) fn len(&self, shape: Shape) -> usize {
-        self.known(shape.part).map_or(0, |known| known.head + usize::from(shape.key) + usize::from(shape.args))
+        self.known(shape.part)
+            .map_or(0, |known| known.head + usize::from(shape.key) + usize::from(shape.args))
     }
 
     /// Disables the native commands of a part on this connection, because the server refused them. Each further

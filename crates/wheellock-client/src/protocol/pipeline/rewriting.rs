@@ -47,7 +47,9 @@ impl Pipeline {
             let end = self.entries.get(place + calls).map_or(old.len(), |next| within(next.start));
             let bytes = old.get(begin..end).unwrap_or_default();
             let form = match native {
-                Some((native, head)) => natives::write(native, (bytes, head), &mut new).then_some(Form::Native),
+                Some((native, head)) => {
+                    natives::write(native, (bytes, head), &mut new).then_some(Form::Native)
+                }
                 None if calls > 1 && self.batches.write(shapes.take(calls), bytes, &mut new) => {
                     Some(Form::First(u8::try_from(calls).unwrap_or(u8::MAX)))
                 }

@@ -217,6 +217,11 @@ impl Entry {
     fn shape_to_rewrite(&self) -> Shape {
         if self.form == Form::Queued { self.shape } else { Shape::default() }
     }
+
+    /// Returns the number of bytes that `rewritten` has of this entry.
+    fn rewritten_len(&self) -> usize {
+        if self.form == Form::Queued { 0 } else { usize::from(self.shape.len) }
+    }
 }
 
 impl Slot {
@@ -493,11 +498,6 @@ impl Pipeline {
         self.entries.pop_front()
     }
 
-    /// Returns the number of bytes that `rewritten` has of this entry.
-    fn rewritten_len(&self, entry: &Entry) -> usize {
-        if entry.form == Form::Queued { 0 } else { self.batches.len(entry.shape) }
-    }
-
     fn finish(&mut self, slot: u32, result: Result<Value, Failure>, wakers: &mut Vec<Waker>) {
         if let Some(slot) = self.slots.get_mut(slot as usize)
             && let done = SlotState::Done(Done { result, epoch: self.connection.epoch })
@@ -642,7 +642,7 @@ impl Pipeline {
         };
         let lost = Failure { kind, outcome: Outcome::MaybeExecuted, cause: Some(cause.clone()) };
         while let Some(entry) = self.pop_written() {
-            drop(self.rewritten.take(self.rewritten_len(&entry)));
+            drop(self.rewritten.take(entry.rewritten_len()));
             self.fail(entry.what, &lost, wakers);
         }
         // Waits are dropped, so their callers must fail first.
@@ -733,7 +733,7 @@ impl Pipeline {
         self.orphans = 0;
         for (entry, end) in old_entries.into_iter().zip(ends) {
             let within = |offset: u64| usize::try_from(offset - base).unwrap_or(usize::MAX);
-            let queued: Vec<u8> = self.rewritten.take(self.rewritten_len(&entry)).collect();
+            let queued: Vec<u8> = self.rewritten.take(entry.rewritten_len()).collect();
             let bytes = match entry.form {
                 Form::Queued => old_bytes.get(within(entry.start)..within(end)),
                 _ => Some(&queued[..]),

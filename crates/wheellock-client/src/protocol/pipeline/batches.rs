@@ -49,8 +49,8 @@ struct Known {
 /// A call among the bytes of a batch. The call's bytes end with its key and, behind the key, its arguments.
 struct Split {
     end: usize,
-    key: u16,
-    args: u16,
+    key: usize,
+    args: usize,
     /// The number of the part.
     number: u8,
 }
@@ -59,8 +59,8 @@ struct Split {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Shape {
     pub(super) part: PartId,
-    /// The length of the key in bytes, including its length prefix.
-    key: u16,
+    /// The length of the call in bytes.
+    pub(super) len: u16,
     /// The number of bytes behind the key.
     args: u16,
 }
@@ -97,11 +97,11 @@ impl Batches {
         };
         let key = eval.params.first().map_or(0, |key| key.encoded_len());
         let args = len.checked_sub(head + key).and_then(|args| u16::try_from(args).ok());
-        let (Ok(key), Some(args)) = (u16::try_from(key), args) else { return Shape::default() };
+        let (Ok(len), Some(args)) = (u16::try_from(len), args) else { return Shape::default() };
         let rests = !self.may_batch || self.rests_until.is_some_and(|until| now < until);
         // The part stays known, because native commands may replace a call that must not be batched.
         let part = if rests { PartId { whole: 0, ..id } } else { id };
-        Shape { part, key, args }
+        Shape { part, len, args }
     }
 
     /// Returns how many of these calls, beginning with the first, can form one command that costs less than the
@@ -130,12 +130,6 @@ impl Batches {
     /// Returns the script of which this is a part.
     pub(super) fn whole(&self, part: PartId) -> Option<&Arc<Script>> {
         self.known(part).map(|known| &known.whole)
-    }
-
-    /// Returns the length in bytes of a call with this shape.
-    pub(super) fn len(&self, shape: Shape) -> usize {
-        self.known(shape.part)
-            .map_or(0, |known| known.head + usize::from(shape.key) + usize::from(shape.args))
     }
 
     /// Disables the native commands of a part on this connection, because the server refused them. Each further
@@ -179,11 +173,13 @@ impl Batches {
         let mut split = std::mem::take(&mut self.split);
         split.clear();
         let (mut whole, mut end, mut words) = (None, 0, 0);
-        for Shape { part, key, args } in calls {
+        for Shape { part, len, args } in calls {
             let Some(known) = self.known(part) else { return false };
-            end += known.head + usize::from(key) + usize::from(args);
+            let (len, args) = (usize::from(len), usize::from(args));
+            end += len;
             words += 2 + known.args;
             whole = Some(&known.whole);
+            let key = len.saturating_sub(known.head + args);
             split.push(Split { end, key, args, number: known.number });
         }
         // If the lengths do not add up, each call leaves alone. A wrong split would give callers each other's keys.
@@ -191,12 +187,12 @@ impl Batches {
         whole.begin_evalsha(split.len(), words, out);
         // EVALSHA takes all keys before the first argument.
         for call in &split {
-            let end = call.end - usize::from(call.args);
-            out.extend_from_slice(bytes.get(end - usize::from(call.key)..end).unwrap_or_default());
+            let end = call.end - call.args;
+            out.extend_from_slice(bytes.get(end - call.key..end).unwrap_or_default());
         }
         for call in &split {
             out.extend_from_slice(&[b'$', b'1', b'\r', b'\n', b'0'.wrapping_add(call.number), b'\r', b'\n']);
-            out.extend_from_slice(bytes.get(call.end - usize::from(call.args)..call.end).unwrap_or_default());
+            out.extend_from_slice(bytes.get(call.end - call.args..call.end).unwrap_or_default());
         }
         self.split = split;
         true

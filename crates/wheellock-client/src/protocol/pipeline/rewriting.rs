@@ -118,7 +118,7 @@ impl Pipeline {
             }
             return Ok(());
         };
-        let queued = self.entries.iter().take(members).map(|entry| self.batches.len(entry.shape)).sum();
+        let queued = self.entries.iter().take(members).map(|entry| usize::from(entry.shape.len)).sum();
         drop(self.rewritten.take(queued));
         for answer in answers {
             let entry = self.pop_written().ok_or(SHIFTED)?;
@@ -163,7 +163,7 @@ impl Pipeline {
         let Some(entry) = self.pop_written() else { return Ok(()) };
         match done {
             Some(value) => {
-                drop(self.rewritten.take(self.batches.len(entry.shape)));
+                drop(self.rewritten.take(usize::from(entry.shape.len)));
                 self.deliver(&entry, value, now, wakers)
             }
             None => {
@@ -176,7 +176,7 @@ impl Pipeline {
     /// Queues a call once more as it was queued first, if its caller still waits.
     fn resend(&mut self, entry: &Entry, now: Instant) {
         let is_wanted = self.requeue(entry.what, now);
-        let call = self.rewritten.take(self.batches.len(entry.shape));
+        let call = self.rewritten.take(usize::from(entry.shape.len));
         if is_wanted {
             self.out.extend(call);
             self.close_entry();

@@ -198,13 +198,8 @@ fn lay_out(root: &Path, copy: &Path, bugs: &[Planted]) -> Result<()> {
     write_where_different(copy, &files)
 }
 
-/// Replaces `include_str!("x.lua")` and `lua!("x.lua", "y.lua")` by an expression that selects the scripts or their versions with the bug.
+/// Replaces `lua!("x.lua", "y.lua")` by an expression that selects the scripts or their versions with the bug.
 fn choosing_scripts(code: &str) -> String {
-    choosing_parts(&choosing_includes(code))
-}
-
-/// Replaces the calls of `lua!`, which concatenates scripts.
-fn choosing_parts(code: &str) -> String {
     let mut parts = code.split("lua!(");
     let mut chosen = parts.next().unwrap_or_default().to_owned();
     for part in parts {
@@ -212,30 +207,6 @@ fn choosing_parts(code: &str) -> String {
         let choose = |name: &str| format!("::wheellock_planted::script({0}, lua!({0}))", name.trim());
         let scripts: Vec<String> = names.split(',').map(choose).collect();
         let _infallible = write!(chosen, "::wheellock_planted::joined!({}){rest}", scripts.join(", "));
-    }
-    chosen
-}
-
-fn choosing_includes(code: &str) -> String {
-    let mut parts = code.split("include_str!(\"");
-    let mut chosen = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        match part.split_once("\")") {
-            Some((path, rest)) if path.ends_with(".lua") => {
-                // The shipped code concatenates such scripts at compile time.
-                if let Some(before) = chosen.trim_end().strip_suffix("concat!(") {
-                    chosen.truncate(before.len());
-                    chosen.push_str("::wheellock_planted::joined!(");
-                }
-                let name = script_name(path);
-                let _infallible =
-                    write!(chosen, "::wheellock_planted::script(\"{name}\", include_str!(\"{path}\")){rest}");
-            }
-            _ => {
-                chosen.push_str("include_str!(\"");
-                chosen.push_str(part);
-            }
-        }
     }
     chosen
 }
@@ -442,12 +413,6 @@ mod tests {
 
     #[test]
     fn included_script_becomes_planted_choice() {
-        let code = "a(include_str!(\"scripts/x.lua\"), include_str!(\"y.md\"))";
-        let chosen = "a(::wheellock_planted::script(\"x.lua\", include_str!(\"scripts/x.lua\")), include_str!(\"y.md\"))";
-        assert_eq!(choosing_scripts(code), chosen);
-        let code = "concat!(\n    include_str!(\"../scripts/a/x.lua\"))";
-        let chosen = "::wheellock_planted::joined!(::wheellock_planted::script(\"a/x.lua\", include_str!(\"../scripts/a/x.lua\")))";
-        assert_eq!(choosing_scripts(code), chosen);
         let code = "a(lua!(\"x.lua\", \"a/y.lua\"), 1)";
         let chosen = "a(::wheellock_planted::joined!(::wheellock_planted::script(\"x.lua\", lua!(\"x.lua\")), \
                       ::wheellock_planted::script(\"a/y.lua\", lua!(\"a/y.lua\"))), 1)";

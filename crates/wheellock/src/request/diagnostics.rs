@@ -10,7 +10,7 @@ use wheellock_client::{CallOptions, Client, Command, ErrorKind, Value};
 
 use crate::base::durability::Durability;
 use crate::base::error::Error;
-use crate::kind;
+use crate::kind::{self, lua};
 
 /// A property of the server that puts locks at risk, or keeps them from working well.
 ///
@@ -410,7 +410,7 @@ pub(crate) const PROBE: &str = "return 1";
 
 /// Returns the script that tries the commands that locks need. The script does not have keys.
 pub(crate) fn script() -> &'static str {
-    include_str!("../scripts/diagnose.lua")
+    lua!("diagnose.lua")
 }
 
 #[cfg(test)]

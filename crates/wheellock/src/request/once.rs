@@ -12,91 +12,33 @@ use wheellock_client::{Arg, Script};
 use crate::base::error::Error;
 use crate::base::owner::OwnerText;
 use crate::base::request_slots::RequestSlot;
+use crate::kind::lua;
 use crate::request::context::Context;
 use crate::request::retry::retry;
 use crate::wait::name::Name;
 use crate::wire;
 
-pub(crate) static SET_PERMITS: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        concat!(include_str!("../scripts/once.lua"), include_str!("../scripts/semaphore/try_set.lua")),
-        1,
-        7,
-    )
-});
-pub(crate) static ADD_PERMITS: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        concat!(
-            include_str!("../scripts/once.lua"),
-            include_str!("../scripts/number.lua"),
-            include_str!("../scripts/semaphore/add.lua")
-        ),
-        1,
-        7,
-    )
-});
-pub(crate) static DRAIN: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        concat!(
-            include_str!("../scripts/once.lua"),
-            include_str!("../scripts/number.lua"),
-            include_str!("../scripts/semaphore/drain.lua")
-        ),
-        1,
-        6,
-    )
-});
-pub(crate) static CHANGE_PERMITS: LazyLock<Script> = LazyLock::new(|| {
-    let text = concat!(
-        include_str!("../scripts/once.lua"),
-        include_str!("../scripts/number.lua"),
-        include_str!("../scripts/permit/reap.lua"),
-        include_str!("../scripts/permit/set.lua")
-    );
-    Script::new(text, 1, 7)
-});
+pub(crate) static SET_PERMITS: LazyLock<Script> =
+    LazyLock::new(|| Script::new(lua!("once.lua", "semaphore/try_set.lua"), 1, 7));
+pub(crate) static ADD_PERMITS: LazyLock<Script> =
+    LazyLock::new(|| Script::new(lua!("once.lua", "number.lua", "semaphore/add.lua"), 1, 7));
+pub(crate) static DRAIN: LazyLock<Script> =
+    LazyLock::new(|| Script::new(lua!("once.lua", "number.lua", "semaphore/drain.lua"), 1, 6));
+pub(crate) static CHANGE_PERMITS: LazyLock<Script> =
+    LazyLock::new(|| Script::new(lua!("once.lua", "number.lua", "permit/reap.lua", "permit/set.lua"), 1, 7));
 pub(crate) static GIVE_BACK: LazyLock<Script> = LazyLock::new(|| {
-    let text = concat!(
-        include_str!("../scripts/once.lua"),
-        include_str!("../scripts/number.lua"),
-        include_str!("../scripts/permit/reap.lua"),
-        include_str!("../scripts/permit/give_back.lua")
-    );
-    Script::new(text, 1, 7)
+    Script::new(lua!("once.lua", "number.lua", "permit/reap.lua", "permit/give_back.lua"), 1, 7)
 });
 pub(crate) static GIVE_BACK_MANY: LazyLock<Script> = LazyLock::new(|| {
-    let text = concat!(
-        include_str!("../scripts/once.lua"),
-        include_str!("../scripts/number.lua"),
-        include_str!("../scripts/permit/reap.lua"),
-        include_str!("../scripts/permit/give_back_many.lua")
-    );
-    Script::new(text, 1, 7)
+    Script::new(lua!("once.lua", "number.lua", "permit/reap.lua", "permit/give_back_many.lua"), 1, 7)
 });
-pub(crate) static SET_LATCH: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        concat!(include_str!("../scripts/once.lua"), include_str!("../scripts/latch/try_set.lua")),
-        1,
-        7,
-    )
-});
+pub(crate) static SET_LATCH: LazyLock<Script> =
+    LazyLock::new(|| Script::new(lua!("once.lua", "latch/try_set.lua"), 1, 7));
 pub(crate) static COUNT_DOWN: LazyLock<Script> = LazyLock::new(|| {
-    let text = concat!(
-        include_str!("../scripts/once.lua"),
-        include_str!("../scripts/number.lua"),
-        include_str!("../scripts/latch/ended.lua"),
-        include_str!("../scripts/latch/count_down.lua")
-    );
-    Script::new(text, 1, 6)
+    Script::new(lua!("once.lua", "number.lua", "latch/ended.lua", "latch/count_down.lua"), 1, 6)
 });
-pub(crate) static DELETE_LATCH: LazyLock<Script> = LazyLock::new(|| {
-    let text = concat!(
-        include_str!("../scripts/once.lua"),
-        include_str!("../scripts/latch/ended.lua"),
-        include_str!("../scripts/latch/delete.lua")
-    );
-    Script::new(text, 1, 6)
-});
+pub(crate) static DELETE_LATCH: LazyLock<Script> =
+    LazyLock::new(|| Script::new(lua!("once.lua", "latch/ended.lua", "latch/delete.lua"), 1, 6));
 
 /// Runs a script that replies to a repeated request with the first reply. Repeats the request until the response timeout if the reply was
 /// lost. Returns the number in the reply.

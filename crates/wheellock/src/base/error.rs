@@ -334,7 +334,25 @@ impl Error {
             Self::NoQuorum { failures, .. } => {
                 failures.is_empty() || failures.iter().any(|failure| failure.error.is_unavailable())
             }
-            _ => false,
+            Self::UnexpectedReply { .. }
+            | Self::Held { .. }
+            | Self::Lost { .. }
+            | Self::ShutDown { .. }
+            | Self::OtherData { .. }
+            | Self::Upgrade { .. }
+            | Self::NoMembers
+            | Self::NotReentrant { .. }
+            | Self::DuplicateMember { .. }
+            | Self::NotIndependent { .. }
+            | Self::InvalidName { .. }
+            | Self::AnnouncementTooLong { .. }
+            | Self::NoCommonSlot { .. }
+            | Self::InvalidLease { .. }
+            | Self::InvalidLabel { .. }
+            | Self::ForeignOwner { .. }
+            | Self::UnsupportedDurability { .. }
+            | Self::NoRandomness
+            | Self::NoBackgroundThread { .. } => false,
         }
     }
 }

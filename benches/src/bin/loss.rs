@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use tokio::runtime::{Builder, Runtime};
-use tokio::task::JoinSet;
-use wheellock::{Error, Guard, LockManager};
+use tokio::task::{JoinHandle, JoinSet};
+use wheellock::{Error, Guard, Lock, LockManager};
 use wheellock_benches::Report;
 use wheellock_tests::peers::{self, Library, Peer, Program};
 use wheellock_tests::{Cli, RedisServer};
@@ -139,7 +139,8 @@ fn rival(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Measures the row "plain" while the server refuses `CLIENT TRACKING`. All keys are deleted at a random time between two renewals.
+/// Measures the row "plain" while the server refuses `CLIENT TRACKING`. All keys are deleted at once. Each round does so at another time
+/// between two renewals.
 fn untracked(report: &mut Report, runtime: &Runtime) -> Result<()> {
     let row = "plain without tracking";
     if !report.wants(row) {
@@ -188,11 +189,7 @@ fn behind_library(report: &mut Report, runtime: &Runtime, library: &'static Libr
             for number in 0..RELEASES {
                 let patience = Duration::from_secs(30);
                 ensure!(peer.acquires("n", patience, Duration::from_secs(1)).await, "the lock is free");
-                let waiter = tokio::spawn({
-                    let lock = lock.clone();
-                    async move { lock.acquire().await.map(|guard| (Instant::now(), guard)) }
-                });
-                tokio::time::sleep(pause(number)).await;
+                let waiter = waiter(&lock, number).await;
                 let start = Instant::now();
                 ensure!(peer.releases().await != Some(false), "{} held the lock", library.name);
                 released.push(start.elapsed());
@@ -210,24 +207,16 @@ fn behind_library(report: &mut Report, runtime: &Runtime, library: &'static Libr
     Ok(())
 }
 
-/// The time for which a waiter waits. Its pauses have become long by then. The time varies, so that the releases do not follow the pauses.
-fn pause(number: u64) -> Duration {
-    Duration::from_millis(250 + 13 * number % 128)
-}
-
 /// Measures the time from a foreign holder's deletion to the waiter's grant, with and without news from the server.
 fn waiters(report: &mut Report, runtime: &Runtime) -> Result<()> {
-    for (row, permission) in [
-        ("waiter behind foreign lock", "+client|tracking"),
-        ("the same without tracking", "-client|tracking"),
-    ] {
+    let server = RedisServer::start();
+    let mut other = server.connect()?;
+    for (row, url) in
+        [("waiter behind foreign lock", server.url()), ("the same without tracking", server.untracked_url())]
+    {
         if !report.wants(row) {
             continue;
         }
-        let server = RedisServer::start();
-        let mut other = server.connect()?;
-        other.query(&["ACL", "SETUSER", "app", "on", ">pw", "+@all", permission, "~*", "&*"])?;
-        let url = server.url().replacen("://", "://app:pw@", 1);
         let mut times = Times::default();
         for _ in 0..report.rounds() {
             times.add(runtime.block_on(releases(&url, &mut other))?);
@@ -237,6 +226,15 @@ fn waiters(report: &mut Report, runtime: &Runtime) -> Result<()> {
     Ok(())
 }
 
+/// Spawns a task that waits for the lock, and returns the instant of the grant. Returns when the task has waited for a while.
+async fn waiter(lock: &Lock, number: u64) -> JoinHandle<Result<(Instant, Guard), Error>> {
+    let lock = lock.clone();
+    let waiter = tokio::spawn(async move { lock.acquire().await.map(|guard| (Instant::now(), guard)) });
+    // The waiter's pauses have become long by then. The time varies, so that the releases do not follow the pauses.
+    tokio::time::sleep(Duration::from_millis(250 + 13 * number % 128)).await;
+    waiter
+}
+
 /// Returns the time from each release of a foreign holder to the grant.
 async fn releases(url: &str, other: &mut Cli) -> Result<Vec<Duration>> {
     let locks = LockManager::connect(url).await?;
@@ -244,11 +242,7 @@ async fn releases(url: &str, other: &mut Cli) -> Result<Vec<Duration>> {
     let mut took = Vec::new();
     for number in 0..RELEASES {
         other.query(&["SET", "n", "foreign", "NX", "PX", "30000"])?;
-        let waiter = tokio::spawn({
-            let lock = lock.clone();
-            async move { lock.acquire().await.map(|guard| (Instant::now(), guard)) }
-        });
-        tokio::time::sleep(pause(number)).await;
+        let waiter = waiter(&lock, number).await;
         let start = Instant::now();
         other.query(&["DEL", "n"])?;
         let (granted, guard) = waiter.await??;

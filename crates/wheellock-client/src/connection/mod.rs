@@ -52,7 +52,7 @@ pub(crate) struct Shared {
     listener: Listener,
     place: RwLock<Place>,
     /// Number of [`Client`](crate::Client) handles; the driver ends when the last one is gone.
-    pub(crate) handles: AtomicUsize,
+    handles: AtomicUsize,
     state: Mutex<State>,
 }
 

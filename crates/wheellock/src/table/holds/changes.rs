@@ -1,7 +1,7 @@
-//! Consequences of a failover to another server.
+//! Consequences of a failover to another server, and of changes of keys that a server tells of.
 //!
 //! Holds that were granted before are verified, because the new server may not know them. Recent releases are sent again. Both
-//! happen in slices.
+//! happen in slices. This module also limits the number of holds of whose keys a server tells.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -57,8 +57,9 @@ impl Changes {
         self.are_told
     }
 
-    /// Returns true if the server is to remember the key of this hold. The first [`MOST_TOLD`] holds stay told until they end.
-    pub(super) fn remembers(&mut self, hold: &mut Hold) -> bool {
+    /// Counts this hold among the [`MOST_TOLD`] holds of whose keys a server tells, if there is room. The hold then stays among them until
+    /// it ends. Returns true if the server is to remember its key.
+    pub(super) fn admit(&mut self, hold: &mut Hold) -> bool {
         if self.are_told && !hold.is_told && self.told < MOST_TOLD {
             self.told += 1;
             hold.is_told = true;

@@ -173,7 +173,7 @@ impl Holds {
         self.callers.asked(hold.releasing.callers, if extend { Want::Renew } else { Want::Check });
         // A change of a shared lock is normal. So only a renewal at a beat asks the server to tell of the next change.
         let is_news = extend || !hold.name.kind().is_shared();
-        let remembers = is_news && hold.name.kind().has_holders_in_its_key() && self.changes.remembers(hold);
+        let remembers = is_news && hold.name.kind().has_holders_in_its_key() && self.changes.admit(hold);
         let renewal = Renewal {
             hold: index,
             serial: hold.serial,

@@ -166,6 +166,24 @@ async fn silent_fair_release_delays_no_waiter() {
     }
 }
 
+/// A hot process leaves the lock free for contenders that poll only while their mark lives.
+#[tokio::test]
+async fn polling_contender_leaves_mark() {
+    let server = RedisServer::start();
+    let (owns, polls) = (manager(&server.url()).await, manager(&server.url()).await);
+    for kind in [Kind::Plain, Kind::Write, Kind::Fenced] {
+        let name = format!("polled {kind:?}");
+        let held = kind.lock(&owns, &name).acquire().await.unwrap();
+        let polled = kind.lock(&polls, &name);
+        let is_marked = eventually(PATIENCE, async || {
+            assert!(!polled.try_acquire().await.unwrap().is_acquired());
+            server.cli(&["EXISTS", &format!("{{{name}}}:wheellock_poller")]) == "1"
+        });
+        assert!(is_marked.await, "{kind:?}");
+        held.release().await.unwrap();
+    }
+}
+
 /// Subscribers have their turns in any case. A subscriber that is notified of an opening would end it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pollers_have_turns_beside_hot_processes() {

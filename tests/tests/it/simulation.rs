@@ -52,6 +52,21 @@ fn seed_680_old_reply_delays_no_head() {
     assert_eq!(complaints(513, Kind::Hot), [""; 0]);
 }
 
+/// A caller was refused, and joined the queue after the reply to the release. It waited for the end of the old lease.
+#[test]
+fn seed_400052393_late_caller_hears_of_release() {
+    for seed in [400_052_393, 400_073_257] {
+        assert!(run(&Plan::of(seed, None)).complaints.is_empty(), "seed {seed}");
+    }
+}
+
+/// A check of a fixed lease waited for a connection for nearly as long as the lease still ran. The hold was declared lost at once, although
+/// the reply did not contradict it.
+#[test]
+fn seed_400028754_delayed_check_ends_no_lease() {
+    assert!(run(&Plan::of(400_028_754, None)).complaints.is_empty());
+}
+
 /// A wait ended while a script was sent in full. It failed with the server's reply that the script was missing.
 #[test]
 fn seed_1985_missing_script_is_no_failure() {

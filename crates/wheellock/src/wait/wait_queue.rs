@@ -441,8 +441,9 @@ impl WaitQueue {
                 self.follows(messages.unwrap_or_default().saturating_sub(1), now)
             }
         };
-        // A pending request of the head already serves as the poll after the release.
-        self.questions.poll_now = asks && self.queue.first().is_some_and(|head| !head.waiter.is_polling());
+        // A pending request of the head already serves as the poll after the release. A caller that polls outside the queue may have been
+        // refused before the release. Its message was counted above, so the caller would wait for the next one when it joins.
+        self.questions.poll_now = asks && self.queue.first().is_none_or(|head| !head.waiter.is_polling());
         self.head_to_wake()
     }
 

@@ -78,6 +78,20 @@ async fn message_before_request_is_no_news() {
     assert!(!ask(&mut waiters, next, now), "the reply is newer than the message");
 }
 
+/// The caller was refused before the release, and joins after the reply to the release.
+#[tokio::test(start_paused = true)]
+async fn release_before_join_prompts_caller() {
+    let now = Instant::now();
+    let (server, mut waiters) = (Connected::new().await, WaitQueue::default());
+    server.subscribe(&mut waiters).await;
+    waiters.let_others(now);
+    server.publish(&waiters).await;
+    waiters.released(found(Some(1)), now);
+    let caller = waiters.join_first(1);
+    waiters.on_held(now, Some(REPOLL));
+    assert!(ask(&mut waiters, caller, now), "it waits for another release");
+}
+
 #[tokio::test(start_paused = true)]
 async fn missed_message_prompts_only_subscribed_head() {
     let now = Instant::now();

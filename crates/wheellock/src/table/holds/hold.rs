@@ -381,9 +381,14 @@ impl Hold {
     /// Returns the instant at which this process declares the hold lost. It is early enough that a task that waits for the loss
     /// learns of it before `valid_until`.
     pub(super) fn lost_at(&self) -> BootInstant {
+        self.lost_before(self.valid_until)
+    }
+
+    /// Returns the instant at which this process would declare the hold lost if it were valid until `valid_until`.
+    pub(super) fn lost_before(&self, valid_until: BootInstant) -> BootInstant {
         // The wheel rounds up to whole ticks, so the alarm may fire a tick late.
         let early = (self.lease.duration() / 20).min(LOST_EARLY_AT_MOST) + TICK;
-        self.valid_until.saturating_sub(early)
+        valid_until.saturating_sub(early)
     }
 }
 

@@ -544,9 +544,9 @@ fn doubted(hold: &mut Hold, by: Duration, now: BootInstant) {
 fn still_held(hold: &mut Hold, left: Duration, sent: BootInstant, now: BootInstant) {
     let until = sent.plus_nanos(less_drift(nanos(left)));
     if !hold.was_extended_since(sent) && until < hold.valid_until {
-        // The request was on its way, or waited for a connection, for longer than `left`. If the present deadline fits `left`
-        // from now on, the reply does not contradict it. The watchdog then checks once more.
-        if until <= now && hold.valid_until <= now + left {
+        // The request was on its way, or waited for a connection, for so long that the hold would be lost at once. If the present
+        // deadline fits `left` from now on, the reply does not contradict it. The watchdog then checks once more.
+        if hold.lost_before(until) <= now && hold.valid_until <= now + left {
             hold.renewing.doubt();
         } else {
             hold.valid_until = until;

@@ -559,9 +559,15 @@ fn expiry_counts_only_extension_as_failed() {
 /// A request may wait for a connection for longer than the time that the server reports.
 #[test]
 fn delayed_check_is_repeated() {
-    for (left, delay, is_doubtful) in
-        [(400, 400, true), (295, 295, true), (400, 394, true), (400, 393, false), (100, 100, false)]
-    {
+    // A hold is declared lost a twentieth of its lease and a tick before its end.
+    let first = u64::try_from((LEASE / 20 + TICK).as_millis()).unwrap();
+    for (left, delay, is_doubtful) in [
+        (400, 400, true),
+        (295, 295, true),
+        (400, 394 - first, true),
+        (400, 393 - first, false),
+        (100, 100, false),
+    ] {
         let mut world = World::new();
         let hold = world.take(1, false);
         let believed = world.valid_until(hold);

@@ -23,6 +23,7 @@ pub use crate::protocol::acks::Acks;
 use crate::base::error::{Error, ErrorKind, Outcome};
 use crate::base::script::Script;
 use crate::client::Client;
+use crate::client::route::Route;
 use crate::connection::started::error_of_detached;
 use crate::connection::{Phase, Server};
 use crate::protocol::pipeline::Prefix;
@@ -133,6 +134,18 @@ impl Client {
     /// Returns the host of `connection`, if the connection is still used and is not a unix socket.
     pub fn host_of(&self, connection: ConnectionId) -> Option<String> {
         self.route.server_of(connection)?.host()
+    }
+
+    /// Returns the present connection of a client of one server, and the run id of the server behind it. Returns `None`
+    /// while the client is not connected, in a cluster, and if the user may not run `INFO`.
+    pub fn present_server(&self) -> Option<(ConnectionId, String)> {
+        let Route::One(link) = &self.route else { return None };
+        let state = link.lock();
+        if !state.phase.is_ready() {
+            return None;
+        }
+        let run_id = state.server.as_ref().and_then(|(info, _)| info.run_id.clone())?;
+        Some((state.pipeline.connection(), run_id))
     }
 
     /// Waits until all writes on `connection` so far are acknowledged according to `acks`. The server ends the wait

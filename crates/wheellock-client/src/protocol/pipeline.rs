@@ -272,6 +272,11 @@ impl Pipeline {
         }
     }
 
+    /// Returns the present connection, or the next one while there is none.
+    pub(crate) fn connection(&self) -> ConnectionId {
+        self.connection
+    }
+
     /// Queues a call. The returned slot holds the result until [`take`](Self::take) or [`leave`](Self::leave).
     pub(crate) fn submit(
         &mut self,

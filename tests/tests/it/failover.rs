@@ -240,13 +240,13 @@ async fn take_and_replicate(locks: &LockManager, names: &[String], replicas: i64
 }
 
 /// Waits until all writes so far have reached `replicas` replicas.
-async fn replicated(locks: &LockManager, replicas: i64) {
+pub(crate) async fn replicated(locks: &LockManager, replicas: i64) {
     let wait = Command::new("WAIT").arg(replicas).arg("5000");
     assert_eq!(locks.client().call(&wait).await.unwrap().as_i64(), Some(replicas));
 }
 
 /// Cuts these replicas off from now on. They will read the bytes in their sockets when they continue.
-fn cut_off(servers: &[RedisServer], primary: usize, replicas: &[usize]) {
+pub(crate) fn cut_off(servers: &[RedisServer], primary: usize, replicas: &[usize]) {
     replicas.iter().for_each(|index| servers[*index].pause());
     let _cut = servers[primary].cli(&["CLIENT", "KILL", "TYPE", "replica"]);
 }

@@ -54,6 +54,7 @@ mod pauses;
 mod peers;
 mod prefixes;
 mod read_write;
+mod reclaim;
 mod redisson_defects;
 mod redlock;
 mod refused_writes;

@@ -8,6 +8,7 @@ use wheellock_client::ErrorKind;
 pub use wheellock_client::Outcome;
 
 use crate::base::durability::{Durability, Shortfall};
+use crate::base::fleet::Fleet;
 
 /// A failed lock operation.
 ///
@@ -152,6 +153,34 @@ pub enum Error {
         /// The server's reply.
         reason: String,
     },
+    /// Locks cannot [survive a failover](crate::LockManagerBuilder::keep_locks_across_failovers) with these settings, or the other processes
+    /// of the server have other settings.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
+    UnsupportedFleet {
+        /// The settings.
+        fleet: Fleet,
+        /// The reason.
+        reason: String,
+    },
+    /// The lease is longer than the longest lease of the [`Fleet`]. After a failover, the lock could be granted twice.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
+    LeaseTooLong {
+        /// The requested lease.
+        lease: Duration,
+        /// The longest lease of the fleet.
+        longest: Duration,
+    },
+    /// No lock can be acquired now, because a failover is not over, or because too few servers know this process. Only with
+    /// [`keep_locks_across_failovers`](crate::LockManagerBuilder::keep_locks_across_failovers).
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
+    NotReady {
+        /// The lock's name.
+        lock: String,
+        /// The event that the process waits for.
+        reason: String,
+        /// `NotSent`, or `MaybeExecuted` if the connection led to a new server during the request. A grant is then being revoked.
+        outcome: Outcome,
+    },
     /// Another holder has the lock: [`Attempt::or_held`](crate::Attempt::or_held) makes this error. A web service would reply 409.
     #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     Held {
@@ -252,7 +281,7 @@ impl Error {
     /// [`NoQuorum`](Self::NoQuorum) may pass if the errors of enough servers may pass.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
-            Self::GrantedTooLate { .. } => true,
+            Self::GrantedTooLate { .. } | Self::NotReady { .. } => true,
             Self::Server { source, .. } => refuses_writes(source),
             Self::NoQuorum { granted, wanted, failures, .. } => {
                 granted + failures.iter().filter(|failure| failure.error.may_pass()).count() >= *wanted
@@ -268,7 +297,7 @@ impl Error {
     pub fn outcome(&self) -> Outcome {
         match self {
             Self::Server { source, .. } => source.outcome(),
-            Self::ShutDown { outcome, .. } => *outcome,
+            Self::ShutDown { outcome, .. } | Self::NotReady { outcome, .. } => *outcome,
             Self::UnexpectedReply { .. }
             | Self::Lost { .. }
             | Self::GrantedTooLate { .. }
@@ -297,6 +326,8 @@ impl Error {
             | Self::InvalidLabel { .. }
             | Self::ForeignOwner { .. }
             | Self::UnsupportedDurability { .. }
+            | Self::UnsupportedFleet { .. }
+            | Self::LeaseTooLong { .. }
             | Self::NoRandomness
             | Self::NoBackgroundThread { .. } => Outcome::NotSent,
         }
@@ -329,7 +360,7 @@ impl Error {
     pub fn is_unavailable(&self) -> bool {
         match self {
             Self::Server { source, .. } => is_away(source),
-            Self::GrantedTooLate { .. } | Self::NotReplicated { .. } => true,
+            Self::GrantedTooLate { .. } | Self::NotReplicated { .. } | Self::NotReady { .. } => true,
             // Servers without any reply are unavailable as well.
             Self::NoQuorum { failures, .. } => {
                 failures.is_empty() || failures.iter().any(|failure| failure.error.is_unavailable())
@@ -351,6 +382,8 @@ impl Error {
             | Self::InvalidLabel { .. }
             | Self::ForeignOwner { .. }
             | Self::UnsupportedDurability { .. }
+            | Self::UnsupportedFleet { .. }
+            | Self::LeaseTooLong { .. }
             | Self::NoRandomness
             | Self::NoBackgroundThread { .. } => false,
         }
@@ -393,6 +426,9 @@ impl fmt::Display for Error {
             Self::NotReplicated { .. } => self.fmt_shortfall(f),
             Self::UnsupportedDurability { durability, reason } => {
                 write!(f, "locks cannot be kept by {durability}: {reason}")
+            }
+            Self::UnsupportedFleet { .. } | Self::LeaseTooLong { .. } | Self::NotReady { .. } => {
+                self.fmt_of_fleet(f)
             }
             Self::Held { lock, lease_left } => {
                 write!(f, "the lock \"{}\" is held", quotable(lock))?;
@@ -449,6 +485,21 @@ impl Error {
     }
 
     /// Formats the errors of too few replicas or too few servers.
+    fn fmt_of_fleet(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnsupportedFleet { fleet, reason } => {
+                write!(f, "locks cannot survive a failover ({fleet}): {reason}")
+            }
+            Self::LeaseTooLong { lease, longest } => {
+                write!(f, "a lease of {lease:?} is longer than the fleet's longest lease of {longest:?}")
+            }
+            Self::NotReady { lock, reason, .. } => {
+                write!(f, "cannot acquire \"{}\" yet: {reason}", quotable(lock))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn fmt_shortfall(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotReplicated { lock, server, extension, acked, wanted } => {

@@ -5,6 +5,8 @@ pub(crate) mod backoff;
 pub(crate) mod clock;
 pub(crate) mod durability;
 pub(crate) mod error;
+pub(crate) mod fleet;
+pub(crate) mod fleet_terms;
 pub(crate) mod join_all;
 pub(crate) mod lease;
 pub(crate) mod owner;

@@ -27,6 +27,8 @@ pub(crate) struct Kind {
     pub(crate) acquire_all: Option<Arc<Script>>,
     /// Extends the leases of many locks at once, or reads their remaining time; `None` if this kind has no holds.
     pub(crate) renew: Option<Arc<Script>>,
+    /// Writes held locks into a server that has taken over; `None` if holds of this kind do not survive a failover.
+    pub(crate) reclaim: Option<Arc<Script>>,
     /// Lowers a holder's count, and notifies the waiters when the lock is free; `None` if this kind has no holds.
     pub(crate) release: Option<Arc<Script>>,
     /// Runs several calls of `acquire` and `release` at once. Both of these scripts are marked as parts of the bundle. `None` if each call
@@ -196,6 +198,7 @@ pub(crate) static SIMPLE: LazyLock<Kind> = LazyLock::new(|| {
         acquire: Arc::new(Script::new(lua!("simple/acquire.lua"), 1, 3).natively(&native::SET)),
         acquire_all: None,
         renew: Some(variadic(lua!("simple/renew.lua"))),
+        reclaim: Some(variadic(lua!("fleet/grace.lua", "simple/reclaim.lua"))),
         release: Some(Arc::new(Script::new(lua!("simple/release.lua"), 1, 4).natively(&native::DELETE))),
         force_release: Some(script(lua!("simple/force_release.lua"), 2)),
         show_holders: Some(script(lua!("simple/holders.lua"), 1)),
@@ -245,6 +248,7 @@ pub(crate) static LATCH: LazyLock<Kind> = LazyLock::new(|| Kind {
     acquire: script(lua!("number.lua", "latch/look.lua"), 1),
     acquire_all: None,
     renew: None,
+    reclaim: None,
     release: None,
     force_release: None,
     show_holders: None,
@@ -258,6 +262,12 @@ pub(crate) static LATCH: LazyLock<Kind> = LazyLock::new(|| Kind {
 
 /// Channel prefix of all locks that are only a hash of holders.
 const PLAIN_CHANNEL: &str = "redisson_lock__channel:";
+
+/// Refreshes this process's entry in the fleet of a server, and drives the grace after a failover.
+pub(crate) static REFRESH: LazyLock<Script> = LazyLock::new(|| Script::new(lua!("fleet/refresh.lua"), 1, 8));
+
+/// Removes this process from the fleet of a server.
+pub(crate) static LEAVE: LazyLock<Script> = LazyLock::new(|| Script::new(lua!("fleet/leave.lua"), 1, 1));
 
 /// Marks that a contender polls for a lock.
 pub(crate) static MARK: LazyLock<Script> = LazyLock::new(|| Script::new(lua!("mark.lua"), 1, 2));
@@ -275,11 +285,12 @@ fn rows() -> impl Iterator<Item = &'static Kind> {
     ROWS.iter().map(|row| &***row)
 }
 
-/// Returns the scripts that a connection loads before its first use.
-pub(crate) fn scripts() -> Vec<Arc<Script>> {
+/// Returns the scripts that a connection loads before its first use. A manager `in_fleet` also loads those that write held locks into a new
+/// server.
+pub(crate) fn scripts(in_fleet: bool) -> Vec<Arc<Script>> {
     let mut scripts: Vec<Arc<Script>> = Vec::new();
     for kind in rows() {
-        for script in kind.scripts() {
+        for script in kind.scripts().chain(kind.reclaim.iter().filter(|_| in_fleet)) {
             if !scripts.iter().any(|known| known.sha() == script.sha()) {
                 scripts.push(Arc::clone(script));
             }
@@ -328,6 +339,7 @@ impl Kind {
             poll: None,
             acquire_all: Some(variadic(lua!("holders_of.lua", "acquire_all.lua"))),
             renew: Some(variadic(lua!("renew.lua"))),
+            reclaim: Some(variadic(lua!("fleet/grace.lua", "reclaim.lua"))),
             release: Some(script(lua!("release.lua"), 4)),
             bundle: None,
             hot_release: None,
@@ -354,6 +366,7 @@ impl Kind {
         Self {
             acquire_all: None,
             renew: Some(variadic(lua!("read_write/live.lua", "read_write/renew.lua"))),
+            reclaim: Some(variadic(lua!("fleet/grace.lua", "read_write/reclaim.lua"))),
             force_release: Some(script(lua!("read_write/force_release.lua"), 4)),
             show_holders: Some(script(lua!("read_write/holders.lua"), 3)),
             is_held: Some(script(lua!("read_write/is_held.lua"), 1)),
@@ -368,6 +381,7 @@ impl Kind {
         Self {
             noun: "semaphore",
             acquire_all: None,
+            reclaim: None,
             force_release: None,
             show_holders: None,
             grant: GrantForm::Permits,

@@ -16,6 +16,8 @@ use wheellock_client::{Client, Config};
 use crate::base::backoff::Backoff;
 use crate::base::durability::{Durability, Wanted};
 use crate::base::error::Error;
+use crate::base::fleet::Fleet;
+use crate::base::fleet_terms::Terms;
 use crate::base::lease::Lease;
 use crate::base::owner::{Owner, new_uuid};
 use crate::kind;
@@ -32,6 +34,7 @@ use crate::manager::report::Reporter;
 use crate::request::context::{Context, Settings};
 use crate::request::diagnostics::{Finding, check_durability, diagnose, releases_are_silent};
 use crate::request::events;
+use crate::request::fleet;
 use crate::request::label;
 use crate::request::watchdog;
 use crate::table::metrics::Metrics;
@@ -82,6 +85,7 @@ pub struct LockManagerBuilder {
     hand_over: Duration,
     durability: Durability,
     replication_timeout: Duration,
+    fleet: Option<Fleet>,
     label: Option<String>,
     prefix: String,
     classifier: Option<Classifier>,
@@ -124,6 +128,7 @@ impl LockManager {
             hand_over: HAND_OVER,
             durability: Durability::default(),
             replication_timeout: REPLICATION_TIMEOUT,
+            fleet: None,
             label: None,
             prefix: String::new(),
             classifier: None,
@@ -349,6 +354,33 @@ impl LockManagerBuilder {
         self
     }
 
+    /// Keeps held locks across a failover, and grants no lock twice because of one. Costs nothing per grant. Default off: a failover may
+    /// lose the latest grants.
+    ///
+    /// After a failover, each process writes its holds into the new server. Until all processes have done so, no process is granted a lock.
+    /// If a process is dead, that lasts for the longest lease and the window. All processes that use these locks must use this setting,
+    /// with the same numbers. The page *Guarantees* lists the conditions. Semaphores and latches are as without this setting. A cluster
+    /// is not supported yet.
+    ///
+    /// The manager opens a second connection, and refreshes its entry in the key `wheellock:fleet:roster` every third of the window. The
+    /// user needs the permission for `INFO`, `WAIT` and the keys `wheellock:fleet*`.
+    ///
+    /// ```no_run
+    /// use wheellock::{Fleet, LockManager};
+    ///
+    /// # async fn example() -> Result<(), wheellock::Error> {
+    /// let builder = LockManager::builder("redis+sentinel://a,b,c/mymaster");
+    /// let locks = builder.keep_locks_across_failovers(Fleet::of_servers(3)).connect().await?;
+    /// # drop(locks);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn keep_locks_across_failovers(mut self, fleet: Fleet) -> Self {
+        self.fleet = Some(fleet);
+        self
+    }
+
     /// Sets a label of this manager, for people who look up a lock's holder: see [`Lock::holder`]. Name for example
     /// host, process and service, as in `"web-3/4711/billing"`. It has 1 to 256 bytes, without control characters.
     /// **Never use a secret**, because every user with read access to keys can read it. Default none.
@@ -445,14 +477,17 @@ impl LockManagerBuilder {
     ///
     /// # Errors
     ///
-    /// As [`LockManager::connect`], [`Error::InvalidLease`], [`Error::InvalidLabel`] and [`Error::UnsupportedDurability`].
+    /// As [`LockManager::connect`], [`Error::InvalidLease`], [`Error::InvalidLabel`],
+    /// [`Error::UnsupportedDurability`] and [`Error::UnsupportedFleet`].
     ///
     /// # Panics
     ///
     /// If called outside a tokio runtime with I/O enabled.
     pub async fn connect(self) -> Result<LockManager, Error> {
         let (durability, prefix) = (self.durability, self.prefix.clone());
+        let fleet = self.fleet.clone();
         let (config, assemble) = self.prepare()?;
+        let refreshes = fleet.as_ref().map(|_| fleet::config_of(&config));
         let client = Client::connect(config).await.map_err(not_connected)?;
         check_durability(&client, durability).await?;
         let findings = diagnose(&client, &prefix, durability).await;
@@ -460,6 +495,11 @@ impl LockManagerBuilder {
             events::found(&client.server_address(), finding);
         }
         let manager = assemble(client, findings)?;
+        if let (Some(fleet), Some(config)) = (&fleet, refreshes) {
+            let refreshes = Client::connect(config).await.map_err(not_connected)?;
+            fleet::check(&manager.context, &refreshes, fleet).await?;
+            manager.keep_in_fleet(refreshes);
+        }
         if label::write(&manager.context).await {
             manager.keep_label(true);
         }
@@ -475,7 +515,8 @@ impl LockManagerBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Server`] if the URL is wrong; [`Error::InvalidLease`], [`Error::InvalidLabel`], [`Error::NoRandomness`].
+    /// [`Error::Server`] if the URL is wrong; [`Error::InvalidLease`], [`Error::InvalidLabel`], [`Error::UnsupportedFleet`],
+    /// [`Error::NoRandomness`].
     ///
     /// # Panics
     ///
@@ -483,8 +524,13 @@ impl LockManagerBuilder {
     #[track_caller]
     pub fn lazy(self) -> Result<LockManager, Error> {
         check_runtime();
+        let has_fleet = self.fleet.is_some();
         let (config, assemble) = self.prepare()?;
+        let refreshes = has_fleet.then(|| fleet::config_of(&config));
         let manager = assemble(Client::lazy(config), Vec::new())?;
+        if let Some(config) = refreshes {
+            manager.keep_in_fleet(Client::lazy(config));
+        }
         manager.keep_label(false);
         Ok(manager)
     }
@@ -494,7 +540,12 @@ impl LockManagerBuilder {
         let watchdog_lease = Lease::kept(self.watchdog_lease)?;
         let label = self.label.map(Label::new).transpose()?;
         let mut config = self.config.map_err(not_connected)?;
-        config.scripts.extend(kind::scripts());
+        config.scripts.extend(kind::scripts(self.fleet.is_some()));
+        let fleet = self
+            .fleet
+            .as_ref()
+            .map(|fleet| Terms::new(fleet, &config.servers, watchdog_lease, config.response_timeout))
+            .transpose()?;
         // The hooks hold the context weakly. Otherwise the connection keeps the manager alive, and the manager the
         // connection.
         let reports_to = Arc::new(OnceLock::<Weak<Context>>::new());
@@ -525,6 +576,7 @@ impl LockManagerBuilder {
                 hand_over: self.hand_over,
                 releases_are_silent: releases_are_silent(&findings),
                 wanted,
+                fleet,
                 label,
                 prefix: self.prefix.into(),
                 classifier: self.classifier,
@@ -566,6 +618,11 @@ fn not_connected(source: wheellock_client::Error) -> Error {
 }
 
 impl LockManager {
+    fn keep_in_fleet(&self, refreshes: Client) {
+        let timer = refreshes.config().timer.clone();
+        tokio::spawn(fleet::keep(Arc::downgrade(&self.context), refreshes, timer));
+    }
+
     fn keep_label(&self, is_written: bool) {
         if self.context.label().is_some() {
             let timer = self.context.client.config().timer.clone();

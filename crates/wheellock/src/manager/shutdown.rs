@@ -12,6 +12,7 @@ use wheellock_client::{Client, Outcome};
 use crate::base::error::quotable;
 use crate::manager::LockManager;
 use crate::request::context::Context;
+use crate::request::fleet;
 use crate::request::label;
 use crate::wait::wait_queue::WaitQueue;
 
@@ -60,6 +61,11 @@ impl LockManager {
         });
         // A confirmed state stays so, because a later release of the same hold changes nothing.
         let confirmed = timer.timeout(within, released).await.is_ok();
+        if confirmed {
+            // Not earlier: after a failover, the holds that are not released yet need this entry.
+            let left = within.saturating_sub(timer.now() - began);
+            let _in_time = timer.timeout(left, fleet::leave(context)).await;
+        }
         label::delete(context, within.saturating_sub(timer.now() - began)).await;
         let server = context.client.server_address();
         let names = if confirmed { Vec::new() } else { context.holds().unreconciled_names() };

@@ -93,7 +93,7 @@ async fn acquire_until_granted<'a, L: Copy + Into<Limit>, E, F: FnOnce(Result<Gu
                     }
                     Err(error) => match caller.failed(error, &by, wait) {
                         Ok(limit) => return Ok(end(Err(caller.over(limit)))),
-                        Err(error @ Error::GrantedTooLate { .. })
+                        Err(error @ (Error::GrantedTooLate { .. } | Error::NotReady { .. }))
                             if wait.outlasts(&error, &request.context.client.config().timer) =>
                         {
                             break;
@@ -103,7 +103,7 @@ async fn acquire_until_granted<'a, L: Copy + Into<Limit>, E, F: FnOnce(Result<Gu
                 }
             }
         }
-        // The grant came too late. The caller has had its first reply, and begins anew.
+        // The grant came too late, or a failover is not over. The caller begins anew.
         request.begin_anew();
         waited = Duration::MAX;
     }

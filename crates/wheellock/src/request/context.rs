@@ -34,6 +34,7 @@ use wheellock_client::{Arg, Change, Client, Script, Servers, Value};
 use crate::base::clock::{BootInstant, Clock};
 use crate::base::durability::Wanted;
 use crate::base::error::Error;
+use crate::base::fleet_terms::Terms;
 use crate::base::lease::Lease;
 use crate::base::owner::{Owner, OwnerText, as_number};
 use crate::base::request_slots::RequestSlots;
@@ -61,6 +62,8 @@ pub(crate) struct Context {
     pub(crate) releases_are_silent: bool,
     /// Acknowledgements that each grant and each renewal waits for.
     pub(crate) wanted: Option<Wanted>,
+    /// Numbers of the fleet whose locks survive a failover.
+    pub(crate) fleet: Option<Terms>,
     /// Label of this manager, for people.
     label: Option<Label>,
     /// The manager was shut down, and its label was deleted.
@@ -88,6 +91,7 @@ pub(crate) struct Settings {
     pub(crate) hand_over: Duration,
     pub(crate) releases_are_silent: bool,
     pub(crate) wanted: Option<Wanted>,
+    pub(crate) fleet: Option<Terms>,
     pub(crate) label: Option<Label>,
     pub(crate) prefix: Arc<str>,
     pub(crate) classifier: Option<Classifier>,
@@ -176,14 +180,25 @@ impl Deref for HoldsRead<'_> {
 
 impl Context {
     pub(crate) fn new(client: Client, uuid: Arc<str>, settings: Settings) -> Self {
-        let Settings { watchdog_lease, hand_over, releases_are_silent, wanted, label, prefix, classifier } =
-            settings;
+        let Settings {
+            watchdog_lease,
+            hand_over,
+            releases_are_silent,
+            wanted,
+            fleet,
+            label,
+            prefix,
+            classifier,
+        } = settings;
         let clock = Clock::beside(client.config());
         let may_take_over = !matches!(client.config().servers, Servers::One(_));
         let mut holds = Holds::new(clock.now(), watchdog_lease, may_take_over);
         // The connection may be up before the table is there to hear of it.
         if client.server_info().is_some_and(|info| info.tracks_keys) {
             holds.are_told_of_changes();
+        }
+        if let Some(terms) = fleet {
+            holds.join_fleet(terms, clock.now());
         }
         let in_cluster = matches!(client.config().servers, Servers::Cluster(_));
         Self {
@@ -194,6 +209,7 @@ impl Context {
             hand_over,
             releases_are_silent,
             wanted,
+            fleet,
             label,
             label_has_ended: AtomicBool::new(false),
             prefix,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use wheellock_client::{Outcome, Value};
 
 use crate::base::error::LostReason;
+use crate::base::fleet::Fleet;
 use crate::base::server_clock::Jump;
 use crate::request::diagnostics::Finding;
 use crate::table::holds::Failing;
@@ -58,6 +59,11 @@ pub(crate) fn server_clock_jumped(server: &str, jump: Jump) {
 pub(crate) fn found(server: &str, finding: &Finding) {
     #[cfg(feature = "tracing")]
     tracing::warn!(target: SERVER, server, %finding, "locks on this server are at risk");
+}
+
+pub(crate) fn other_fleet(server: &str, fleet: &Fleet) {
+    #[cfg(feature = "tracing")]
+    tracing::error!(target: SERVER, server, %fleet, "the other processes of this server have other settings for failovers");
 }
 
 #[cfg(feature = "tracing")]

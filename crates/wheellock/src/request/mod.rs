@@ -5,6 +5,7 @@ pub(crate) mod context;
 pub(crate) mod diagnostics;
 pub(crate) mod endangered;
 pub(crate) mod events;
+pub(crate) mod fleet;
 pub(crate) mod guard;
 pub(crate) mod hand_over;
 pub(crate) mod label;

@@ -132,14 +132,16 @@ pub(crate) fn wish(context: &Context, hold: HoldIndex, want: Want, waker: &Waker
     Some(caller)
 }
 
-/// Divides renewals among scripts. The locks of one script share a slot and a kind, and the server is to remember all or none of their
-/// keys. The order does not change if all renewals are alike.
+/// Divides renewals among scripts. The locks of one script share a slot and a kind. All or none of them are written into a new server, and
+/// the server is to remember all or none of their keys. The order does not change if all renewals are alike.
 fn batches(renewals: &mut [Renewal], slot_of: impl Fn(&Renewal) -> u16) -> impl Iterator<Item = &[Renewal]> {
     for renewal in &mut *renewals {
         renewal.slot = slot_of(renewal);
     }
-    let place =
-        |renewal: &Renewal| (renewal.alone, renewal.slot, renewal.name.kind().address(), renewal.remembers);
+    let place = |renewal: &Renewal| {
+        let Renewal { alone, slot, remembers, reclaim, .. } = renewal;
+        (*alone, *slot, renewal.name.kind().address(), *remembers, reclaim.is_some())
+    };
     if !renewals.is_sorted_by_key(place) {
         renewals.sort_by_key(place);
     }
@@ -161,8 +163,14 @@ fn queue_renewal<'a>(
 ) -> Option<Flush<'a>> {
     let owners: Vec<_> =
         group.iter().map(|renewal| context.holder_text(&renewal.name, renewal.owner)).collect();
-    let params = wire::renew(group, &owners);
-    let script = group.first()?.name.kind().renew.as_ref()?;
+    let first = group.first()?;
+    let incarnation = first.reclaim.map(|_| holds.incarnation().to_owned());
+    let (params, script) = match &incarnation {
+        Some(incarnation) => {
+            (wire::reclaim(group, &owners, incarnation), first.name.kind().reclaim.as_ref()?)
+        }
+        None => (wire::renew(group, &owners), first.name.kind().renew.as_ref()?),
+    };
     // `now` precedes the send, because the lease counts from before it.
     let batch = holds.begin_renewal(group.to_vec(), node, now);
     let token = RequestTag { about: About::Renewal { batch }, with_source: retry.is_in_full() };
@@ -344,6 +352,7 @@ impl Answered<'_, '_> {
         } else {
             let reply = result.as_ref().ok();
             let reply = reply.and_then(|reply| wire::read_renewal(reply, self.holds.batch(batch)));
+            let reply = reply.map(|reply| self.holds.believed(batch, reply, *connection));
             match (result, &reply) {
                 (Ok(_), Some(reply)) => self.tell_of_odd_words(batch, reply),
                 (Ok(odd), None) if !odd.is_error() => {

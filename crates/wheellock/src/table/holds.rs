@@ -15,9 +15,11 @@ mod effects;
 mod ending;
 mod hand_over;
 mod hold;
+mod membership;
 #[cfg(test)]
 mod model;
 mod recent_releases;
+mod reclaiming;
 mod releasing;
 mod renewal_failures;
 mod renewals;
@@ -48,6 +50,8 @@ pub(crate) use effects::{Effects, Failing, Reconcile, Rest, Unreconciled};
 pub(crate) use hand_over::GiveBack;
 use hold::KnownBy;
 pub(crate) use hold::{Hold, State};
+use membership::Membership;
+pub(crate) use membership::{CheckIn, Reclaim, Refresh, Refreshed};
 use recent_releases::RecentReleases;
 use renewal_failures::RenewalFailures;
 use renewals::{Newcomers, Script};
@@ -82,6 +86,8 @@ pub(crate) struct Holds {
     newcomers: Newcomers,
     server_clocks: ServerClocks,
     changes: Changes,
+    /// Membership in a fleet whose locks survive a failover. `None` if they do not, so that a single server costs nothing.
+    membership: Option<Box<Membership>>,
     /// Releases that a failover may lose. `None` without a possible failover, so that a single server costs nothing.
     released: Option<Box<RecentReleases>>,
     /// True after the manager was shut down.
@@ -129,6 +135,7 @@ impl Holds {
             newcomers: Newcomers::default(),
             server_clocks: ServerClocks::default(),
             changes: Changes::default(),
+            membership: None,
             released: may_take_over.then(Box::default),
             shut: false,
             tallies: Tallies::default(),

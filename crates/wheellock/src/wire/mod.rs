@@ -11,10 +11,12 @@ use std::time::Duration;
 use wheellock_client::layer::Retry;
 use wheellock_client::{Arg, Command, Value};
 
+use crate::base::fleet::Fleet;
+use crate::base::fleet_terms::Terms;
 use crate::base::lease::Lease;
 use crate::base::owner::{Owner, OwnerText};
 use crate::kind::{Companions, GrantForm, Holders};
-use crate::table::holds::{GrantReply, Renewal, RenewalReply, Renewed};
+use crate::table::holds::{CheckIn, GrantReply, Reclaim, Refresh, Refreshed, Renewal, RenewalReply, Renewed};
 use crate::wait::name::Name;
 use crate::wait::turns::{Contenders, Opening};
 use crate::wire::holder::{Holder, Label, Mode};
@@ -326,7 +328,87 @@ pub(crate) fn renew<'a>(group: &'a [Renewal], holders: &'a [OwnerText]) -> Vec<A
     keys.chain(args).collect()
 }
 
-/// Reads the reply of a kind's `renew` for the locks in `group`; `None` for a reply that the script never returns.
+/// Returns the parameters of a kind's `reclaim`. The locks of `group` are all of one kind, and `holders` are their holders.
+pub(crate) fn reclaim<'a>(
+    group: &'a [Renewal],
+    holders: &'a [OwnerText],
+    incarnation: &'a str,
+) -> Vec<Arg<'a>> {
+    let keys = group.iter().map(|renewal| Arg::from(renewal.name.key()));
+    let args = group.iter().zip(holders).flat_map(|(renewal, holder)| {
+        let Reclaim { lease, count, ends, .. } = renewal.reclaim.unwrap_or_default();
+        let has_tag = renewal.name.kind().companions == Companions::ReadLeases;
+        let tag = has_tag.then(|| renewal.name.tag().into());
+        [lease.into(), holder.as_bytes().into(), count.into(), ends.into()].into_iter().chain(tag)
+    });
+    keys.chain([FLEET.into(), incarnation.into()]).chain(args).collect()
+}
+
+/// The key of the fleet of a server.
+const FLEET: &str = "wheellock:fleet";
+
+/// Returns the parameters of `fleet/refresh.lua`.
+pub(crate) fn refresh<'a>(process: &'a str, refresh: &'a Refresh, terms: &Terms) -> [Arg<'a>; 9] {
+    let check_in = match refresh.check_in {
+        CheckIn::NotYet => "0",
+        CheckIn::Done => "1",
+        CheckIn::DoneAsWitness => "2",
+    };
+    let flag = |flag: bool| Arg::from(if flag { "1" } else { "0" });
+    let window = u64::try_from(terms.window.as_millis()).unwrap_or(u64::MAX);
+    [
+        FLEET.into(),
+        process.into(),
+        terms.longest_lease.millis().into(),
+        window.into(),
+        u64::from(terms.replicas).into(),
+        flag(refresh.is_counted),
+        check_in.into(),
+        flag(terms.may_be_new),
+        refresh.incarnation.as_str().into(),
+    ]
+}
+
+/// The reply of `fleet/refresh.lua`.
+pub(crate) enum RefreshReply {
+    Refreshed(Refreshed),
+    /// The fleet has other numbers: the longest lease, the window, and the number of replicas.
+    OtherFleet(Fleet),
+}
+
+/// Reads the reply of `fleet/refresh.lua`; `None` for a reply that the script never returns.
+pub(crate) fn read_refresh(reply: &Value) -> Option<RefreshReply> {
+    let number = |value: &Value| value.as_i64();
+    let count = |value: &Value| number(value).and_then(|number| u64::try_from(number).ok());
+    match reply.as_array()? {
+        [longest, window, replicas] => {
+            let mut fleet = Fleet::of_servers(u32::try_from(count(replicas)?).ok()?.saturating_add(1));
+            fleet.longest_lease = Duration::from_millis(count(longest)?);
+            fleet.window = Duration::from_millis(count(window)?);
+            Some(RefreshReply::OtherFleet(fleet))
+        }
+        [run_id, replication_id, time, is_grace_over, was_known, members, checked_in, left] => {
+            Some(RefreshReply::Refreshed(Refreshed {
+                run_id: run_id.as_str()?.to_owned(),
+                replication_id: replication_id.as_str()?.to_owned(),
+                time: number(time)?,
+                is_grace_over: number(is_grace_over)? == 1,
+                was_known: number(was_known)? == 1,
+                members: count(members)?,
+                checked_in: count(checked_in)?,
+                ends_in: count(left).map(Duration::from_millis),
+            }))
+        }
+        _ => None,
+    }
+}
+
+/// Returns the parameters of `fleet/leave.lua`.
+pub(crate) fn leave_fleet(process: &str) -> [Arg<'_>; 2] {
+    [FLEET.into(), process.into()]
+}
+
+/// Reads the reply of a kind's `renew` or `reclaim` for the locks in `group`; `None` for a reply that the script never returns.
 pub(crate) fn read_renewal(reply: &Value, group: &[Renewal]) -> Option<RenewalReply> {
     let [seconds, micros, locks @ ..] = reply.as_array()? else { return None };
     let number = |value: &Value| value.as_i64().and_then(|number| u64::try_from(number).ok());

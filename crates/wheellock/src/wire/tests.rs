@@ -220,6 +220,7 @@ fn renewal(name: &Arc<Name>, extend: bool) -> Renewal {
         with_source: false,
         alone: false,
         remembers: false,
+        reclaim: None,
         slot: 0,
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wheellock::testing::{Double, Outage};
-use wheellock::{Durability, Error, Finding, LockManager, LostReason, Outcome};
+use wheellock::{Durability, Error, Finding, Fleet, LockManager, LostReason, Outcome};
 use wheellock_tests::RedisServer;
 
 use super::{Row, fixed, row};
@@ -125,6 +125,26 @@ fn given() -> Vec<(&'static str, Error)> {
             Error::UnsupportedDurability {
                 durability: Durability::Replicas(0),
                 reason: "at least one replica is needed to wait for one".to_owned(),
+            },
+        ),
+        (
+            "Locks of a cluster that are to survive a failover",
+            Error::UnsupportedFleet {
+                fleet: Fleet::of_servers(3),
+                reason: "locks of a cluster do not survive failovers yet".to_owned(),
+            },
+        ),
+        (
+            "A lease that is longer than that of the fleet",
+            Error::LeaseTooLong { lease: Duration::from_secs(60), longest: Duration::from_secs(30) },
+        ),
+        (
+            "A failover that is not over",
+            Error::NotReady {
+                lock: lock.clone(),
+                reason: "3 of 4 processes have written their locks into the new server, and this lasts for 12s at most"
+                    .to_owned(),
+                outcome: Outcome::NotSent,
             },
         ),
         ("Work under a lock that was lost", Error::Lost { lock: lock.clone(), reason: LostReason::Expired }),

@@ -192,9 +192,13 @@ impl<'a> Request<'a> {
 
     /// Enters an attempt into the table.
     pub(super) async fn begin<'r>(&'r self, deadline: Option<Instant>) -> Result<Begun<'r, 'a>, Error> {
+        self.check_lease()?;
         let begin = |waker: &Waker| {
             let Self { name, owner, presented, lease, share, .. } = *self;
             self.with_other_kinds(|holds, others, now| {
+                if !holds.may_acquire(now, waker) {
+                    return Poll::Pending;
+                }
                 // Both steps share one transaction. Otherwise an attempt through another kind could begin between
                 // them.
                 if ready!(holds.is_held_otherwise(owner, others, waker)) {
@@ -206,8 +210,7 @@ impl<'a> Request<'a> {
             })
         };
         let began = wait_for_owner(self.context, self.name, deadline, begin).await;
-        let (began, deadline) =
-            began.map_err(|source| Error::Server { operation: self.operation(), source })?;
+        let (began, deadline) = began.map_err(|source| self.not_begun(source))?;
         let Some((began, at)) = began else { return Err(self.not_reentrant()) };
         let Some((hold, count)) = began else {
             return Err(self.name.shut_down(Outcome::NotSent));
@@ -216,6 +219,29 @@ impl<'a> Request<'a> {
         // From here on, an early return drops the attempt, which takes its holds back.
         let count = self.begin_others(at)?.unwrap_or(count);
         Ok(Begun { attempt, count, at, answer_by: deadline })
+    }
+
+    /// Returns an error if the lease is too long for the fleet.
+    fn check_lease(&self) -> Result<(), Error> {
+        match &self.context.fleet {
+            // Holds of other kinds do not survive a failover, so their leases do not count.
+            Some(fleet) if self.name.kind().reclaim.is_some() && self.lease > fleet.longest_lease => {
+                let (lease, longest) = (self.lease.duration(), fleet.longest_lease.duration());
+                Err(Error::LeaseTooLong { lease, longest })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the error of an attempt that could not begin in time.
+    fn not_begun(&self, source: wheellock_client::Error) -> Error {
+        let obstacle = self.context.holds().obstacle(self.context.clock.now());
+        match obstacle {
+            Some(reason) => {
+                Error::NotReady { lock: self.name.text().to_owned(), reason, outcome: Outcome::NotSent }
+            }
+            None => Error::Server { operation: self.operation(), source },
+        }
     }
 
     /// Begins attempts for all permits after the first. Returns the number of permits in total, or `None` for a caller
@@ -313,7 +339,7 @@ impl<'a> Request<'a> {
         shortfall: Option<Shortfall>,
     ) -> Result<Answer, Error> {
         let Self { context, name, lease, share, .. } = *self;
-        let Retried { result, sent, ambiguous, .. } = retried;
+        let Retried { result, sent, connection, ambiguous } = retried;
         let reply = match result {
             Ok(reply) => reply,
             Err(source) => {
@@ -330,7 +356,7 @@ impl<'a> Request<'a> {
         match wire::read_acquire(name, &reply) {
             Some(Ok(Grant { reply, token, room })) => {
                 let reply = if fresh { GrantReply::Fresh } else { reply };
-                let terms = Terms { lease, share, sent };
+                let terms = Terms { lease, share, sent, connection };
                 if let Some(shortfall) = shortfall {
                     attempt.not_acknowledged(terms, reply);
                     return Err(Error::not_replicated(
@@ -435,7 +461,13 @@ impl PendingHold<'_, '_> {
     }
 
     fn too_late(&self, terms: Terms) -> Error {
-        Error::GrantedTooLate { lock: self.request.name.text().to_owned(), lease: terms.lease.duration() }
+        let Request { context, name, .. } = *self.request;
+        // The grant came from a server in whose grace no process is granted a lock.
+        if let Some(reason) = context.holds().obstacle(context.clock.now()) {
+            let (lock, outcome) = (name.text().to_owned(), Outcome::MaybeExecuted);
+            return Error::NotReady { lock, reason, outcome };
+        }
+        Error::GrantedTooLate { lock: name.text().to_owned(), lease: terms.lease.duration() }
     }
 
     /// Takes a grant back, because too few servers have acknowledged it.

@@ -6,7 +6,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use wheellock_client::Value;
-use wheellock_client::layer::Retry;
+use wheellock_client::layer::{ConnectionId, Retry};
 
 use super::attempt::{Answer, Begun, PendingHold, Request};
 use crate::base::clock::BootInstant;
@@ -60,7 +60,7 @@ pub(crate) async fn ask_together(
             Box::pin(retry_acknowledged(context, wanted, &ask, (until, RefusedWrite::Ends), granted)).await
         }
     };
-    let Retried { result, sent, ambiguous, .. } = retried;
+    let Retried { result, sent, connection, ambiguous } = retried;
     let settled = Settled { asked: &asked, ambiguous, shortfall };
     let reply = match result {
         Ok(reply) => reply,
@@ -76,7 +76,8 @@ pub(crate) async fn ask_together(
         Some(AllReply::Granted(statuses)) => {
             // A lock is fresh if it was free when the request was first executed.
             let first_told = |(status, fresh)| if fresh { GrantReply::Fresh } else { status };
-            settled.granted(attempts, statuses.into_iter().zip(fresh).map(first_told), sent).map(Ok)
+            let answer = (sent, connection);
+            settled.granted(attempts, statuses.into_iter().zip(fresh).map(first_told), answer).map(Ok)
         }
         Some(AllReply::Refused(place, refusal)) => {
             settled.refused(&mut attempts, place);
@@ -133,11 +134,11 @@ impl Settled<'_, '_> {
         self,
         mut attempts: Vec<PendingHold<'_, '_>>,
         statuses: impl Iterator<Item = GrantReply>,
-        sent: BootInstant,
+        (sent, connection): (BootInstant, Option<ConnectionId>),
     ) -> Result<Vec<Guard>, Error> {
         let mut guards = Vec::with_capacity(self.asked.len());
         for ((one, attempt), status) in self.asked.iter().zip(&mut attempts).zip(statuses) {
-            let terms = Terms { lease: one.lease, share: one.share, sent };
+            let terms = Terms { lease: one.lease, share: one.share, sent, connection };
             match self.shortfall {
                 None => guards.push(attempt.granted(terms, status)?),
                 Some(_) => attempt.not_acknowledged(terms, status),

@@ -18,6 +18,7 @@ fn renewals(slots: &[(u16, bool)]) -> Vec<Renewal> {
         with_source: false,
         alone,
         remembers: false,
+        reclaim: None,
         slot: 0,
     };
     slots.iter().enumerate().map(named).collect()

@@ -5,6 +5,8 @@
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
+use wheellock_client::layer::ConnectionId;
+
 use super::hold::KnownBy;
 use super::releasing::Releasing;
 use super::renewing::Renewing;
@@ -148,7 +150,7 @@ impl Holds {
     ) -> Option<Granted> {
         let mut index = index;
         let valid_until = terms.lease.valid_until(terms.sent);
-        let shut = self.shut;
+        let (shut, is_believed) = (self.shut, self.believes_grant(terms.connection, terms.sent, now));
         let is_doubtful = self.changes.since(terms.sent) || self.server_clocks.jumped_since(terms.sent);
         // The older guards of this hold may have reported the expiry already, before the watchdog could.
         self.lose_if_expired(index, now, effects);
@@ -164,7 +166,7 @@ impl Holds {
         if shut {
             return self.reconcile(index).map(Granted::ShutDown);
         }
-        if now >= valid_until || was_lost && reply == GrantReply::Again {
+        if now >= valid_until || !is_believed || was_lost && reply == GrantReply::Again {
             // The grant adds to a hold that was declared lost meanwhile.
             return self.reconcile(index).map(Granted::TooLate);
         }
@@ -195,6 +197,7 @@ impl Holds {
             hold.plan_first_look(now, period);
         }
         hold.state = State::Held;
+        hold.renewing.written();
         if hold.name.kind().is_read_side() {
             // Without this, a later grant of the write side would not verify the readers.
             hold.name.set_last_holder(index);
@@ -411,6 +414,8 @@ pub(crate) struct Terms {
     pub(crate) lease: Lease,
     pub(crate) share: Share,
     pub(crate) sent: BootInstant,
+    /// Connection of the reply.
+    pub(crate) connection: Option<ConnectionId>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

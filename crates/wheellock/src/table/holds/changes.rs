@@ -40,7 +40,7 @@ struct Pass {
 
 impl Changes {
     /// Adds the locks of `change` to the next pass.
-    fn plan_pass(&mut self, change: &Change, is_replaced: bool) {
+    pub(super) fn plan_pass(&mut self, change: &Change, is_replaced: bool) {
         let (earlier, was_replaced) =
             self.next.take().map_or((None, false), |next| (Some(next.change), next.is_replaced));
         let change = change.clone().joined(earlier);
@@ -78,6 +78,9 @@ impl Holds {
     pub(crate) fn changed(&mut self, change: &Change, now: BootInstant) {
         self.changes.last = Some(now);
         self.changes.plan_pass(change, true);
+        if let Some(membership) = &mut self.membership {
+            membership.is_replaced(now);
+        }
         if let Some(released) = &mut self.released {
             released.changed();
         }

@@ -202,7 +202,7 @@ impl World {
     }
 
     fn terms(&self) -> Terms {
-        Terms { lease: Lease::new(LEASE).unwrap(), share: GUARD, sent: self.now }
+        Terms { lease: Lease::new(LEASE).unwrap(), share: GUARD, sent: self.now, connection: None }
     }
 
     fn begin(&mut self) -> Option<HoldIndex> {

@@ -12,7 +12,7 @@ use slab::Slab;
 use super::callers::{CallerIndex, Want};
 use super::renewing::Refused;
 use super::schedule::Event;
-use super::{BACKLOG_PAUSE, Due, Effects, Hold, HoldIndex, Holds, State};
+use super::{BACKLOG_PAUSE, Due, Effects, Hold, HoldIndex, Holds, Reclaim, State};
 use crate::base::clock::{BootInstant, nanos};
 use crate::base::durability::Shortfall;
 use crate::base::error::LostReason;
@@ -37,6 +37,8 @@ pub(crate) struct Renewal {
     pub(crate) alone: bool,
     /// True if the server is to tell of the next change of the lock's key.
     pub(crate) remembers: bool,
+    /// The hold as the renewal writes it into a server that may not know it. `None` for an ordinary renewal.
+    pub(crate) reclaim: Option<Reclaim>,
     /// Slot of the lock, which the renewals of one script have in common. The watchdog fills it in.
     pub(crate) slot: u16,
 }
@@ -48,7 +50,7 @@ impl Renewal {
     }
 
     /// Returns the hold. Does not return a later hold at the same index.
-    fn hold_in<'a>(&self, holds: &'a mut Slab<Hold>) -> Option<&'a mut Hold> {
+    pub(super) fn hold_in<'a>(&self, holds: &'a mut Slab<Hold>) -> Option<&'a mut Hold> {
         holds.get_mut(self.hold as usize).filter(|hold| self.is_of(hold))
     }
 
@@ -65,6 +67,16 @@ pub(super) struct Script {
     node: Option<u32>,
     /// Instant no later than the send.
     sent: BootInstant,
+}
+
+impl Script {
+    pub(super) fn group(&self) -> &[Renewal] {
+        &self.group
+    }
+
+    pub(super) fn sent(&self) -> BootInstant {
+        self.sent
+    }
 }
 
 /// Result of the renewal of one hold.
@@ -161,18 +173,29 @@ impl Holds {
         if now >= hold.lost_at() {
             return self.lose(index, LostReason::Expired, now, due.effects);
         }
-        due.renew.extend(self.start_renewal(index, wished));
+        match self.start_renewal(index, wished) {
+            Some(renewal) => due.renew.push(renewal),
+            None => self.plan_reclaim(index, now),
+        }
     }
 
     /// Starts a request to the server now, whatever is scheduled.
     fn start_renewal(&mut self, index: HoldIndex, wished: Option<Want>) -> Option<Renewal> {
         let hold = self.holds.get_mut(index as usize)?;
+        let membership = self.membership.as_ref().filter(|_| !hold.renewing.is_written());
+        let reclaim = membership.map(|membership| membership.reclaim(hold));
+        if reclaim == Some(None) {
+            // The new server would not know the hold. The hold is written as soon as a refresh counts there.
+            return None;
+        }
+        let reclaim = reclaim.flatten();
         hold.renewing.begin();
         let only_looks = hold.renewing.take_only_looks();
-        let extend = (hold.renewing.is_wanted() && !only_looks) || wished == Some(Want::Renew);
+        let extend =
+            (hold.renewing.is_wanted() && !only_looks) || wished == Some(Want::Renew) || reclaim.is_some();
         self.callers.asked(hold.releasing.callers, if extend { Want::Renew } else { Want::Check });
         // A change of a shared lock is normal. So only a renewal at a beat asks the server to tell of the next change.
-        let is_news = extend || !hold.name.kind().is_shared();
+        let is_news = (extend || !hold.name.kind().is_shared()) && reclaim.is_none();
         let remembers = is_news && hold.name.kind().has_holders_in_its_key() && self.changes.admit(hold);
         let renewal = Renewal {
             hold: index,
@@ -184,6 +207,7 @@ impl Holds {
             with_source: hold.renewing.is_with_source(),
             alone: hold.renewing.is_alone(),
             remembers,
+            reclaim,
             slot: 0,
         };
         // A hold with a renewal under way is not in turn. Its own alarm watches the end of the lease.

@@ -40,7 +40,7 @@ enum Verifying {
     UnderWayInDoubt,
 }
 
-/// Mode of the next renewal. Three flags in one byte, because a process may have a million holds.
+/// Mode of the next renewal. Four flags in one byte, because a process may have a million holds.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 struct Manner(u8);
 
@@ -51,6 +51,8 @@ impl Manner {
     const WITH_SOURCE: u8 = 2;
     /// The renewal leaves the lease as it is.
     const ONLY_LOOKS: u8 = 4;
+    /// The renewal writes the hold into a server that may not know it because of a failover.
+    const WRITES: u8 = 8;
 
     fn is(self, what: u8) -> bool {
         self.0 & what != 0
@@ -113,6 +115,21 @@ impl Renewing {
         let only_looks = self.manner.is(Manner::ONLY_LOOKS);
         self.manner.0 &= !Manner::ONLY_LOOKS;
         only_looks
+    }
+
+    /// Makes renewals write the hold into a new server, until one of them has done so.
+    pub(super) fn must_write(&mut self) {
+        self.manner.add(Manner::WRITES);
+    }
+
+    /// Records that the present server knows the hold.
+    pub(super) fn written(&mut self) {
+        self.manner.0 &= !Manner::WRITES;
+    }
+
+    /// Returns true if the present server knows the hold, or there was no failover.
+    pub(super) fn is_written(&self) -> bool {
+        !self.manner.is(Manner::WRITES)
     }
 
     /// Begins a renewal. A doubt that arises from now on is not resolved by this renewal.

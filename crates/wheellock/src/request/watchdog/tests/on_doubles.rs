@@ -22,6 +22,7 @@ async fn expiry_during_suspend_is_reported_soon() {
         hand_over: Duration::ZERO,
         releases_are_silent: false,
         wanted: None,
+        fleet: None,
         label: None,
         prefix: "".into(),
         classifier: None,
@@ -35,7 +36,7 @@ async fn expiry_during_suspend_is_reported_soon() {
     let hold = context.transact(|holds, now, effects| {
         let begun = holds.begin_attempt((&name, 1), false, (lease, 1), now, Waker::noop());
         let Poll::Ready(Some((hold, 1))) = begun else { panic!("nobody else asks") };
-        let terms = Terms { lease, share, sent: now };
+        let terms = Terms { lease, share, sent: now, connection: None };
         match holds.granted(hold, terms, GrantReply::Fresh, now, effects) {
             Some(Granted::Held(hold, None)) => hold,
             _ => panic!("it was free"),

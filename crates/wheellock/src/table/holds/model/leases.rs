@@ -119,7 +119,11 @@ impl Owner {
             assert!(began.is_pending(), "one would overtake the other");
             self.waits = true;
         } else if let Poll::Ready(Some((hold, count))) = began {
-            self.asked = Some((hold, Terms { lease, share: Share { renew, ..GUARD }, sent: *now }, count));
+            self.asked = Some((
+                hold,
+                Terms { lease, share: Share { renew, ..GUARD }, sent: *now, connection: None },
+                count,
+            ));
         }
     }
 

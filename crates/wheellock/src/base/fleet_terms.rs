@@ -1,0 +1,54 @@
+//! The checked numbers of a fleet, for one manager.
+
+use std::time::Duration;
+
+use wheellock_client::Servers;
+
+use crate::base::error::Error;
+use crate::base::fleet::Fleet;
+use crate::base::lease::Lease;
+
+/// A fleet with checked numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) longest_lease: Lease,
+    pub(crate) window: Duration,
+    /// A grant whose reply takes longer is given back.
+    pub(crate) reply_within: Duration,
+    pub(crate) replicas: u32,
+    pub(crate) may_be_new: bool,
+}
+
+impl Terms {
+    /// Checks a fleet for a manager whose watchdog renews `watchdog_lease`.
+    pub(crate) fn new(
+        fleet: &Fleet,
+        servers: &Servers,
+        watchdog_lease: Lease,
+        reply_within: Duration,
+    ) -> Result<Self, Error> {
+        let wrong = |reason: String| Error::UnsupportedFleet { fleet: fleet.clone(), reason };
+        let longest_lease = Lease::new(fleet.longest_lease)?;
+        let Some(replicas) = fleet.servers.checked_sub(1) else {
+            return Err(wrong("a fleet has at least one server".to_owned()));
+        };
+        if matches!(servers, Servers::Cluster(_)) {
+            return Err(wrong("locks of a cluster do not survive failovers yet".to_owned()));
+        }
+        if watchdog_lease > longest_lease {
+            let lease = watchdog_lease.duration();
+            return Err(wrong(format!("the watchdog's lease of {lease:?} is longer")));
+        }
+        if fleet.window < reply_within {
+            return Err(wrong(format!(
+                "the window is shorter than the response timeout of {reply_within:?}"
+            )));
+        }
+        Ok(Self { longest_lease, window: fleet.window, reply_within, replicas, may_be_new: fleet.may_be_new })
+    }
+
+    /// Returns the number of replicas without which no other server can have the acknowledgements of a majority.
+    pub(crate) fn majority(&self) -> u32 {
+        self.replicas.div_ceil(2)
+    }
+}

@@ -1,0 +1,146 @@
+//! This process's entry in the fleet of its server.
+//!
+//! A task refreshes the entry, and drives the grace after a failover. It has a connection of its own, because `WAIT` blocks a connection. The
+//! rules are in `table::holds::membership`.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Weak};
+use std::task::Poll;
+use std::time::Duration;
+
+use wheellock_client::layer::{Acks, ConnectionId, Hooks, Retry, Start, Started};
+use wheellock_client::{CallOptions, Client, Config, Timer, Value};
+
+use crate::base::error::Error;
+use crate::base::fleet::Fleet;
+use crate::base::fleet_terms::Terms;
+use crate::kind;
+use crate::request::context::Context;
+use crate::request::events;
+use crate::table::holds::Refresh;
+use crate::wire::{self, KEYS, RefreshReply};
+
+/// Returns the settings of the connection for refreshes.
+pub(crate) fn config_of(config: &Config) -> Config {
+    let mut config = config.clone();
+    (config.hooks, config.on_change) = (Hooks::default(), None);
+    config.scripts.clear();
+    config
+}
+
+/// Refreshes the entry until the manager is dropped or shut down.
+pub(crate) async fn keep(manager: Weak<Context>, refreshes: Client, timer: Timer) {
+    let Some(mut watch) = manager.upgrade().map(|context| context.client.watch()) else { return };
+    loop {
+        // Hold the manager only during the refresh. Otherwise this task would keep a dropped manager alive.
+        let Some(context) = manager.upgrade() else { break };
+        let Some(pause) = turn(&context, &refreshes).await else { break };
+        drop(context);
+        // Another connection may lead to another server.
+        let mut changed = pin!(watch.changed());
+        let mut sleep = pin!(timer.sleep(pause));
+        std::future::poll_fn(|cx| {
+            let is_over = changed.as_mut().poll(cx).is_ready() || sleep.as_mut().poll(cx).is_ready();
+            if is_over { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+    refreshes.close().await;
+}
+
+/// Makes one refresh, and returns the pause before the next. Returns `None` after a shutdown.
+async fn turn(context: &Arc<Context>, refreshes: &Client) -> Option<Duration> {
+    if context.holds().is_shut() {
+        return None;
+    }
+    let sent = context.clock.now();
+    let (refresh, terms) = context.holds().next_refresh(sent)?;
+    // A refresh that cannot be made leaves everything as it is. The window then closes.
+    if let Ok((reply, connection)) = ask(context, refreshes, &refresh, &terms).await {
+        match wire::read_refresh(&reply) {
+            Some(RefreshReply::Refreshed(reply)) => {
+                let behind = context.client.present_server();
+                let wanted =
+                    context.transact(|holds, now, effects| holds.refreshed(&reply, behind, now, effects));
+                let acknowledged = acknowledgements(refreshes, connection, wanted, &terms).await;
+                context.transact(|holds, now, effects| {
+                    holds.refresh_acknowledged(sent, acknowledged, now, effects);
+                });
+            }
+            Some(RefreshReply::OtherFleet(fleet)) => {
+                events::other_fleet(&context.client.server_address(), &fleet);
+            }
+            None => {}
+        }
+    }
+    let now = context.clock.now();
+    Some(context.holds().pause_before_refresh(now))
+}
+
+async fn ask(
+    context: &Context,
+    refreshes: &Client,
+    refresh: &Refresh,
+    terms: &Terms,
+) -> Result<(Value, Option<ConnectionId>), wheellock_client::Error> {
+    let params = wire::refresh(&context.uuid, refresh, terms);
+    let timer = &refreshes.config().timer;
+    let start = Start { at: timer.now(), options: CallOptions::default(), remembers: false };
+    let mut started: Option<Started<'_>> = None;
+    let reply = std::future::poll_fn(|cx| {
+        let call = started.get_or_insert_with(|| {
+            // The script is sent with its source, because a NOSCRIPT error would only delay the refresh.
+            refreshes.start_eval(&kind::REFRESH, KEYS, &params, &Retry::in_full(), start, cx.waker())
+        });
+        Pin::new(call).poll(cx)
+    })
+    .await?;
+    Ok((reply, started.and_then(|call| call.connection())))
+}
+
+/// Returns the number of replicas that acknowledge the last write of this connection in time.
+async fn acknowledgements(
+    refreshes: &Client,
+    connection: Option<ConnectionId>,
+    wanted: u32,
+    terms: &Terms,
+) -> u32 {
+    let Some(connection) = connection.filter(|_| wanted > 0) else { return 0 };
+    let (timer, acks) = (&refreshes.config().timer, Acks::Replicas(wanted));
+    let timeout = (terms.window / 3).min(terms.reply_within / 3);
+    let deadline = timer.now() + terms.reply_within;
+    let mut started: Option<Started<'_>> = None;
+    let reply = std::future::poll_fn(|cx| {
+        let call = started
+            .get_or_insert_with(|| refreshes.start_wait(connection, acks, timeout, deadline, cx.waker()));
+        Pin::new(call).poll(cx)
+    })
+    .await;
+    reply.ok().and_then(|reply| acks.heard(&reply)).unwrap_or(0)
+}
+
+/// Returns an error if the processes of this server have other numbers.
+pub(crate) async fn check(context: &Context, refreshes: &Client, fleet: &Fleet) -> Result<(), Error> {
+    let now = context.clock.now();
+    let Some((refresh, terms)) = context.holds().next_refresh(now) else { return Ok(()) };
+    let unsupported = |reason: String| Error::UnsupportedFleet { fleet: fleet.clone(), reason };
+    let (reply, _) = ask(context, refreshes, &refresh, &terms)
+        .await
+        .map_err(|error| unsupported(format!("the server refuses to refresh an entry: {error}")))?;
+    match wire::read_refresh(&reply) {
+        Some(RefreshReply::Refreshed(_)) => Ok(()),
+        Some(RefreshReply::OtherFleet(other)) => {
+            Err(unsupported(format!("the other processes of this server say: {other}")))
+        }
+        None => Err(Error::unexpected("refresh an entry in the fleet".to_owned(), reply.type_name())),
+    }
+}
+
+/// Removes this process from the fleet, because its holds were released. Without a reply the entry ends by itself.
+pub(crate) async fn leave(context: &Context) {
+    if context.fleet.is_some() {
+        let params = wire::leave_fleet(&context.uuid);
+        let _ends_by_itself = context.client.eval(&kind::LEAVE, &params).await;
+    }
+}

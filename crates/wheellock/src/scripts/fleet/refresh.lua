@@ -1,0 +1,81 @@
+-- Refreshes a process's entry in the fleet of a server, and drives the grace after a failover. No process is granted a
+-- lock in a grace. A grace ends when every known process has written its holds into this server, or when all grants of
+-- earlier servers have ended.
+--
+-- KEYS[1]  the fleet: a hash. `KEYS[1]:roster` has the last refresh of each process, and `KEYS[1]:checked_in` the
+--          processes that have written their holds
+-- ARGV[1]  the process
+-- ARGV[2]  longest lease of the fleet in milliseconds
+-- ARGV[3]  window of the fleet in milliseconds
+-- ARGV[4]  number of replicas
+-- ARGV[5]  1 if enough servers have acknowledged a refresh of this process on this server
+-- ARGV[6]  1 if all holds of this process are written, 2 if its entry also shows that this server knows all processes
+-- ARGV[7]  1 if a server without data may be a new one
+-- ARGV[8]  run id and replication id of the server to which ARGV[5] and ARGV[6] apply
+--
+-- Returns the server's run id, its replication id, its time in milliseconds, 1 or 0 (the grace is over), 1 or 0 (the
+-- entry was there), the number of processes, the number of those that have checked in, and the milliseconds until the
+-- grace ends at the latest, or -1. Returns the three numbers of the fleet if they differ from the process's numbers.
+local fleet, process, longest, window = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local roster, checked_in = fleet .. ':roster', fleet .. ':checked_in'
+local call = redis.call
+local run_id = string.match(call('info', 'server'), 'run_id:(%x+)')
+local replication_id = string.match(call('info', 'replication'), 'master_replid:(%x+)')
+-- A restart changes the run id, and a promotion changes the replication id.
+local incarnation = run_id .. ':' .. replication_id
+-- A process that has not met this server yet says nothing about it.
+local is_counted = ARGV[5] == '1' and ARGV[8] == incarnation
+local check_in = ARGV[8] == incarnation and ARGV[6] or '0'
+local time = call('time')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local known = call('zscore', roster, process)
+local era, grace, start, witness, was_longest, was_window, replicas =
+    unpack(call('hmget', fleet, 'era', 'grace', 'start', 'witness', 'longest', 'window', 'replicas'))
+local is_empty = call('exists', roster) == 0
+if not is_empty and (was_longest ~= ARGV[2] or was_window ~= ARGV[3] or replicas ~= ARGV[4]) then
+    return {tonumber(was_longest) or 0, tonumber(was_window) or 0, tonumber(replicas) or 0}
+elseif is_empty then
+    -- The leases of earlier processes have ended before their entries.
+    call('hset', fleet, 'longest', ARGV[2], 'window', ARGV[3], 'replicas', ARGV[4])
+    if not era and ARGV[7] == '1' then
+        era = incarnation
+        call('hset', fleet, 'era', era)
+    end
+end
+call('zadd', roster, now, process)
+local left = -1
+if era ~= incarnation then
+    if grace ~= incarnation then
+        -- These notes are of an earlier grace.
+        call('hdel', fleet, 'start', 'witness')
+        call('hset', fleet, 'grace', incarnation)
+        call('del', checked_in)
+        start, witness = false, false
+    end
+    -- The time counts from a write that the old server's replicas have acknowledged. From then on, the old server gets
+    -- too few acknowledgements for grants.
+    if not start and is_counted then
+        start = now
+        call('hset', fleet, 'start', start)
+    end
+    if check_in ~= '0' then
+        call('sadd', checked_in, process)
+    end
+    if check_in == '2' then
+        witness = '1'
+        call('hset', fleet, 'witness', witness)
+    end
+    -- One percent more, because clocks differ in rate.
+    left = start and math.max(0, tonumber(start) + math.ceil((longest + window) * 1.01) - now) or -1
+end
+local members, checked = call('zcard', roster), call('scard', checked_in)
+if era ~= incarnation and (left == 0 or witness and checked >= members) then
+    era = incarnation
+    call('hdel', fleet, 'grace', 'start', 'witness')
+    call('hset', fleet, 'era', era)
+    call('del', checked_in)
+elseif era == incarnation then
+    -- In a grace no entry is removed. Its process may still have holds to write.
+    call('zremrangebyscore', roster, '-inf', now - longest - 2 * window)
+end
+return {run_id, replication_id, now, era == incarnation and 1 or 0, known and 1 or 0, members, checked, left}

@@ -1,0 +1,362 @@
+//! This process's membership in the fleet of a server, and the grace after a failover. Pure.
+//!
+//! A failover may lose the newest grants. After it, the living holders write their holds into the new server, and until then
+//! no process is granted a lock. `tests/failover-model` has the protocol as a model: each rule here names the mutation that
+//! breaks the model without it.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+use std::time::Duration;
+
+use wheellock_client::layer::ConnectionId;
+
+use super::Hold;
+use crate::base::clock::BootInstant;
+use crate::base::fleet_terms::Terms;
+
+/// The membership of this process.
+pub(super) struct Membership {
+    terms: Terms,
+    /// The server that a refresh last found behind the connection.
+    server: Option<Server>,
+    /// The connection to that server; `None` since another server may be behind the connection.
+    connection: Option<ConnectionId>,
+    /// Incarnations that this process has left for a later one, and must not use again ("back to an incarnation that was left").
+    left: VecDeque<String>,
+    /// Since when no lock can be acquired.
+    closed_since: BootInstant,
+    /// Tasks that wait until locks can be acquired.
+    gate: Vec<Waker>,
+}
+
+/// A server, from one promotion or restart to the next.
+struct Server {
+    incarnation: String,
+    is_grace_over: bool,
+    /// Every server knows this process, so that the next primary knows it as well ("entry not acknowledged").
+    is_known: bool,
+    /// This process could acquire locks here.
+    was_ready: bool,
+    /// The entry of this process shows that this server knows all processes that its predecessor knew ("early end without a
+    /// witness").
+    is_witness: bool,
+    /// When the last refresh was sent that enough servers have acknowledged.
+    counted: Option<BootInstant>,
+    /// The server's clock in milliseconds, and an instant at which it showed this time at least.
+    clock: (i64, BootInstant),
+    news: GraceNews,
+}
+
+/// The progress of a grace, for messages.
+#[derive(Clone, Copy, Default)]
+struct GraceNews {
+    members: u64,
+    checked_in: u64,
+    ends_in: Option<Duration>,
+}
+
+/// The content of a refresh.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Refresh {
+    /// The server that this process has met last. Another server ignores the rest.
+    pub(crate) incarnation: String,
+    /// Enough servers have acknowledged an earlier refresh in this incarnation.
+    pub(crate) is_counted: bool,
+    pub(crate) check_in: CheckIn,
+}
+
+/// How far this process is in a grace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CheckIn {
+    /// Some holds are not written yet.
+    NotYet,
+    /// All holds are written.
+    Done,
+    /// All holds are written, and this process is a witness.
+    DoneAsWitness,
+}
+
+/// The reply to a refresh.
+pub(crate) struct Refreshed {
+    pub(crate) run_id: String,
+    pub(crate) replication_id: String,
+    /// The server's clock in milliseconds.
+    pub(crate) time: i64,
+    pub(crate) is_grace_over: bool,
+    /// The server knew this process before the refresh.
+    pub(crate) was_known: bool,
+    pub(crate) members: u64,
+    pub(crate) checked_in: u64,
+    /// Time until the grace ends at the latest, if that is known.
+    pub(crate) ends_in: Option<Duration>,
+}
+
+/// The meaning of a reply about holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Trust {
+    /// The reply counts as that of a server without failovers.
+    Full,
+    /// The reply is right, and extends no hold.
+    NoExtension,
+    /// The reply comes from a server that this process does not know yet, or it is about holds that are not written yet.
+    None,
+}
+
+impl Membership {
+    pub(super) fn new(terms: Terms, now: BootInstant) -> Self {
+        Self {
+            terms,
+            server: None,
+            connection: None,
+            left: VecDeque::new(),
+            closed_since: now,
+            gate: Vec::new(),
+        }
+    }
+
+    pub(super) fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// Records that another server may be behind the connection.
+    pub(super) fn is_replaced(&mut self, now: BootInstant) {
+        if self.connection.take().is_some() {
+            self.closed_since = now;
+        }
+    }
+
+    /// Handles the reply to a refresh. `behind` is the connection for locks, and the run id of the server behind it. Returns true
+    /// if this server is not the one of the last refresh, so that all holds have to be written.
+    pub(super) fn refreshed(
+        &mut self,
+        reply: &Refreshed,
+        behind: Option<(ConnectionId, String)>,
+        now: BootInstant,
+    ) -> bool {
+        let incarnation = format!("{}:{}", reply.run_id, reply.replication_id);
+        // Refreshes have a connection of their own. A refresh of one server says nothing about locks on another.
+        let behind = behind.filter(|(_, run_id)| *run_id == reply.run_id);
+        let Some((connection, _)) = behind.filter(|_| !self.left.contains(&incarnation)) else {
+            self.is_replaced(now);
+            return false;
+        };
+        self.connection = Some(connection);
+        let is_other = self.server.as_ref().is_none_or(|server| server.incarnation != incarnation);
+        if is_other {
+            self.meet(incarnation, reply, now);
+        }
+        let Some(server) = &mut self.server else { return false };
+        if !is_other && !reply.was_known {
+            // Another process has removed the entry, so this process counts as new ("a vanished entry is entered again and counts").
+            (server.is_known, server.counted) = (false, None);
+        }
+        server.clock = (reply.time, now);
+        server.is_grace_over |= reply.is_grace_over;
+        server.news =
+            GraceNews { members: reply.members, checked_in: reply.checked_in, ends_in: reply.ends_in };
+        is_other
+    }
+
+    fn meet(&mut self, incarnation: String, reply: &Refreshed, now: BootInstant) {
+        let before = self.server.take();
+        // A refresh in an unfinished grace makes no witness ("a refresh in an unfinished grace is a witness").
+        let was_elsewhere = before.is_some();
+        let was_witness = before.as_ref().is_some_and(|before| before.was_ready || before.is_witness);
+        if let Some(before) = before {
+            if self.left.len() == MOST_LEFT {
+                self.left.pop_front();
+            }
+            self.left.push_back(before.incarnation);
+        }
+        self.closed_since = now;
+        self.server = Some(Server {
+            incarnation,
+            is_grace_over: false,
+            // An entry that this server has from its predecessor is as good as acknowledged ones.
+            is_known: reply.was_known && was_elsewhere,
+            was_ready: false,
+            is_witness: reply.was_known && was_witness,
+            counted: None,
+            clock: (reply.time, now),
+            news: GraceNews::default(),
+        });
+    }
+
+    /// Records that this many replicas have acknowledged the last refresh, which was sent at `sent`. Returns true if it is the first
+    /// refresh that counts on this server.
+    pub(super) fn acknowledged(&mut self, sent: BootInstant, replicas: u32) -> bool {
+        let Some(server) = self.server.as_mut() else { return false };
+        server.is_known |= replicas >= self.terms.replicas;
+        if replicas < self.terms.majority() {
+            return false;
+        }
+        server.counted.replace(sent).is_none()
+    }
+
+    /// Returns what the next refresh says. `all_written` is true if every hold is written or over.
+    pub(super) fn next_refresh(&self, all_written: bool) -> Refresh {
+        let server = self.server.as_ref().filter(|_| self.connection.is_some());
+        let is_counted = server.is_some_and(|server| server.counted.is_some());
+        let is_witness = server.is_some_and(|server| server.is_witness);
+        let check_in = match (is_counted && all_written, is_witness) {
+            (false, _) => CheckIn::NotYet,
+            (true, false) => CheckIn::Done,
+            (true, true) => CheckIn::DoneAsWitness,
+        };
+        Refresh { incarnation: self.incarnation().to_owned(), is_counted, check_in }
+    }
+
+    /// Returns the number of replicas that are to acknowledge a refresh.
+    pub(super) fn wanted_replicas(&self) -> u32 {
+        let is_known = self.server.as_ref().is_some_and(|server| server.is_known);
+        if is_known { self.terms.majority() } else { self.terms.replicas }
+    }
+
+    /// Returns the pause before the next refresh.
+    pub(super) fn pause(&self, now: BootInstant) -> Duration {
+        if self.may_acquire(now) {
+            return self.terms.window / 3;
+        }
+        // The first refreshes follow soon, because a server may know this process within milliseconds.
+        let closed = now.saturating_duration_since(self.closed_since);
+        (closed / 8).clamp(SHORTEST_PAUSE, LONGEST_PAUSE).min(self.terms.window / 3)
+    }
+
+    /// Returns true if a lock may be acquired now.
+    pub(super) fn may_acquire(&self, now: BootInstant) -> bool {
+        let is_ready =
+            |server: &Server| server.is_grace_over && server.is_known && self.is_in_window(server, now);
+        self.connection.is_some() && self.server.as_ref().is_some_and(is_ready)
+    }
+
+    fn is_in_window(&self, server: &Server, sent: BootInstant) -> bool {
+        server.counted.is_some_and(|counted| sent <= counted + self.terms.window)
+    }
+
+    /// Returns true if a lock may be acquired now. Stores the waker if not.
+    pub(super) fn pass(&mut self, now: BootInstant, waker: &Waker) -> bool {
+        let may_acquire = self.may_acquire(now);
+        if !may_acquire && !self.gate.iter().any(|known| known.will_wake(waker)) {
+            self.gate.push(waker.clone());
+        }
+        may_acquire
+    }
+
+    /// Returns the tasks that wait until locks can be acquired, if that is so now.
+    pub(super) fn open_gate(&mut self, now: BootInstant) -> Vec<Waker> {
+        if !self.may_acquire(now) {
+            return Vec::new();
+        }
+        if let Some(server) = &mut self.server {
+            server.was_ready = true;
+        }
+        std::mem::take(&mut self.gate)
+    }
+
+    /// Returns true if a grant counts that this connection replied, to a request that was sent at `sent`.
+    pub(super) fn believes_grant(
+        &self,
+        connection: Option<ConnectionId>,
+        sent: BootInstant,
+        now: BootInstant,
+    ) -> bool {
+        // A late grant may come after the grace of the next server ("late grants are believed").
+        let is_late = now > sent + self.terms.reply_within;
+        connection.is_some() && connection == self.connection && self.may_acquire(sent) && !is_late
+    }
+
+    /// Returns the meaning of a reply of this connection about a hold, to a request that was sent at `sent`.
+    pub(super) fn trust(&self, connection: ConnectionId, hold: &Hold, sent: BootInstant) -> Trust {
+        // A reply of the old server must not extend a hold ("answers of the old connection are taken").
+        let Some(server) = self.server.as_ref().filter(|_| self.connection == Some(connection)) else {
+            return Trust::None;
+        };
+        let is_extended = server.is_known && self.is_in_window(server, sent);
+        match server.is_grace_over {
+            true if is_extended => Trust::Full,
+            false if is_extended && self.is_secure(server, hold) => Trust::Full,
+            true | false => Trust::NoExtension,
+        }
+    }
+
+    /// Returns true if the replies of this connection may end a hold. In a grace, other holders are old copies ("reclaim yields to an
+    /// old copy").
+    pub(super) fn may_end_holds(&self, connection: ConnectionId) -> bool {
+        self.connection == Some(connection) && self.server.as_ref().is_some_and(|server| server.is_grace_over)
+    }
+
+    /// Returns true if this hold outlasts everything that the old server may still grant ("reclaim extends the belief at once").
+    fn is_secure(&self, server: &Server, hold: &Hold) -> bool {
+        let Terms { window, reply_within, .. } = self.terms;
+        server.counted.is_some_and(|counted| hold.valid_until >= counted + window + reply_within)
+    }
+
+    /// Returns the incarnation of the present server.
+    pub(super) fn incarnation(&self) -> &str {
+        self.server.as_ref().map_or("", |server| &server.incarnation)
+    }
+
+    /// Returns the lease that a reclaim of this hold writes, and the end of the hold by the server's clock. Both are in milliseconds.
+    pub(super) fn reclaim(&self, hold: &Hold) -> Option<Reclaim> {
+        self.connection?;
+        let server = self.server.as_ref().filter(|server| server.counted.is_some())?;
+        let (time, read) = server.clock;
+        // The clock showed this time at that instant at least, so the end is early rather than late.
+        let left = hold.valid_until.saturating_duration_since(read).as_millis();
+        let left = i64::try_from(left).unwrap_or(i64::MAX).max(1);
+        // A fixed lease keeps its end.
+        let is_full = hold.renewing.is_wanted() && (server.is_grace_over || self.is_secure(server, hold));
+        let lease = if is_full { hold.longest_lease().millis() } else { left };
+        Some(Reclaim { lease, count: hold.wanted(), ends: time.saturating_add(left), is_full })
+    }
+
+    /// Returns why no lock can be acquired now.
+    pub(super) fn obstacle(&self, now: BootInstant) -> Option<String> {
+        if self.may_acquire(now) {
+            return None;
+        }
+        let Some(server) = self.server.as_ref().filter(|_| self.connection.is_some()) else {
+            return Some("this process does not know the present server yet".to_owned());
+        };
+        let Terms { replicas, .. } = self.terms;
+        Some(match server.counted {
+            None => format!(
+                "fewer than {} of {replicas} replicas have acknowledged this process",
+                self.terms.majority()
+            ),
+            Some(_) if !server.is_grace_over => {
+                let GraceNews { members, checked_in, ends_in } = server.news;
+                let at_most =
+                    ends_in.map(|left| format!(", and this lasts for {left:?} at most")).unwrap_or_default();
+                format!(
+                    "a failover: {checked_in} of {members} processes have written their locks into the new server{at_most}"
+                )
+            }
+            Some(_) if !server.is_known => {
+                format!("not all of {replicas} replicas have acknowledged this new process")
+            }
+            Some(_) => format!("no refresh was acknowledged for {:?}", self.terms.window),
+        })
+    }
+}
+
+/// A hold as a reclaim writes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Reclaim {
+    /// Lease in milliseconds.
+    pub(crate) lease: i64,
+    pub(crate) count: u32,
+    /// End of the hold by the server's clock, in milliseconds since the Unix epoch.
+    pub(crate) ends: i64,
+    /// True if the lease is a new one, so that the reply may extend the hold.
+    pub(super) is_full: bool,
+}
+
+/// Number of left incarnations that this process remembers. An older one cannot come back within a lease.
+const MOST_LEFT: usize = 16;
+/// Shortest and longest pause between two refreshes while no lock can be acquired.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests;

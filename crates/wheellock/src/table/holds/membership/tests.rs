@@ -1,0 +1,229 @@
+//! Tests of `membership`. Each test fails without one rule of the protocol.
+
+use std::sync::Arc;
+
+use super::super::{Holds, State};
+use super::*;
+use crate::base::lease::Lease;
+use crate::kind;
+use crate::wait::name::Name;
+
+const LEASE: Duration = Duration::from_secs(30);
+const WINDOW: Duration = Duration::from_secs(10);
+const REPLY: Duration = Duration::from_secs(3);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A process among three servers, each with a connection.
+struct World {
+    now: BootInstant,
+    membership: Membership,
+}
+
+impl World {
+    fn new() -> Self {
+        let now = BootInstant::now();
+        let longest_lease = Lease::new(LEASE).unwrap();
+        let terms =
+            Terms { longest_lease, window: WINDOW, reply_within: REPLY, replicas: 2, may_be_new: false };
+        Self { now, membership: Membership::new(terms, now) }
+    }
+
+    /// Returns a process that is ready on server 0.
+    fn ready() -> Self {
+        let mut world = Self::new();
+        world.refresh(0, true, false);
+        world.acknowledge(2);
+        assert!(world.may_acquire());
+        world
+    }
+
+    /// Refreshes the entry on a server. `was_known` is true if the entry was there.
+    fn refresh(&mut self, server: u32, is_grace_over: bool, was_known: bool) -> bool {
+        let run_id = format!("run{server}");
+        let reply = Refreshed {
+            run_id: run_id.clone(),
+            replication_id: "one".to_owned(),
+            time: 1000,
+            is_grace_over,
+            was_known,
+            members: 2,
+            checked_in: 1,
+            ends_in: None,
+        };
+        let is_other = self.membership.refreshed(&reply, Some((connection(server), run_id)), self.now);
+        self.membership.open_gate(self.now);
+        is_other
+    }
+
+    /// Lets replicas acknowledge the last refresh.
+    fn acknowledge(&mut self, replicas: u32) -> bool {
+        let is_first = self.membership.acknowledged(self.now, replicas);
+        self.membership.open_gate(self.now);
+        is_first
+    }
+
+    /// Replaces the server, and acknowledges a refresh in the grace of the next one.
+    fn fail_over(&mut self, server: u32, was_known: bool) {
+        self.membership.is_replaced(self.now);
+        assert!(self.refresh(server, false, was_known));
+        assert!(self.acknowledge(1));
+    }
+
+    fn may_acquire(&self) -> bool {
+        self.membership.may_acquire(self.now)
+    }
+
+    fn check_in(&self) -> CheckIn {
+        self.membership.next_refresh(true).check_in
+    }
+}
+
+fn connection(server: u32) -> ConnectionId {
+    ConnectionId::new(0, server)
+}
+
+/// Returns a hold that is valid until this instant.
+fn hold(valid_until: BootInstant) -> Hold {
+    let mut holds = Holds::new(valid_until, Lease::DEFAULT, true);
+    let name = Arc::new(Name::new("orders", &kind::REENTRANT, false));
+    let index = holds.insert(&name, 1, false, Lease::DEFAULT, valid_until);
+    let mut hold = holds.holds.remove(index as usize);
+    hold.renewing.want(1);
+    (hold.state, hold.guards) = (State::Held, 1);
+    hold
+}
+
+#[test]
+fn new_process_awaits_all_replicas() {
+    let mut world = World::new();
+    assert!(world.refresh(0, true, false) && !world.may_acquire());
+    assert!(world.acknowledge(1) && !world.may_acquire(), "the next primary may not know this process");
+    assert_eq!(world.membership.wanted_replicas(), 2);
+    world.acknowledge(2);
+    assert!(world.may_acquire());
+    assert_eq!(world.membership.wanted_replicas(), 1, "a majority, from now on");
+}
+
+#[test]
+fn window_closes_without_acknowledged_refresh() {
+    let mut world = World::ready();
+    world.now = world.now + WINDOW;
+    assert!(world.may_acquire());
+    world.now = world.now + SECOND;
+    world.refresh(0, true, true);
+    assert!(!world.acknowledge(0) && !world.may_acquire());
+    assert!(!world.acknowledge(1) && world.may_acquire(), "not the first one");
+}
+
+#[test]
+fn grace_keeps_new_locks_out() {
+    let mut world = World::ready();
+    world.fail_over(1, true);
+    assert!(!world.may_acquire());
+    world.refresh(1, true, true);
+    assert!(world.may_acquire());
+}
+
+#[test]
+fn grant_of_unknown_connection_is_refused() {
+    let mut world = World::ready();
+    let believes = |world: &World, server, sent| {
+        world.membership.believes_grant(Some(connection(server)), sent, world.now)
+    };
+    assert!(believes(&world, 0, world.now) && !believes(&world, 1, world.now));
+    let sent = world.now;
+    world.now = world.now + REPLY;
+    assert!(believes(&world, 0, sent));
+    world.now = world.now + Duration::from_millis(1);
+    assert!(!believes(&world, 0, sent), "the reply is late");
+    world.membership.is_replaced(world.now);
+    assert!(!believes(&world, 0, world.now), "another server may be there");
+}
+
+#[test]
+fn left_incarnation_is_never_used_again() {
+    let mut world = World::ready();
+    world.fail_over(1, true);
+    world.membership.is_replaced(world.now);
+    assert!(!world.refresh(0, true, true) && !world.may_acquire());
+    assert_eq!(world.check_in(), CheckIn::NotYet, "this server is not the one that it has met");
+}
+
+#[test]
+fn only_ready_process_becomes_witness() {
+    let mut world = World::ready();
+    world.fail_over(1, true);
+    assert_eq!(world.check_in(), CheckIn::DoneAsWitness);
+    // The grace of server 1 never ended, and the process stays a witness.
+    world.fail_over(2, true);
+    assert_eq!(world.check_in(), CheckIn::DoneAsWitness);
+
+    let mut unknown = World::ready();
+    unknown.fail_over(1, false);
+    assert_eq!(unknown.check_in(), CheckIn::Done, "server 1 may not know others, either");
+    unknown.fail_over(2, true);
+    assert_eq!(unknown.check_in(), CheckIn::Done);
+}
+
+#[test]
+fn removed_entry_makes_process_new() {
+    let mut world = World::ready();
+    assert!(!world.refresh(0, true, false) && !world.may_acquire());
+    world.acknowledge(1);
+    assert!(!world.may_acquire());
+    world.acknowledge(2);
+    assert!(world.may_acquire());
+}
+
+#[test]
+fn only_secure_hold_is_extended() {
+    let mut world = World::ready();
+    world.fail_over(1, true);
+    let secure = hold(world.now + WINDOW + REPLY);
+    let insecure = hold(world.now + WINDOW + REPLY.saturating_sub(SECOND));
+    let trust = |world: &World, hold| world.membership.trust(connection(1), hold, world.now);
+    assert_eq!([&secure, &insecure].map(|hold| trust(&world, hold)), [Trust::Full, Trust::NoExtension]);
+    let lease = |hold| world.membership.reclaim(hold).unwrap().lease;
+    assert_eq!(lease(&secure), Lease::DEFAULT.millis());
+    assert_eq!(lease(&insecure), 12_000, "the rest of it");
+    assert_eq!(world.membership.reclaim(&insecure).unwrap().ends, 13_000, "by the server's clock");
+    world.refresh(1, true, true);
+    assert_eq!(trust(&world, &insecure), Trust::Full, "the grace is over");
+    assert_eq!(world.membership.trust(connection(0), &secure, world.now), Trust::None);
+    world.now = world.now + WINDOW + SECOND;
+    assert_eq!(trust(&world, &secure), Trust::NoExtension, "the window is closed");
+}
+
+#[test]
+fn grace_ends_no_hold() {
+    let mut world = World::ready();
+    assert!(world.membership.may_end_holds(connection(0)));
+    world.fail_over(1, true);
+    assert!(!world.membership.may_end_holds(connection(1)));
+    world.refresh(1, true, true);
+    assert!(world.membership.may_end_holds(connection(1)));
+}
+
+#[test]
+fn reclaim_waits_for_counted_refresh() {
+    let mut world = World::ready();
+    let held = hold(world.now + LEASE);
+    world.membership.is_replaced(world.now);
+    assert_eq!(world.membership.reclaim(&held), None);
+    world.refresh(1, false, true);
+    assert_eq!(world.membership.reclaim(&held), None);
+    world.acknowledge(1);
+    assert!(world.membership.reclaim(&held).is_some());
+}
+
+#[test]
+fn gate_wakes_waiting_tasks() {
+    let mut world = World::new();
+    assert!(!world.membership.pass(world.now, Waker::noop()));
+    assert!(world.membership.obstacle(world.now).unwrap().contains("does not know"));
+    world.refresh(0, true, false);
+    assert!(world.membership.obstacle(world.now).unwrap().contains("fewer than 1 of 2"));
+    world.membership.acknowledged(world.now, 2);
+    assert_eq!(world.membership.open_gate(world.now).len(), 1);
+    assert_eq!(world.membership.obstacle(world.now), None);
+}

@@ -1,0 +1,151 @@
+//! The table's part in a fleet: when holds are written into a new server, and which replies count.
+
+use std::task::Waker;
+use std::time::Duration;
+
+use wheellock_client::Change;
+use wheellock_client::layer::ConnectionId;
+
+use super::membership::{Membership, Refresh, Refreshed, Trust};
+use super::{Effects, Hold, HoldIndex, Holds, Renewal, RenewalReply, Renewed};
+use crate::base::clock::BootInstant;
+use crate::base::fleet_terms::Terms;
+
+impl Holds {
+    /// Joins a fleet whose locks survive a failover.
+    pub(crate) fn join_fleet(&mut self, terms: Terms, now: BootInstant) {
+        self.membership = Some(Box::new(Membership::new(terms, now)));
+    }
+
+    /// Returns true if a lock may be acquired now. Stores the waker if not.
+    pub(crate) fn may_acquire(&mut self, now: BootInstant, waker: &Waker) -> bool {
+        self.membership.as_mut().is_none_or(|membership| membership.pass(now, waker))
+    }
+
+    /// Returns why no lock can be acquired now, if that is because of the fleet.
+    pub(crate) fn obstacle(&self, now: BootInstant) -> Option<String> {
+        self.membership.as_ref()?.obstacle(now)
+    }
+
+    /// Returns true if a grant counts that this connection replied, to a request that was sent at `sent`.
+    pub(crate) fn believes_grant(
+        &self,
+        connection: Option<ConnectionId>,
+        sent: BootInstant,
+        now: BootInstant,
+    ) -> bool {
+        let believes = |membership: &Membership| membership.believes_grant(connection, sent, now);
+        self.membership.as_deref().is_none_or(believes)
+    }
+
+    /// Returns what the next refresh says, and the fleet's numbers.
+    pub(crate) fn next_refresh(&self, now: BootInstant) -> Option<(Refresh, Terms)> {
+        let membership = self.membership.as_ref()?;
+        let is_missing =
+            |hold: &Hold| hold.is_believed() && !hold.renewing.is_written() && hold.is_valid(now);
+        let all_written = !self.holds.iter().any(|(_, hold)| is_missing(hold));
+        Some((membership.next_refresh(all_written), *membership.terms()))
+    }
+
+    /// Handles the reply to a refresh: see [`Membership::refreshed`]. Returns the number of replicas that are to acknowledge it.
+    pub(crate) fn refreshed(
+        &mut self,
+        reply: &Refreshed,
+        behind: Option<(ConnectionId, String)>,
+        now: BootInstant,
+        effects: &mut Effects,
+    ) -> u32 {
+        let Some(membership) = &mut self.membership else { return 0 };
+        if membership.refreshed(reply, behind, now) {
+            // Other kinds of holds are checked as after any failover.
+            let writes = |hold: &&mut Hold| hold.name.kind().reclaim.is_some();
+            self.holds
+                .iter_mut()
+                .map(|(_, hold)| hold)
+                .filter(writes)
+                .for_each(|hold| hold.renewing.must_write());
+        }
+        effects.wake(membership.open_gate(now));
+        membership.wanted_replicas()
+    }
+
+    /// Records that this many replicas have acknowledged the last refresh, which was sent at `sent`.
+    pub(crate) fn refresh_acknowledged(
+        &mut self,
+        sent: BootInstant,
+        replicas: u32,
+        now: BootInstant,
+        effects: &mut Effects,
+    ) {
+        let Some(membership) = &mut self.membership else { return };
+        let is_first = membership.acknowledged(sent, replicas);
+        effects.wake(membership.open_gate(now));
+        if is_first {
+            self.changes.plan_pass(&Change::everywhere(), false);
+            self.plan_verification(now);
+        }
+    }
+
+    /// Returns the pause before the next refresh.
+    pub(crate) fn pause_before_refresh(&self, now: BootInstant) -> Duration {
+        self.membership.as_ref().map_or(Duration::MAX, |membership| membership.pause(now))
+    }
+
+    /// Returns the incarnation of the present server, which a reclaim names.
+    pub(crate) fn incarnation(&self) -> &str {
+        self.membership.as_ref().map_or("", |membership| membership.incarnation())
+    }
+
+    /// Plans to write this hold into the new server later, because no refresh counts there yet.
+    pub(super) fn plan_reclaim(&mut self, index: HoldIndex, now: BootInstant) {
+        if let Some(hold) = self.get_mut(index) {
+            hold.renewing.plan(now + hold.lease.retry_after());
+            self.schedule(index);
+        }
+    }
+
+    /// Returns what a reply of this connection to a renewal means in a fleet. The renewal was sent at `sent`.
+    pub(crate) fn believed(
+        &mut self,
+        renewal: u32,
+        reply: RenewalReply,
+        connection: ConnectionId,
+    ) -> RenewalReply {
+        let Some(membership) = &self.membership else { return reply };
+        let Some(script) = self.renewals.get(renewal as usize) else { return reply };
+        let (mut locks, sent) = (Vec::with_capacity(reply.locks.len()), script.sent());
+        for (place, renewal) in script.group().iter().enumerate() {
+            let hold = renewal.hold_in(&mut self.holds);
+            let how = reply.lock(place);
+            locks.push(hold.map_or(how, |hold| membership.meaning(how, renewal, hold, (connection, sent))));
+        }
+        RenewalReply { locks, ..reply }
+    }
+}
+
+impl Membership {
+    /// Returns the meaning of a reply about one hold. Records that the hold is written.
+    fn meaning(
+        &self,
+        how: Renewed,
+        renewal: &Renewal,
+        hold: &mut Hold,
+        (connection, sent): (ConnectionId, BootInstant),
+    ) -> Renewed {
+        let trust = self.trust(connection, hold, sent);
+        let is_full = renewal.reclaim.is_none_or(|reclaim| reclaim.is_full);
+        match (how, trust) {
+            // The server may not know the hold because of the failover.
+            (Renewed::NotOwner, _) if renewal.reclaim.is_some() || !self.may_end_holds(connection) => {
+                Renewed::Failed
+            }
+            (_, Trust::None) => Renewed::Failed,
+            (Renewed::Extended, trust) => {
+                hold.renewing.written();
+                let is_extended = trust == Trust::Full && is_full;
+                if is_extended { how } else { Renewed::StillHeld { left: Duration::MAX } }
+            }
+            (how, Trust::Full | Trust::NoExtension) => how,
+        }
+    }
+}

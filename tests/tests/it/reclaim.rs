@@ -1,0 +1,168 @@
+//! Locks that survive a failover.
+//!
+//! The tests cut replicas off, and so choose which grants a failover loses.
+
+use std::time::{Duration, Instant};
+
+use wheellock::{Error, Fleet, LockManager};
+use wheellock_tests::topology::{Replicas, Settings};
+use wheellock_tests::{RedisServer, eventually};
+
+use crate::failover::{cut_off, replicated};
+
+const LEASE: Duration = Duration::from_secs(4);
+const WINDOW: Duration = Duration::from_millis(1500);
+const REPLY: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn fleet(servers: u32) -> Fleet {
+    let mut fleet = Fleet::of_servers(servers);
+    (fleet.longest_lease, fleet.window, fleet.may_be_new) = (LEASE, WINDOW, true);
+    fleet
+}
+
+async fn member(url: String, fleet: Fleet) -> LockManager {
+    let locks = LockManager::builder(&url)
+        .watchdog_lease(LEASE)
+        .keep_locks_across_failovers(fleet)
+        .configure(|config| config.response_timeout = REPLY)
+        .connect()
+        .await
+        .unwrap();
+    // The replicas have to know the process before its first lock.
+    let is_ready = eventually(PATIENCE, async || {
+        locks.lock("ready").try_acquire().await.is_ok_and(|guard| guard.is_acquired())
+    });
+    assert!(is_ready.await, "the process is not ready");
+    locks
+}
+
+/// Kills the primary, and promotes the first replica. Both replicas lack the latest writes.
+fn fail_over(set: &mut Replicas) {
+    set.servers_mut()[0].kill();
+    set.servers().iter().skip(1).for_each(RedisServer::resume);
+    set.promote(1);
+}
+
+#[tokio::test]
+async fn lost_holds_survive_failover() {
+    let mut set = Replicas::start(2, &Settings::default());
+    let locks = member(set.url(), fleet(3)).await;
+    let other = member(set.url(), fleet(3)).await;
+    replicated(&locks, 2).await;
+    cut_off(set.servers(), 0, &[1, 2]);
+    let (read_write, shared) = (locks.read_write_lock("w"), locks.read_write_lock("r"));
+    let plain = locks.lock("plain").acquire().await.unwrap();
+    let simple = locks.simple_lock("simple").acquire().await.unwrap();
+    let fair = locks.fair_lock("fair").acquire().await.unwrap();
+    let fenced = locks.fenced_lock("fenced").acquire().await.unwrap();
+    let write = read_write.write().acquire().await.unwrap();
+    let read = shared.read().acquire().await.unwrap();
+    let second = locks.read_write_lock("r").read().acquire().await.unwrap();
+    fail_over(&mut set);
+
+    let names = ["plain", "simple", "fair", "fenced", "w", "r"];
+    let missing = || names.iter().filter(|name| set.servers()[1].cli(&["EXISTS", name]) == "0").count();
+    assert!(eventually(LEASE, async || missing() == 0).await, "{} locks are not written", missing());
+    let is_granted = eventually(LEASE, async || {
+        other.lock("free").try_acquire().await.is_ok_and(|guard| guard.is_acquired())
+    });
+    assert!(is_granted.await, "no lock is granted after the failover");
+    assert!(!other.lock("plain").try_acquire().await.unwrap().is_acquired());
+    assert!(!other.simple_lock("simple").try_acquire().await.unwrap().is_acquired());
+    assert!(!other.read_write_lock("r").write().try_acquire().await.unwrap().is_acquired());
+    assert!(!other.read_write_lock("w").read().try_acquire().await.unwrap().is_acquired());
+    assert_eq!(set.servers()[1].cli(&["HLEN", "r"]), "3", "a mode and two readers");
+    // The watchdog renews the holds on the new server.
+    tokio::time::sleep(LEASE + WINDOW).await;
+    for guard in [plain, simple, fair, write, read, second] {
+        assert!(guard.is_valid(), "{guard:?}");
+        guard.release().await.unwrap();
+    }
+    fenced.release().await.unwrap();
+    assert!(other.lock("plain").try_acquire().await.unwrap().is_acquired());
+}
+
+/// A stopped process is one that does not write its holds. No other process gets them before they have ended.
+#[tokio::test]
+async fn missing_process_delays_grants() {
+    let mut set = Replicas::start(2, &Settings::default());
+    let locks = member(set.url(), fleet(3)).await;
+    replicated(&locks, 2).await;
+    let dead = member(set.url(), fleet(3)).await;
+    cut_off(set.servers(), 0, &[1, 2]);
+    let held = dead.lock("orders").acquire().await.unwrap();
+    let until = held.valid_until();
+    // Without a connection, the process sends nothing any more.
+    dead.client().close().await;
+    fail_over(&mut set);
+
+    let began = Instant::now();
+    let refused = locks.lock("orders").try_acquire().await.unwrap_err();
+    assert!(matches!(refused, Error::NotReady { .. }), "{refused}");
+    let granted = eventually(PATIENCE, async || {
+        locks.lock("orders").try_acquire().await.is_ok_and(|guard| guard.is_acquired())
+    });
+    assert!(granted.await);
+    assert!(wheellock::BootInstant::now() > until, "granted while another process believed to hold it");
+    assert!(began.elapsed() >= LEASE, "{:?}", began.elapsed());
+    assert!(began.elapsed() < (LEASE + WINDOW).mul_f64(1.3), "{:?}", began.elapsed());
+    std::mem::forget(held);
+}
+
+#[tokio::test]
+async fn restart_without_data_loses_no_lock() {
+    let mut server = RedisServer::builder().tcp().start();
+    // A server without data may have lost them. So the first process waits as after a failover.
+    let mut fleet = fleet(1);
+    fleet.may_be_new = false;
+    let locks = member(server.tcp_url(), fleet.clone()).await;
+    let other = member(server.tcp_url(), fleet).await;
+    let held = locks.lock("orders").acquire().await.unwrap();
+    server.restart_clean();
+    assert!(eventually(LEASE, async || server.cli(&["EXISTS", "orders"]) == "1").await);
+    let granted = eventually(PATIENCE, async || {
+        other.lock("free").try_acquire().await.is_ok_and(|guard| guard.is_acquired())
+    });
+    assert!(granted.await);
+    assert!(held.is_valid() && !other.lock("orders").try_acquire().await.unwrap().is_acquired());
+    held.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn unknown_process_acquires_nothing() {
+    let set = Replicas::start(2, &Settings::default());
+    let locks = member(set.url(), fleet(3)).await;
+    set.servers()[2].pause();
+    let new = LockManager::builder(set.url())
+        .watchdog_lease(LEASE)
+        .keep_locks_across_failovers(fleet(3))
+        .configure(|config| config.response_timeout = REPLY)
+        .connect()
+        .await
+        .unwrap();
+    let refused = new.lock("orders").try_acquire().await.unwrap_err();
+    assert!(matches!(refused, Error::NotReady { .. }), "{refused}");
+    assert!(locks.lock("orders").try_acquire().await.unwrap().is_acquired(), "an older process goes on");
+    set.servers()[2].resume();
+    let granted = eventually(PATIENCE, async || {
+        new.lock("orders").try_acquire().await.is_ok_and(|guard| guard.is_acquired())
+    });
+    assert!(granted.await);
+}
+
+#[tokio::test]
+async fn different_fleet_is_refused() {
+    let server = RedisServer::builder().tcp().start();
+    let locks = member(server.tcp_url(), fleet(1)).await;
+    let refused = LockManager::builder(server.tcp_url())
+        .watchdog_lease(LEASE)
+        .keep_locks_across_failovers(fleet(2))
+        .configure(|config| config.response_timeout = REPLY)
+        .connect()
+        .await
+        .unwrap_err();
+    assert!(matches!(refused, Error::UnsupportedFleet { .. }), "{refused}");
+    let long = locks.lock("orders").with_lease(2 * LEASE).try_acquire().await.unwrap_err();
+    assert!(matches!(long, Error::LeaseTooLong { .. }), "{long}");
+}

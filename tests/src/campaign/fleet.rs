@@ -32,6 +32,8 @@ pub(super) struct Worker {
 pub(super) enum Style {
     /// Every operation. Holds last some milliseconds, and sometimes a few leases.
     Mixed,
+    /// As `Mixed`, with locks that survive a failover.
+    Surviving,
     /// Only long holds.
     Holding,
     /// Mostly waiting.
@@ -52,6 +54,7 @@ impl Style {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Mixed => "mixed",
+            Self::Surviving => "surviving",
             Self::Holding => "holding",
             Self::Waiting => "waiting",
             Self::Even => "even",
@@ -63,7 +66,7 @@ impl Style {
     }
 
     pub(super) fn parse(name: &str) -> Option<Self> {
-        let ours = [Self::Mixed, Self::Holding, Self::Waiting, Self::Even, Self::Hot];
+        let ours = [Self::Mixed, Self::Surviving, Self::Holding, Self::Waiting, Self::Even, Self::Hot];
         let all = ours.into_iter().chain([Self::Polling, Self::Visiting, Self::Redisson]);
         all.into_iter().find(|style| style.name() == name)
     }

@@ -474,6 +474,20 @@ pub(super) const ALL: &[Plan] = &[
         ..PLAIN
     },
     Plan {
+        name: "surviving",
+        what: "locks that survive a failover, while the primary is killed or stopped and a replica promoted, and processes are killed and stopped: nothing is granted twice",
+        topology: Topology::Watched,
+        lease: Duration::from_millis(1500),
+        style: |_, _| Style::Surviving,
+        round: |stage| match stage.round % 6 {
+            2 => stop_holders(stage),
+            5 => kill_workers(stage),
+            _ => fail_over_honestly(stage),
+        },
+        shows: |figures| figures.lacks(Fault::Down).or_else(|| grants(figures)),
+        ..PLAIN
+    },
+    Plan {
         name: "permits",
         what: "a pool of 10 permits with leases, while processes are killed, connections cut, and the server is killed, which keeps everything: never more than 10 inside, and all 10 free in the end",
         server: ALWAYS,
@@ -682,7 +696,14 @@ fn fail_over(stage: &mut Stage) -> Result<()> {
     stage.rest_between(300, 1200);
     // Alternates, whatever other faults strike in between.
     let stops = stage.round.is_multiple_of(2);
-    stage.fail_over(stops)
+    stage.fail_over(stops, true)
+}
+
+/// As [`fail_over`]. No lock may be lost because of it.
+fn fail_over_honestly(stage: &mut Stage) -> Result<()> {
+    stage.rest_between(300, 4000);
+    let stops = stage.round.is_multiple_of(2);
+    stage.fail_over(stops, false)
 }
 
 fn stop_holders(stage: &mut Stage) -> Result<()> {

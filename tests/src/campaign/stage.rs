@@ -21,6 +21,7 @@ use super::pool;
 use super::sampler::Sampler;
 use super::servers::{Servers, Topology};
 use super::shim::Shim;
+use super::worker::WINDOW;
 use crate::cli::{Cli, Reply};
 use crate::fault::{Gate, Proxy, Random};
 use crate::history::{Fault, OTHERS, Recorder, What};
@@ -282,8 +283,10 @@ impl Stage {
 
     /// Kills or stops the primary until the Sentinels have promoted a replica, and then revives it. Writes that did not reach the replicas
     /// are lost. A stopped primary acts as a primary until it learns its new role.
-    pub(super) fn fail_over(&mut self, stops: bool) -> Result<()> {
-        self.begins(Fault::Forgot, "failover");
+    pub(super) fn fail_over(&mut self, stops: bool, forgets: bool) -> Result<()> {
+        if forgets {
+            self.begins(Fault::Forgot, "failover");
+        }
         self.begins(Fault::Replaced, "");
         self.begins(Fault::Down, if stops { "stopped" } else { "killed" });
         let Servers::Watched(set, primary) = &mut self.servers else { bail!("nobody watches the server") };
@@ -299,9 +302,15 @@ impl Stage {
             sampler.turn_to(set.servers()[*primary].socket_path());
         }
         set.heal();
+        if !forgets {
+            // Until then no lock may be granted. A process that was killed or stopped does not write its locks into the new server.
+            self.rest((2 * self.lease + WINDOW).mul_f64(1.1));
+        }
         self.ends(Fault::Down);
         self.ends(Fault::Replaced);
-        self.ends(Fault::Forgot);
+        if forgets {
+            self.ends(Fault::Forgot);
+        }
         Ok(())
     }
 
@@ -486,7 +495,8 @@ impl Stage {
 }
 
 /// Keys that may remain. The counter of a fenced lock's tokens stays forever, and the latches of Redisson's unlocks expire.
-const STAY: [&str; 2] = ["redisson_lock_token:*", "redisson_unlock_latch:*"];
+/// The entries of processes that were killed expire, too.
+const STAY: [&str; 3] = ["redisson_lock_token:*", "redisson_unlock_latch:*", "wheellock:fleet*"];
 
 /// Returns the nodes with replicas.
 fn primaries(cluster: &Cluster) -> Vec<usize> {

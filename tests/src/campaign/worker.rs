@@ -15,7 +15,7 @@ use anyhow::Result;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio::time::{sleep, timeout};
-use wheellock::{Error, LockManager, LockManagerBuilder, RedLockManager};
+use wheellock::{Error, Fleet, LockManager, LockManagerBuilder, RedLockManager};
 
 use super::fleet::{Locks, Orders, SEPARATOR, Style};
 use super::pool;
@@ -82,8 +82,18 @@ async fn connect(orders: &Orders) -> (LockManager, Option<RedLockManager>) {
     (managers.into_iter().next().expect("a quorum has servers"), Some(quorum))
 }
 
+/// Number of servers behind Sentinels.
+const WATCHED: u32 = 3;
+/// Window of a fleet whose locks survive failovers.
+pub(super) const WINDOW: Duration = Duration::from_millis(1200);
+
 fn builder(orders: &Orders, url: &str) -> LockManagerBuilder {
-    let builder = LockManager::builder(url).watchdog_lease(orders.lease);
+    let mut builder = LockManager::builder(url).watchdog_lease(orders.lease);
+    if orders.style == Style::Surviving {
+        let mut fleet = Fleet::of_servers(WATCHED);
+        (fleet.longest_lease, fleet.window, fleet.may_be_new) = (2 * orders.lease, WINDOW, true);
+        builder = builder.keep_locks_across_failovers(fleet);
+    }
     builder.configure(|config| config.response_timeout = orders.patience)
 }
 
@@ -529,8 +539,8 @@ impl Op<'_> {
             (Style::Polling | Style::Visiting, _) => Duration::from_micros(random.below(2_000)),
             // Redisson's worker is a different program.
             (Style::Even | Style::Redisson, _) => Duration::from_micros(10_000 + random.below(20_000)),
-            (Style::Holding, _) | (Style::Mixed, 0..3) => leases(random),
-            (Style::Mixed, _) => Duration::from_micros(random.below(15_000)),
+            (Style::Holding, _) | (Style::Mixed | Style::Surviving, 0..3) => leases(random),
+            (Style::Mixed | Style::Surviving, _) => Duration::from_micros(random.below(15_000)),
         }
     }
 }

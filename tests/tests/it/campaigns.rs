@@ -82,6 +82,11 @@ fn hot_failover() {
 }
 
 #[test]
+fn surviving() {
+    run("surviving", 2.0);
+}
+
+#[test]
 fn kill_none() {
     run("kill-none", 1.5);
 }

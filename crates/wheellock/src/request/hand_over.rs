@@ -38,12 +38,12 @@ pub(crate) fn hand_over(context: &Context, name: &Arc<Name>, hold: HoldIndex, sh
         // No waiter accepts the hold as it is.
         Err(GiveBack::Unfit)
     };
-    let (waker, is_first) = match handed {
-        Ok(handed) => (waiters.hand_over(hold, handed, at), waiters.begin_looking_after()),
+    let (waker, must_plan_check) = match handed {
+        Ok(handed) => (waiters.hand_over(hold, handed, at), waiters.must_plan_check()),
         Err(why) => (begin_release(context, &mut waiting, (hold, share), why, at), false),
     };
     drop(waiting);
-    if is_first {
+    if must_plan_check {
         look_soon(context, name);
     }
     waker.into_iter().for_each(Waker::wake);

@@ -51,8 +51,8 @@ pub(crate) struct WaitQueue {
     handed: Option<Handed>,
     /// The current head was not woken when it became head, because the lock was being handed over.
     head_is_unnotified: bool,
-    /// The watchdog checks from time to time for unclaimed hand-overs.
-    looked_after: bool,
+    /// A check for unclaimed hand-overs is planned. False again when the check ends.
+    check_is_planned: bool,
     /// Smallest permit count known to be unavailable. Waiters that want fewer permits may succeed.
     refused: u32,
     turns: Turns,
@@ -322,15 +322,16 @@ impl WaitQueue {
         self.queue.waiter(ticket)?.take_hold()
     }
 
-    /// Returns true if the watchdog must start to check for unclaimed hand-overs. From now on the check counts as running.
-    pub(crate) fn begin_looking_after(&mut self) -> bool {
-        !std::mem::replace(&mut self.looked_after, true)
+    /// Returns true if no check for unclaimed hand-overs is planned yet. From now on it is, until `look_after` returns that none follows.
+    pub(crate) fn must_plan_check(&mut self) -> bool {
+        !std::mem::replace(&mut self.check_is_planned, true)
     }
 
     /// Takes back a hold that was handed over and not accepted within [`UNCLAIMED`]. Its waiter may not be polled soon, so the waiter is not
     /// offered a hold again.
     ///
-    /// Returns that hold, the head's waker, and true if the watchdog must check again. The head may have to poll by itself from now on.
+    /// Returns that hold, the head's waker, and true if the watchdog must check again. If it must not, the next hand-over plans a check. The
+    /// head may have to poll by itself from now on.
     pub(crate) fn look_after(&mut self, now: Instant) -> (Option<u32>, Option<Waker>, bool) {
         let last = self.handed.and_then(|handed| handed.to);
         let is_old = last.is_none_or(|(_, at)| now.saturating_duration_since(at) >= UNCLAIMED);
@@ -339,7 +340,7 @@ impl WaitQueue {
             waiter.manner.takes_over = false;
             waiter.take_hold()
         });
-        self.looked_after = !is_old;
+        self.check_is_planned = !is_old;
         // No waiter polls while the lock is handed over, so there may be no subscription. Without one only a poll finds the lock free.
         self.questions.poll_now |= is_old && unclaimed.is_none() && self.questions.subscription.is_none();
         (unclaimed, self.head_to_wake(), !is_old)

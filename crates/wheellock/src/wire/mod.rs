@@ -671,7 +671,7 @@ pub(crate) fn token(key: &str) -> Command<'_> {
     Command::new("GET").arg(key)
 }
 
-/// Reads the reply to [`request_tag`]. The outer `None` marks an impossible reply.
+/// Reads the reply to [`token`]. The outer `None` marks an impossible reply.
 pub(crate) fn read_token(reply: &Value) -> Option<Option<u64>> {
     if reply.is_null() { Some(None) } else { reply.as_str()?.parse().ok().map(Some) }
 }

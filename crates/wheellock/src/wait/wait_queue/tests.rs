@@ -143,7 +143,7 @@ fn unsubscribed_head_polls_after_hand_over() {
         let now = Instant::now();
         let (mut waiters, [first, second]) = two_asleep(now);
         waiters.hand_over(7, handed(), now);
-        assert!(waiters.begin_looking_after() && matches!(turn(&mut waiters, first, now), Turn::Take(7)));
+        assert!(waiters.must_plan_check() && matches!(turn(&mut waiters, first, now), Turn::Take(7)));
         waiters.leave(first, Ending::HandedOver, now);
         assert!(!ask(&mut waiters, second, now), "the lock is handed over, to it perhaps");
         let at = if waits_for_the_end { now + UNCLAIMED } else { now };
@@ -164,7 +164,7 @@ fn unclaimed_hand_over_is_revoked() {
     let now = Instant::now();
     let (mut waiters, [first, second]) = two_asleep(now);
     waiters.hand_over(7, handed(), now);
-    assert!(waiters.begin_looking_after() && !waiters.begin_looking_after(), "one looks");
+    assert!(waiters.must_plan_check() && !waiters.must_plan_check(), "one looks");
     assert!(matches!(waiters.look_after(now + UNCLAIMED / 2), (None, _, true)), "it may still come");
     assert!(matches!(waiters.look_after(now + UNCLAIMED), (Some(7), _, false)));
     assert!(!waiters.head_takes_over(), "it is not offered another one");
@@ -582,11 +582,11 @@ fn watchdog_ends_with_old_hand_over() {
     let now = Instant::now();
     let (mut waiters, _) = two_asleep(now);
     waiters.hand_over(7, handed(), now);
-    assert!(waiters.begin_looking_after());
+    assert!(waiters.must_plan_check());
     waiters.look_after(now);
-    assert!(!waiters.begin_looking_after(), "the watchdog comes again anyway");
+    assert!(!waiters.must_plan_check(), "the watchdog comes again anyway");
     waiters.look_after(now + UNCLAIMED);
-    assert!(waiters.begin_looking_after(), "the watchdog does not come again");
+    assert!(waiters.must_plan_check(), "the watchdog does not come again");
 }
 
 #[test]

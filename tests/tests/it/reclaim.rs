@@ -83,6 +83,40 @@ async fn lost_holds_survive_failover() {
     assert!(other.lock("plain").try_acquire().await.unwrap().is_acquired());
 }
 
+/// The new primary does not know the owner yet when the owner takes the lock again and releases one share.
+#[tokio::test]
+async fn reentrant_hold_survives_failover() {
+    let mut set = Replicas::start(2, &Settings::default());
+    let locks = member(set.url(), fleet(3)).await;
+    replicated(&locks, 2).await;
+    cut_off(set.servers(), 0, &[1, 2]);
+    let (owner, other) = (locks.owner(), locks.owner());
+    let lock = locks.lock("orders").with_owner(owner);
+    let (first, second) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
+    let foreign = locks.lock("mine").with_owner(other.clone()).acquire().await.unwrap();
+    // The replicas know another holder of this lock.
+    set.servers_mut()[0].kill();
+    let again = [lock, locks.lock("mine").with_owner(other)];
+    let again = again.map(|lock| tokio::spawn(async move { lock.try_acquire_for(PATIENCE).await }));
+    let released = tokio::spawn(second.release());
+    let [one, two] = [1, 2].map(|replica| &set.servers()[replica]);
+    [one, two].iter().for_each(|replica| replica.resume());
+    assert_eq!(one.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+    assert_eq!(one.cli(&["HSET", "mine", "00000000-0000-4000-8000-000000000000:1", "1"]), "1");
+    // Without a second server, the new primary is in its grace.
+    tokio::time::sleep(REPLY).await;
+    assert!(first.is_valid() && foreign.is_valid(), "lost by a server that did not know them");
+    let address = one.addr();
+    let follow = ["REPLICAOF", &address.ip().to_string(), &address.port().to_string()];
+    assert_eq!(two.cli(&follow), "OK");
+    released.await.unwrap().unwrap();
+    let [third, fourth] = again;
+    let (third, fourth) = (third.await.unwrap().unwrap(), fourth.await.unwrap().unwrap());
+    assert!(third.is_acquired() && fourth.is_acquired());
+    assert!(first.is_valid() && foreign.is_valid());
+    assert_eq!(one.cli(&["HLEN", "mine"]), "1", "the old copy is gone");
+}
+
 /// A stopped process is one that does not write its holds. No other process gets them before they have ended.
 #[tokio::test]
 async fn missing_process_delays_grants() {

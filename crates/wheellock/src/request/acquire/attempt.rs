@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use wheellock_client::layer::{Retry, Start};
+use wheellock_client::layer::{ConnectionId, Retry, Start};
 use wheellock_client::{Arg, Script, Value};
 
 use super::many::Many;
@@ -373,7 +373,7 @@ impl<'a> Request<'a> {
                 Ok(Answer::Granted(guard.with_token(token), room))
             }
             Some(Err(refusal)) => {
-                attempt.refused_by_other();
+                attempt.refused_by_other(connection);
                 let trip = context.clock.now().saturating_duration_since(sent);
                 Ok(Answer::Held(Refusal { may_arrive_late: ambiguous, trip, ..refusal }))
             }
@@ -489,10 +489,13 @@ impl PendingHold<'_, '_> {
         }
     }
 
-    pub(super) fn refused_by_other(&mut self) {
+    /// Ends an attempt that the server refused because of another holder, in a reply of this connection.
+    pub(super) fn refused_by_other(&mut self, connection: Option<ConnectionId>) {
         for hold in self.take() {
             self.request.context.transact(|holds, now, effects| {
-                holds.refused_by_other(hold, now, effects);
+                if holds.may_end_holds(connection) {
+                    holds.refused_by_other(hold, now, effects);
+                }
                 let request = holds.refused(hold, self.request.share.count, effects);
                 effects.request_all(request);
             });

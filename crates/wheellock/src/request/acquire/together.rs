@@ -80,7 +80,7 @@ pub(crate) async fn ask_together(
             settled.granted(attempts, statuses.into_iter().zip(fresh).map(first_told), answer).map(Ok)
         }
         Some(AllReply::Refused(place, refusal)) => {
-            settled.refused(&mut attempts, place);
+            settled.refused(&mut attempts, place, connection);
             Ok(Err((place, refusal)))
         }
         Some(AllReply::OtherData(place)) => {
@@ -164,10 +164,10 @@ impl Settled<'_, '_> {
     }
 
     /// Ends the attempts of a batch whose lock at index `place` is taken.
-    fn refused(&self, attempts: &mut [PendingHold<'_, '_>], place: usize) {
+    fn refused(&self, attempts: &mut [PendingHold<'_, '_>], place: usize, connection: Option<ConnectionId>) {
         for (at, attempt) in attempts.iter_mut().enumerate() {
             if at == place {
-                attempt.refused_by_other();
+                attempt.refused_by_other(connection);
                 if let Some(one) = self.asked.get(place) {
                     one.context.refused_unlistening(attempt.name());
                 }

@@ -156,7 +156,7 @@ impl Holds {
         self.lose_if_expired(index, now, effects);
         let hold = self.get(index)?;
         let was_lost = hold.is_lost();
-        if was_lost || hold.has_vanished(reply) {
+        if was_lost || is_believed && hold.has_vanished(reply) {
             index = self.split_lost(index, terms, now, effects)?;
         }
         let (period, are_told) = (self.alarms.period(), self.changes.are_told());

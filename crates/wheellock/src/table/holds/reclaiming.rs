@@ -38,6 +38,12 @@ impl Holds {
         self.membership.as_deref().is_none_or(believes)
     }
 
+    /// Returns true if a reply of this connection may end a hold of this process. In a grace the server may not know the hold yet.
+    pub(crate) fn may_end_holds(&self, connection: Option<ConnectionId>) -> bool {
+        let may_end = |membership: &Membership| connection.is_some_and(|it| membership.may_end_holds(it));
+        self.membership.as_deref().is_none_or(may_end)
+    }
+
     /// Returns what the next refresh says, and the fleet's numbers.
     pub(crate) fn next_refresh(&self, now: BootInstant) -> Option<(Refresh, Terms)> {
         let membership = self.membership.as_ref()?;

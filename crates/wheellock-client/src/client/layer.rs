@@ -100,8 +100,9 @@ impl Client {
         }
         state.stats.calls += 1;
         let is_answered = !state.phase.is_closed();
+        let is_written = state.is_about_to_write(server.config.write_at_once);
         drop(state);
-        Some(Flush { server, is_answered })
+        Some(Flush { server, is_answered, is_written })
     }
 
     /// Returns the tokens of [queued](Self::queue_eval) scripts that were not sent at all, because there is no
@@ -199,7 +200,7 @@ impl Client {
         }
         state.stats.calls += 1;
         drop(state);
-        Some(Flush { server, is_answered: true })
+        Some(Flush { server, is_answered: true, is_written: false })
     }
 
     /// Returns true if `connection` was the last connection to its server. Then this client was closed, or its
@@ -253,6 +254,8 @@ impl Client {
 pub struct Flush<'a> {
     server: Server<'a>,
     is_answered: bool,
+    /// Another task writes the requests.
+    is_written: bool,
 }
 
 impl Flush<'_> {
@@ -265,8 +268,10 @@ impl Flush<'_> {
 
 impl Drop for Flush<'_> {
     fn drop(&mut self) {
-        let next = self.server.lock().after_append(None, self.server.config.write_at_once);
-        self.server.act(next);
+        if !self.is_written {
+            let next = self.server.lock().after_append(None, self.server.config.write_at_once);
+            self.server.act(next);
+        }
     }
 }
 

@@ -607,24 +607,34 @@ impl State {
             if !self.pipeline.has_output() {
                 return Next::Nothing;
             }
-            let enough = self.corked.is_none_or(|enough| self.pipeline.in_flight() >= enough);
+            if self.is_about_to_write(at_once) && !earlier {
+                return Next::Nothing;
+            }
             // A caller with an earlier deadline leaves the write to the driver, which must wake anyway to arm its
             // timer.
-            let idle = enough && self.pipeline.is_idle() && !earlier;
+            let idle = self.is_worth_a_write() && !earlier;
             if !self.writing && (idle || at_once || self.driver.has_left()) {
                 let writer = Arc::clone(writer);
                 self.writing = true;
                 return Next::Write { writer, bytes: self.pipeline.take_output() };
-            }
-            // A writer checks for more output when it is done, and a corked driver is about to flush.
-            if (self.writing || self.corked.is_some()) && !earlier {
-                return Next::Nothing;
             }
         } else if !earlier {
             // The next connection writes this call, so only an earlier deadline needs the driver.
             return Next::Nothing;
         }
         self.driver.wake().map_or(Next::Nothing, Next::WakeDriver)
+    }
+
+    /// Returns true if another task writes the queued bytes. A writer checks for more output when it is done, and a
+    /// corked driver is about to flush. With `at_once`, the caller writes unless a writer is at work.
+    pub(crate) fn is_about_to_write(&self, at_once: bool) -> bool {
+        let is_left_to_driver = self.corked.is_some() && !at_once && !self.driver.has_left();
+        self.writing || is_left_to_driver && !self.is_worth_a_write()
+    }
+
+    /// Returns true if the connection is idle, and enough calls are queued for a write before the driver's.
+    fn is_worth_a_write(&self) -> bool {
+        self.pipeline.is_idle() && self.corked.is_none_or(|enough| self.pipeline.in_flight() >= enough)
     }
 
     /// Returns true if replies are outstanding to requests from before the driver was dropped.

@@ -129,29 +129,22 @@ impl OwnerText {
         {
             place.copy_from_slice(suffix.as_bytes());
         }
-        let (mut start, mut left) = (number_ends, number);
-        loop {
-            start -= 1;
-            if let Some(place) = bytes.get_mut(start) {
-                // A remainder of ten fits into a byte.
-                *place = b'0' + (left % 10) as u8;
-            }
-            left /= 10;
+        let (mut rest, mut left) = (bytes.get_mut(..number_ends).unwrap_or_default(), number);
+        while let [before @ .., place] = rest {
+            // A remainder of ten fits into a byte.
+            *place = b'0' + (left % 10) as u8;
+            (rest, left) = (before, left / 10);
             if left == 0 {
                 break;
             }
         }
-        start -= 1;
-        if let Some(place) = bytes.get_mut(start) {
-            *place = b':';
-        }
-        start -= UUID;
+        let mut start = rest.len();
         // A manager's identity is always a uuid; see `new_uuid`.
-        if let (Some(uuid), Some(manager)) = (
-            bytes.get_mut(start..).and_then(<[u8]>::first_chunk_mut::<UUID>),
-            manager.as_bytes().first_chunk(),
-        ) {
-            *uuid = *manager;
+        if let ([before @ .., colon], Some(manager)) = (rest, manager.as_bytes().first_chunk())
+            && let Some((before, uuid)) = before.split_last_chunk_mut::<UUID>()
+        {
+            (*colon, *uuid) = (b':', *manager);
+            start = before.len();
         }
         Self { bytes, start, end }
     }

@@ -73,6 +73,8 @@ pub(crate) enum Holders {
     Single,
     /// A set of permits. Each permit has an id.
     Permits,
+    /// No holder is in the lock's key, which is only a number.
+    Beside,
 }
 
 /// When the channel has braces around the lock's name.
@@ -253,6 +255,7 @@ pub(crate) static LATCH: LazyLock<Kind> = LazyLock::new(|| Kind {
     force_release: None,
     show_holders: None,
     braces: Braces::Always,
+    holders: Holders::Beside,
     companions: Companions::Ended,
     is_shared: true,
     ..Kind::counted("", "redisson_countdownlatch__channel__")
@@ -384,6 +387,7 @@ impl Kind {
             reclaim: None,
             force_release: None,
             show_holders: None,
+            holders: Holders::Beside,
             grant: GrantForm::Permits,
             is_shared: true,
             ..Self::counted("", "redisson_sc:")
@@ -463,7 +467,7 @@ impl Kind {
 
     /// Returns true if hand-over, of this kind or of another, may keep locks of this kind from their contenders.
     pub(crate) fn may_meet_hand_over(&self) -> bool {
-        self.is_a_hash_of_holders() || self.is_one_side()
+        rows().any(|other| other.may_be_handed_over() && self.shares_hash_with(other))
     }
 
     /// Returns the other kinds that are the same lock on the server and have the same channel. A message that reaches one connection counts
@@ -483,24 +487,27 @@ impl Kind {
         self.mode.is_some()
     }
 
-    /// Returns the other kinds that are the same on the server: a hash of holders under the name. Each kind treats the holders of the
-    /// others as its own.
+    /// Returns the other kinds with the same holders on the server.
     pub(crate) fn others_of_its_hash(&self) -> impl Iterator<Item = &'static Self> {
-        let are_hashes = |other: &&Self| self.is_a_hash_of_holders() && other.is_a_hash_of_holders();
-        let is_same = |other: &&Self| other.holder_suffix == self.holder_suffix;
-        rows().filter(are_hashes).filter(is_same).filter(|other| other.address() != self.address())
+        rows().filter(|other| self.has_same_holders(other) && other.address() != self.address())
     }
 
-    /// Returns true if a lock of this kind is a hash of holders under the name. The server cannot distinguish such kinds.
-    pub(crate) fn is_a_hash_of_holders(&self) -> bool {
-        let has_one_holder = self.holders == Holders::Counted && !self.is_shared() && !self.is_one_side();
-        has_one_holder && !self.has_own_key()
+    /// Returns true if locks of both kinds have the same holders on the server: the same fields of the same hash. Each kind treats the
+    /// holders of the other as its own.
+    pub(crate) fn has_same_holders(&self, other: &Self) -> bool {
+        self.shares_hash_with(other) && self.holder_suffix == other.holder_suffix
+    }
+
+    /// Returns true if locks of both kinds are one hash of holders on the server, of the same shape.
+    fn shares_hash_with(&self, other: &Self) -> bool {
+        let hash = |kind: &Self| (kind.holders, kind.key_prefix, kind.is_one_side());
+        self.holders == Holders::Counted && hash(self) == hash(other)
     }
 
     /// Returns true if the holders are in the lock's key, so that a change of the key may be a loss. A semaphore's key is only a count,
     /// which changes with each acquire. The server remembers no other keys of a script (`trackingRememberKeys` of Redis 7.0).
     pub(crate) fn has_holders_in_its_key(&self) -> bool {
-        !self.is_shared() || self.is_read_side()
+        matches!(self.holders, Holders::Counted | Holders::Single)
     }
 
     /// Returns true if a holder may shorten the leases of other holders.

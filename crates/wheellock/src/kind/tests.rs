@@ -29,17 +29,50 @@ fn latch_channel_matches_redisson_or_slot() {
 }
 
 #[test]
-fn others_share_channel_or_hash() {
-    let of_channel = |kind: &Kind| kind.others_of_its_channel().map(|other| other.label).collect::<Vec<_>>();
-    let of_hash = |kind: &Kind| kind.others_of_its_hash().map(|other| other.label).collect::<Vec<_>>();
-    assert_eq!(
-        (of_channel(&REENTRANT), of_hash(&REENTRANT)),
-        (vec!["fenced_lock"], vec!["fair_lock", "fenced_lock"])
-    );
-    assert_eq!((of_channel(&WRITE), of_hash(&WRITE)), (vec!["read"], vec![]));
-    assert_eq!((of_channel(&SIMPLE), of_hash(&SIMPLE)), (vec![], vec![]));
+fn same_holders_need_same_scripts() {
+    for (one, other) in pairs() {
+        let (row, shape) = (format!("{} and {}", one.label, other.label), |kind: &'static Kind| {
+            let shas = [&kind.show_holders, &kind.reclaim].map(|it| it.as_ref().map(|script| script.sha()));
+            (kind.own_key("n"), kind.holder_suffix, kind.mode, kind.is_shared, shas)
+        });
+        let others = one.others_of_its_hash().any(|kind| kind.address() == other.address());
+        assert_eq!(others, one.has_same_holders(other), "{row}");
+        assert_eq!(others, other.has_same_holders(one), "{row}");
+        let is_hash = [one, other].iter().all(|kind| kind.holders == Holders::Counted);
+        assert_eq!(others, is_hash && shape(one) == shape(other), "{row}");
+    }
+}
+
+#[test]
+fn waiters_of_same_channel_are_counted_together() {
+    for (one, other) in pairs() {
+        let others = one.others_of_its_channel().any(|kind| kind.address() == other.address());
+        let is_same =
+            [false, true].iter().all(|slots| one.channel("n", *slots) == other.channel("n", *slots));
+        assert_eq!(others, is_same && one.wake == other.wake, "{} and {}", one.label, other.label);
+    }
+}
+
+#[test]
+fn same_holders_use_same_key() {
+    for (one, other) in pairs().filter(|(one, other)| one.has_same_holders(other)) {
+        let queues = |kind: &Kind| kind.channel("n", false).0;
+        assert_eq!(queues(one), queues(other), "{} wakes waiters for {}", one.label, other.label);
+        assert_eq!(one.may_meet_hand_over(), other.may_meet_hand_over(), "{} and {}", one.label, other.label);
+    }
+}
+
+#[test]
+fn unknown_row_has_no_others() {
     let unknown = Kind::counted("trial:", "trial_channel:");
-    assert_eq!((of_channel(&unknown), of_hash(&unknown)), (vec![], vec![]));
+    assert_eq!(unknown.others_of_its_channel().chain(unknown.others_of_its_hash()).count(), 0);
+    assert!(!unknown.may_meet_hand_over());
+}
+
+/// Returns all pairs of different rows.
+fn pairs() -> impl Iterator<Item = (&'static Kind, &'static Kind)> {
+    let all = rows().flat_map(|one| rows().map(move |other| (one, other)));
+    all.filter(|(one, other)| one.address() != other.address())
 }
 
 #[test]

@@ -421,7 +421,7 @@ impl Context {
     pub(crate) fn holder_text(&self, name: &Name, number: u64) -> OwnerText {
         match name.kind().holders {
             Holders::Permits => OwnerText::permit(self.first_permit, number),
-            Holders::Counted | Holders::Single => {
+            Holders::Counted | Holders::Single | Holders::Beside => {
                 OwnerText::new(&self.uuid, number, name.kind().holder_suffix)
             }
         }

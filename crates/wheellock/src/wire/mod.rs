@@ -459,7 +459,7 @@ pub(crate) fn read_hold_count(name: &Name, holder: &OwnerText, reply: &Value) ->
 pub(crate) fn show_holders(name: &Name) -> Vec<Arg<'_>> {
     let most = match name.kind().holders {
         Holders::Single => 1,
-        Holders::Counted | Holders::Permits => holder::Holders::MOST,
+        Holders::Counted | Holders::Permits | Holders::Beside => holder::Holders::MOST,
     };
     let side = name.kind().mode.map(|mode| [mode.into(), name.tag().into()]);
     [name.key().into(), most.into()].into_iter().chain(side.into_iter().flatten()).collect()

@@ -144,7 +144,7 @@ impl<'a> Request<'a> {
     /// server all of them are the same lock.
     fn with_other_kinds<T>(&self, with: impl FnOnce(&mut Holds, &[Arc<Name>], BootInstant) -> T) -> T {
         // An owner that only this caller knows holds no other lock.
-        if self.presented && self.name.kind().is_a_hash_of_holders() {
+        if self.presented && self.name.kind().others_of_its_hash().next().is_some() {
             self.context.with_others_of_its_hash(self.name, |others| {
                 self.context.change(|holds, clock| with(holds, others, clock.now()))
             })

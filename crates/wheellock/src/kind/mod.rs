@@ -141,7 +141,7 @@ pub(crate) static REENTRANT: LazyLock<Kind> = LazyLock::new(|| {
 pub(crate) static FENCED: LazyLock<Kind> = LazyLock::new(|| {
     let row = Kind {
         label: "fenced_lock",
-        acquire: script(lua!("holders_of.lua", "fenced/acquire.lua"), 4),
+        acquire: script(lua!("holders_of.lua", "token.lua", "fenced/acquire.lua"), 4),
         acquire_all: None,
         renew: Some(variadic(lua!("fenced/renew.lua"))),
         companions: Companions::Token,
@@ -167,7 +167,7 @@ pub(crate) static READ: LazyLock<Kind> = LazyLock::new(|| {
 pub(crate) static WRITE: LazyLock<Kind> = LazyLock::new(|| {
     let row = Kind {
         label: "write",
-        acquire: script(lua!("write/acquire.lua"), 5),
+        acquire: script(lua!("write/grant.lua", "write/acquire.lua"), 5),
         release: Some(script(lua!("read_write/live.lua", "write/release.lua"), 5)),
         holder_suffix: ":write",
         queues_on_server: true,

@@ -578,7 +578,6 @@ impl Store {
 
     fn fenced_acquire(&mut self, key: &str, lease: &str, holder: &str, count: &str, tag: &str) -> Result {
         let lease = integer(lease)?;
-        let counter = format!("{TOKENS}{tag}");
         let is_held =
             self.is_lock(key).inspect_err(|_| self.note(Which::FencedAcquire, key, holder, None))?;
         let held = self.held_by(key, holder);
@@ -586,6 +585,18 @@ impl Store {
             self.note(Which::FencedAcquire, key, holder, None);
             return Ok(Answer::Integer(self.pttl(key)));
         }
+        let token = self.token_of_grant(tag, held)?;
+        self.set_count(key, holder, if held { count } else { "1" });
+        if !held || self.pttl(key) < lease {
+            self.pexpire(key, lease);
+        }
+        self.note(Which::FencedAcquire, key, holder, Some(if held { count } else { "1" }));
+        Ok(Answer::Array(vec![Answer::Integer(if held { 2 } else { 1 }), token]))
+    }
+
+    /// Returns the token of a grant. A holder that has the lock already keeps the latest token.
+    fn token_of_grant(&mut self, tag: &str, held: bool) -> Result {
+        let counter = format!("{TOKENS}{tag}");
         let stored = self.number(&counter)?;
         let mut token = stored.unwrap_or_default();
         if !held || stored.is_none() {
@@ -593,13 +604,7 @@ impl Store {
             token = if token < now { now } else { token.checked_add(1).ok_or_else(overflow)? };
             self.set_text(&counter, &token.to_string(), None);
         }
-        let token = Answer::Bulk(token.to_string());
-        self.set_count(key, holder, if held { count } else { "1" });
-        if !held || self.pttl(key) < lease {
-            self.pexpire(key, lease);
-        }
-        self.note(Which::FencedAcquire, key, holder, Some(if held { count } else { "1" }));
-        Ok(Answer::Array(vec![Answer::Integer(if held { 2 } else { 1 }), token]))
+        Ok(Answer::Bulk(token.to_string()))
     }
 
     fn fields(&self, key: &str) -> Vec<(String, String)> {

@@ -95,32 +95,34 @@ impl Store {
         tag: &str,
         waits: &str,
     ) -> Result {
-        let (lease, waits) = (integer(lease)?, integer(waits)?);
+        let again = match self.writes_already(Which::WriteAcquire, key, holder, tag, waits)? {
+            Ok(again) => again,
+            Err(refusal) => return Ok(refusal),
+        };
+        self.write_hold(Which::WriteAcquire, key, lease, [holder, count], tag, again)?;
+        Ok(if again { Answer::Status("AGAIN".to_owned()) } else { Answer::Nil })
+    }
+
+    /// Returns whether a writer that may write holds the lock already, or the refusal. A refused writer leaves its mark.
+    fn writes_already(
+        &mut self,
+        which: Which,
+        key: &str,
+        holder: &str,
+        tag: &str,
+        waits: &str,
+    ) -> Result<std::result::Result<bool, Answer>> {
+        let waits = integer(waits)?;
         let Some(reader) = holder.strip_suffix(":write") else {
             return Err(Answer::Error("ERR a writer's field ends in :write".to_owned()));
         };
-        let Some(mode) = self.field(key, "mode") else {
-            if self.keys.contains_key(key) {
-                self.note(Which::WriteAcquire, key, holder, None);
-                return Err(wrong_type());
-            }
-            self.set_count(key, "mode", "write");
-            self.set_count(key, holder, "1");
-            self.pexpire(key, lease);
-            self.keys.remove(&mark(tag));
-            self.note(Which::WriteAcquire, key, holder, Some("1"));
-            return Ok(Answer::Nil);
-        };
-        if mode == "write" && self.held_by(key, holder) {
-            self.set_count(key, holder, count);
-            if self.pttl(key) < lease {
-                self.pexpire(key, lease);
-            }
-            self.note(Which::WriteAcquire, key, holder, Some(count));
-            return Ok(Answer::Status("AGAIN".to_owned()));
+        let mode = self.field(key, "mode");
+        match mode.as_deref() {
+            None if !self.keys.contains_key(key) => return Ok(Ok(false)),
+            Some("write") if self.held_by(key, holder) => return Ok(Ok(true)),
+            _ => self.note(which, key, holder, None),
         }
-        self.note(Which::WriteAcquire, key, holder, None);
-        if mode != "read" && mode != "write" {
+        if !matches!(mode.as_deref(), Some("read" | "write")) {
             return Err(wrong_type());
         }
         let reads = self.field(key, reader).and_then(|count| count.parse::<i64>().ok()).unwrap_or_default();
@@ -130,7 +132,30 @@ impl Store {
         if waits != 0 && self.pttl(&mark(tag)) < waits {
             self.set_text(&mark(tag), holder, Some(waits));
         }
-        Ok(Answer::Integer(self.pttl(key)))
+        Ok(Err(Answer::Integer(self.pttl(key))))
+    }
+
+    /// Writes a hold that `writes_already` admits.
+    fn write_hold(
+        &mut self,
+        which: Which,
+        key: &str,
+        lease: &str,
+        [holder, count]: [&str; 2],
+        tag: &str,
+        again: bool,
+    ) -> Result<()> {
+        let (lease, count) = (integer(lease)?, if again { count } else { "1" });
+        if !again {
+            self.set_count(key, "mode", "write");
+            self.keys.remove(&mark(tag));
+        }
+        self.set_count(key, holder, count);
+        if !again || self.pttl(key) < lease {
+            self.pexpire(key, lease);
+        }
+        self.note(which, key, holder, Some(count));
+        Ok(())
     }
 
     pub(super) fn write_release(

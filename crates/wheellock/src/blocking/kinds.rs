@@ -4,9 +4,10 @@
 
 use super::LockManager;
 use super::lock::{Guard, Lock, this_thread};
+use crate::lock::verbs::AsyncLock;
 use crate::{Error, Fairness};
 
-/// A read-write lock for threads, like [`crate::ReadWriteLock`]. Each side is a [`Lock`].
+/// A read-write lock for threads, like [`crate::ReadWriteLock`]. Each side is a [`Lock`]. `W` is the asynchronous write side.
 ///
 /// A thread that holds the write side may also take the read side, because it is the same owner. A thread that holds the read
 /// side and requests the write side is refused with [`Error::Upgrade`].
@@ -23,12 +24,12 @@ use crate::{Error, Fairness};
 /// ```
 #[must_use = "this is only a handle: call `read().acquire()` or `write().acquire()` to take the lock"]
 #[derive(Clone, Debug)]
-pub struct ReadWriteLock {
+pub struct ReadWriteLock<W = crate::Lock> {
     manager: LockManager,
-    inner: crate::ReadWriteLock,
+    inner: crate::ReadWriteLock<W>,
 }
 
-impl ReadWriteLock {
+impl<W: AsyncLock> ReadWriteLock<W> {
     /// Returns the lock's name.
     pub fn name(&self) -> &str {
         self.inner.name()
@@ -45,7 +46,7 @@ impl ReadWriteLock {
     }
 
     /// Returns the write side, which a single writer may hold.
-    pub fn write(&self) -> Lock {
+    pub fn write(&self) -> Lock<W> {
         Lock::new(self.inner.write(), &self.manager.runtime)
     }
 }

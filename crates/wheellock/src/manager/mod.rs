@@ -146,7 +146,7 @@ impl LockManager {
     /// Returns a read-write lock, without I/O. It is shared with every process that uses this name, Redisson's
     /// `getReadWriteLock(name)` included.
     pub fn read_write_lock(&self, name: impl AsRef<str>) -> ReadWriteLock {
-        ReadWriteLock::new(&self.context, name.as_ref())
+        ReadWriteLock::of(&self.context, name.as_ref(), [&kind::READ, &kind::WRITE], |side| side)
     }
 
     /// Returns a lock that is granted in the order of requests, without I/O. The order spans all processes that use

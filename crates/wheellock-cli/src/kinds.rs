@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use wheellock::{Error, FencedGuard, Guard, Lock, LockManager};
+use wheellock::{Error, FencedGuard, FencedLock, Guard, Lock, LockManager};
 
 /// A kind of lock.
 #[expect(clippy::doc_markdown, reason = "it is read on terminals")]
@@ -24,19 +24,39 @@ pub(crate) enum Kind {
     Spin,
     /// The lock of redsync, node-redlock, redis-py and others
     Simple,
+    // new-kind: variant
 }
 
 impl Kind {
+    /// Returns the lock of this kind, with the guard of its kind.
+    fn face(self, locks: &LockManager, name: &str) -> Face {
+        match self {
+            Self::Plain => Face::Plain(locks.lock(name)),
+            Self::Fair => Face::Plain(locks.fair_lock(name)),
+            Self::Read => Face::Plain(locks.read_write_lock(name).read()),
+            Self::Write => Face::Plain(locks.read_write_lock(name).write()),
+            Self::Fenced => Face::Fenced(locks.fenced_lock(name)),
+            Self::Spin => Face::Plain(locks.spin_lock(name)),
+            Self::Simple => Face::Plain(locks.simple_lock(name)),
+            // new-kind: kind
+        }
+    }
+
     /// Returns the lock of this kind, for operations that all kinds share.
     pub(crate) fn lock(self, locks: &LockManager, name: &str) -> Lock {
+        match self.face(locks, name) {
+            Face::Plain(lock) => lock,
+            Face::Fenced(lock) => lock.as_lock().clone(),
+        }
+    }
+
+    /// Returns the locks whose holders a caller of this kind waits for.
+    pub(crate) fn rivals(self, locks: &LockManager, name: &str) -> Vec<Lock> {
+        let own = self.lock(locks, name);
         match self {
-            Self::Plain => locks.lock(name),
-            Self::Fair => locks.fair_lock(name),
-            Self::Read => locks.read_write_lock(name).read(),
-            Self::Write => locks.read_write_lock(name).write(),
-            Self::Fenced => locks.fenced_lock(name).as_lock().clone(),
-            Self::Spin => locks.spin_lock(name),
-            Self::Simple => locks.simple_lock(name),
+            Self::Read => vec![locks.read_write_lock(name).write()],
+            Self::Write => vec![own, locks.read_write_lock(name).read()],
+            _ => vec![own],
         }
     }
 
@@ -47,19 +67,21 @@ impl Kind {
         name: &str,
         wait: Option<Duration>,
     ) -> Result<Option<Hold>, Error> {
-        if self == Self::Fenced {
-            let lock = locks.fenced_lock(name);
-            return Ok(match wait {
-                None => Some(Hold::Fenced(lock.acquire().await?)),
-                Some(wait) => lock.try_acquire_for(wait).await?.map(Hold::Fenced).acquired(),
-            });
-        }
-        let lock = self.lock(locks, name);
-        Ok(match wait {
-            None => Some(Hold::Plain(lock.acquire().await?)),
-            Some(wait) => lock.try_acquire_for(wait).await?.map(Hold::Plain).acquired(),
+        Ok(match (self.face(locks, name), wait) {
+            (Face::Plain(lock), None) => Some(Hold::Plain(lock.acquire().await?)),
+            (Face::Plain(lock), Some(wait)) => lock.try_acquire_for(wait).await?.map(Hold::Plain).acquired(),
+            (Face::Fenced(lock), None) => Some(Hold::Fenced(lock.acquire().await?)),
+            (Face::Fenced(lock), Some(wait)) => {
+                lock.try_acquire_for(wait).await?.map(Hold::Fenced).acquired()
+            }
         })
     }
+}
+
+/// A lock by the guard that it grants.
+enum Face {
+    Plain(Lock),
+    Fenced(FencedLock),
 }
 
 /// A lock that is held.

@@ -203,20 +203,15 @@ async fn give_back(name: &str, hold: Hold, was_valid: bool) -> Result<(), Failur
 }
 
 async fn say_who_holds(options: &Run, locks: &LockManager) {
-    let lock = options.kind.lock(locks, &options.name);
-    let holder = match options.kind {
-        // A reader waits for the writer. A writer waits for the other writer or the readers.
-        crate::kinds::Kind::Read => locks.read_write_lock(&options.name).write().holder().await,
-        crate::kinds::Kind::Write => match lock.holder().await {
-            Ok(None) => locks.read_write_lock(&options.name).read().holder().await,
-            holder => holder,
-        },
-        _ => lock.holder().await,
-    };
-    match holder {
-        Ok(Some(holder)) => complain(&format!("{:?} is taken: {holder}", lock.name())),
-        _ => complain(&format!("{:?} is taken", lock.name())),
+    let name = options.kind.lock(locks, &options.name).name().to_owned();
+    for rival in options.kind.rivals(locks, &options.name) {
+        match rival.holder().await {
+            Ok(Some(holder)) => return complain(&format!("{name:?} is taken: {holder}")),
+            Ok(None) => {}
+            Err(_) => break,
+        }
     }
+    complain(&format!("{name:?} is taken"));
 }
 
 /// Returns a label of the host, this process, and the command without its arguments, which may be secrets.

@@ -117,12 +117,12 @@ fn model_refuses_same_odd_data() {
 #[test]
 fn odd_calls_never_panic_model() {
     let mut random = SplitMix(SEED);
-    let (mut model, calls) = (Store::default(), calls_on_a());
+    let (mut model, calls, all) = (Store::default(), calls_on_a(), Which::all().collect::<Vec<_>>());
     let mut refused = 0;
     for number in 0..ODD_CALLS {
         let mut words = match random.below(6) {
             0 => ODD_COMMANDS[random.below(ODD_COMMANDS.len())].to_vec(),
-            1 => vec!["EVAL", Which::ALL[random.below(Which::ALL.len())].text(), random.of(&["1", "2", "x"])],
+            1 => vec!["EVAL", all[random.below(all.len())].text(), random.of(&["1", "2", "x"])],
             _ => {
                 let (which, args) = &calls[random.below(calls.len())];
                 [&["EVAL", which.text(), "1", "a"], args.as_slice()].concat()
@@ -195,7 +195,7 @@ fn random_script_call(random: &mut SplitMix) -> Vec<String> {
         7 => (Which::Tell, vec![key], vec![channel, verb]),
         8 => {
             let opening = random.of(&["0", "1", "2"]);
-            (Which::HotRelease, vec![key], vec![channel, holder, count, verb, tag, opening])
+            (hot_release(Which::Release), vec![key], vec![channel, holder, count, verb, tag, opening])
         }
         0..3 => (Which::Acquire, vec![key], vec![lease, holder, count]),
         3..5 => (Which::Release, vec![key], vec![channel, holder, count, verb]),
@@ -218,7 +218,7 @@ fn random_script_call(random: &mut SplitMix) -> Vec<String> {
 
 /// Returns several calls as one. The calls are mixed, or all of them want the same of one lock.
 fn random_call_of_several(random: &mut SplitMix, number: usize) -> Vec<String> {
-    let wholes: Vec<_> = Which::ALL.iter().copied().filter(|which| !which.parts().is_empty()).collect();
+    let wholes: Vec<_> = Which::all().filter(|which| !which.parts().is_empty()).collect();
     let whole = wholes[random.below(wholes.len())];
     let (mut keys, mut args) = (Vec::new(), Vec::new());
     let (count, alike) = (1 + random.below(4), random.below(2) == 0);
@@ -247,19 +247,15 @@ fn random_call_of_a_kind(random: &mut SplitMix) -> Vec<String> {
     let (key, channel, tag) = (KEYS[place], CHANNELS[place], CHANNELS[place].trim_start_matches("of:"));
     let (holder, lease) = (random.of(&HOLDERS), random.of(&LIVE_LEASES));
     let writer = format!("{holder}:write");
-    // Each holder waits for another time. Of two waits of the same length, chance decides which one ends later.
-    let waits = match holder {
-        "u:1" => "500000",
-        "u:2" => "600000",
-        _ => "700000",
-    };
+    let waits = waits_of(holder);
     let (count, left) = (random.of(&COUNTS[1..]), random.of(&COUNTS));
     let verb = random.of(&["PUBLISH", "SPUBLISH"]);
     let simple = format!("simple:{place}");
     let any_lease = random.of(&["0", lease]);
     let serial = random.of(&["1", "2", "3", "4", "5", "6", "7", "8", "9"]);
     let said = random.of(&["u:1 5 here", "u:2 12 ", "v:1 7 at one place\nor another"]);
-    let (which, key, args) = match random.below(38) {
+    let (which, key, args) = match random.below(42) {
+        38.. => return random_call_of_a_row(random),
         0..2 => (Which::FencedAcquire, key, vec![lease, holder, count, tag]),
         2..7 => (Which::ReadAcquire, key, vec![lease, holder, count, tag, random.of(&["0", "1"])]),
         7..11 => (Which::ReadRelease, key, vec![channel, holder, left, verb, tag]),
@@ -306,6 +302,37 @@ fn random_call_of_a_kind(random: &mut SplitMix) -> Vec<String> {
         _ => (Which::SimpleForceRelease, &*simple, vec![channel, verb]),
     };
     script_call(random, which, &[key], &args)
+}
+
+/// Returns how long later readers yield to this writer. Each holder waits for another time. Of two waits of the same length, chance decides
+/// which one ends later.
+fn waits_of(holder: &str) -> &'static str {
+    match holder {
+        "u:1" => "500000",
+        "u:2" => "600000",
+        _ => "700000",
+    }
+}
+
+/// Returns an acquire or a release of any kind of lock. The table `CALLS_ON_A` has the call's form.
+fn random_call_of_a_row(random: &mut SplitMix) -> Vec<String> {
+    let parts: Vec<_> = Which::all().flat_map(Which::parts).map(|(which, _)| which).collect();
+    let which = parts[random.below(parts.len())];
+    let (_, form) = CALLS_ON_A.iter().find(|(known, _)| *known == which).expect("every part has a form");
+    let place = random.below(KEYS.len());
+    let (tag, holder) = (CHANNELS[place].trim_start_matches("of:"), random.of(&HOLDERS));
+    let args = form.iter().map(|word| match *word {
+        "60000" => random.of(&LIVE_LEASES).to_owned(),
+        "600000" => waits_of(holder).to_owned(),
+        "2" => random.of(&COUNTS[1..]).to_owned(),
+        "0" if which != Which::PermitRelease => random.of(&COUNTS).to_owned(),
+        "PUBLISH" => random.of(&["PUBLISH", "SPUBLISH"]).to_owned(),
+        word => word.replace("{a}", tag).replace("u:1", holder),
+    });
+    let args: Vec<_> = args.collect();
+    let simple = format!("simple:{place}");
+    let key = if form.contains(&"token") { &*simple } else { KEYS[place] };
+    script_call(random, which, &[key], &args.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// Id of the first of several permits that are taken together. It has the usual length of an id.
@@ -390,8 +417,7 @@ fn random_of<'a>(random: &mut SplitMix, choices: [&'a String; 2]) -> &'a String 
 }
 
 fn script_call(random: &mut SplitMix, which: Which, keys: &[&str], args: &[&str]) -> Vec<String> {
-    let poll = Which::ALL.iter().copied().find(|poll| poll.polls() == Some(which));
-    if let Some(poll) = poll.filter(|_| random.below(3) == 0) {
+    if let Some(poll) = which.poll().filter(|_| random.below(3) == 0) {
         return script_call(random, poll, keys, &[args, &["of:nobody", "NUMSUB"]].concat());
     }
     let mut words = match random.below(10) {
@@ -402,6 +428,10 @@ fn script_call(random: &mut SplitMix, which: Which, keys: &[&str], args: &[&str]
     words.push(keys.len().to_string());
     words.extend(keys.iter().chain(args).map(|word| (*word).to_owned()));
     words
+}
+
+fn hot_release(release: Which) -> Which {
+    release.hot_release().unwrap()
 }
 
 fn agree(model: &Answer, real: &Reply) -> bool {
@@ -535,24 +565,24 @@ const ODD_DATA: [&[&[&str]]; 22] = [
 /// Returns every script on `a` for the holder `u:1`, as the library calls it.
 fn calls_on_a() -> Vec<(Which, Vec<&'static str>)> {
     let mut all: Vec<_> = CALLS_ON_A.iter().map(|(which, args)| (*which, args.to_vec())).collect();
-    for whole in Which::ALL.iter().copied() {
+    for whole in Which::all() {
         for (number, (part, _)) in ["1", "2"].into_iter().zip(whole.parts()) {
-            let of_part = CALLS_ON_A.iter().filter(|(which, _)| which == part);
+            let of_part = CALLS_ON_A.iter().filter(|(which, _)| *which == part);
             all.extend(of_part.map(|(_, args)| (whole, [&[number], *args].concat())));
         }
         let of_acquire = CALLS_ON_A.iter().filter(|(which, _)| whole.polls() == Some(*which));
         all.extend(of_acquire.map(|(_, args)| (whole, [*args, &["of:{a}", "NUMSUB"]].concat())));
+        let of_release = CALLS_ON_A.iter().filter(|(which, _)| whole.releases() == Some(*which));
+        all.extend(of_release.map(|(_, args)| (whole, [*args, &["{a}", "1"]].concat())));
     }
     all
 }
 
 /// Every script of one call on `a` for the holder `u:1`, as the library calls it.
-const CALLS_ON_A: [(Which, &[&str]); 47] = [
+const CALLS_ON_A: &[(Which, &[&str])] = &[
     (Which::Acquire, &["60000", "u:1", "2"]),
     (Which::AcquireAll, &["60000", "u:1", "2"]),
     (Which::Release, &["of:{a}", "u:1", "0", "PUBLISH"]),
-    (Which::HotRelease, &["of:{a}", "u:1", "0", "PUBLISH", "{a}", "1"]),
-    (Which::HotWriteRelease, &["of:{a}", "u:1:write", "0", "PUBLISH", "{a}", "{a}", "1"]),
     (Which::Mark, &["{a}", "60000"]),
     (Which::Tell, &["of:{a}", "PUBLISH"]),
     (Which::Renew, &["60000", "u:1"]),
@@ -595,6 +625,7 @@ const CALLS_ON_A: [(Which, &[&str]); 47] = [
     (Which::DeleteLatch, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH"]),
     (Which::Announce, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH", "u:1 5 here"]),
     (Which::LookAtLeader, &["{a}"]),
+    // new-kind: calls
 ];
 
 /// Beginnings of commands that an operator may send. Other words follow.

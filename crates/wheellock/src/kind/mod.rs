@@ -284,7 +284,8 @@ static ROWS: &[&LazyLock<Kind>] = &[
     // new-kind: rows
 ];
 
-fn rows() -> impl Iterator<Item = &'static Kind> {
+/// Returns the rows, always in the same order.
+pub(crate) fn rows() -> impl Iterator<Item = &'static Kind> {
     ROWS.iter().map(|row| &***row)
 }
 

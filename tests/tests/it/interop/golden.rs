@@ -26,7 +26,7 @@ async fn requests_match_golden_file() {
     for (name, text) in SCRIPTS {
         scribe.name_script(&server.cli(&["SCRIPT", "LOAD", text]), name);
     }
-    let poll = wheellock::testing::server::Which::Poll.text();
+    let poll = wheellock::testing::server::Which::Acquire.poll().unwrap().text();
     scribe.name_script(&server.cli(&["SCRIPT", "LOAD", poll]), "poll.lua");
     let brisk = LockManager::builder(&server.url()).watchdog_lease(SHORT_LEASE).connect().await.unwrap();
     let brisk_java = shared_client("brisk", &server, SHORT_LEASE).await;

@@ -1,279 +1,129 @@
 //! The scripts of the library, with their texts.
 //!
-//! The store models their effects.
+//! The store models their effects. The scripts that a kind derives from others, such as its batch script, follow from the rows of `kind`.
 
 use std::sync::Arc;
 
 use wheellock_client::Script;
 
-use crate::{kind, kinds::election, kinds::permit, request::once};
+use crate::kind::{self, Kind};
+use crate::{kinds::election, kinds::permit, request::once};
 
-/// The scripts of the library.
+/// Creates the enum of scripts from one line per script that the store models. Only a macro can create the variants, their list and their
+/// sources from the same lines.
+macro_rules! scripts {
+    ($($which:ident => $script:expr,)+) => {
+        /// The scripts of the library.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+        pub enum Which {
+            $($which,)+
+            /// The script of several calls at once, of this row.
+            Together(Row),
+            /// The script of a waiter that counts the subscribers, of this row.
+            Poll(Row),
+            /// The release after hand-overs, of this row.
+            HotRelease(Row),
+        }
+
+        impl Which {
+            /// Scripts that the store models, each with effects of its own.
+            const MODELLED: &'static [Self] = &[$(Self::$which),+];
+
+            /// Returns the script that the library sends.
+            fn script(self) -> &'static Script {
+                match self {
+                    $(Self::$which => $script,)+
+                    Self::Together(row) => of(&row.kind().bundle),
+                    Self::Poll(row) => of(&row.kind().poll),
+                    Self::HotRelease(row) => of(&row.kind().hot_release),
+                }
+            }
+        }
+    };
+}
+
+scripts! {
+    Acquire => &kind::REENTRANT.acquire,
+    AcquireAll => of(&kind::REENTRANT.acquire_all),
+    Release => of(&kind::REENTRANT.release),
+    Mark => &kind::MARK,
+    Tell => &kind::TELL,
+    Renew => of(&kind::REENTRANT.renew),
+    ForceRelease => of(&kind::REENTRANT.force_release),
+    FencedAcquire => &kind::FENCED.acquire,
+    FencedRenew => of(&kind::FENCED.renew),
+    ReadAcquire => &kind::READ.acquire,
+    ReadRelease => of(&kind::READ.release),
+    WriteAcquire => &kind::WRITE.acquire,
+    WriteRelease => of(&kind::WRITE.release),
+    ReadWriteRenew => of(&kind::READ.renew),
+    ReadWriteForceRelease => of(&kind::READ.force_release),
+    ReadWriteIsHeld => of(&kind::READ.is_held),
+    Holders => of(&kind::REENTRANT.show_holders),
+    ReadWriteHolders => of(&kind::READ.show_holders),
+    SimpleHolders => of(&kind::SIMPLE.show_holders),
+    SimpleAcquire => &kind::SIMPLE.acquire,
+    SimpleRelease => of(&kind::SIMPLE.release),
+    SimpleRenew => of(&kind::SIMPLE.renew),
+    SimpleForceRelease => of(&kind::SIMPLE.force_release),
+    FairAcquire => &kind::FAIR.acquire,
+    FairRelease => of(&kind::FAIR.release),
+    FairForceRelease => of(&kind::FAIR.force_release),
+    SemaphoreAcquire => &kind::SEMAPHORE.acquire,
+    SemaphoreRenew => of(&kind::SEMAPHORE.renew),
+    SemaphoreRelease => of(&kind::SEMAPHORE.release),
+    SetPermits => &once::SET_PERMITS,
+    AddPermits => &once::ADD_PERMITS,
+    Drain => &once::DRAIN,
+    PermitAcquire => &kind::PERMIT.acquire,
+    PermitRenew => of(&kind::PERMIT.renew),
+    PermitRelease => of(&kind::PERMIT.release),
+    CountPermits => &permit::COUNT,
+    ChangePermits => &once::CHANGE_PERMITS,
+    GiveBack => &once::GIVE_BACK,
+    GiveBackMany => &once::GIVE_BACK_MANY,
+    LookAtLatch => &kind::LATCH.acquire,
+    SetLatch => &once::SET_LATCH,
+    CountDown => &once::COUNT_DOWN,
+    DeleteLatch => &once::DELETE_LATCH,
+    Announce => &election::ANNOUNCE,
+    LookAtLeader => &election::observer::LOOK,
+    // new-kind: scripts
+}
+
+fn of(script: &'static Option<Arc<Script>>) -> &'static Script {
+    script.as_deref().expect("this kind has one")
+}
+
+/// A row of the table of kinds, by its position.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Which {
-    Acquire,
-    AcquireAll,
-    Release,
-    HotRelease,
-    HotWriteRelease,
-    Mark,
-    Tell,
-    Renew,
-    ForceRelease,
-    FencedAcquire,
-    FencedRenew,
-    ReadAcquire,
-    ReadRelease,
-    WriteAcquire,
-    WriteRelease,
-    ReadWriteRenew,
-    ReadWriteForceRelease,
-    ReadWriteIsHeld,
-    Holders,
-    ReadWriteHolders,
-    SimpleHolders,
-    SimpleAcquire,
-    SimpleRelease,
-    SimpleRenew,
-    SimpleForceRelease,
-    FairAcquire,
-    FairRelease,
-    FairForceRelease,
-    SemaphoreAcquire,
-    SemaphoreRenew,
-    SemaphoreRelease,
-    SetPermits,
-    AddPermits,
-    Drain,
-    PermitAcquire,
-    PermitRenew,
-    PermitRelease,
-    CountPermits,
-    ChangePermits,
-    GiveBack,
-    GiveBackMany,
-    LookAtLatch,
-    SetLatch,
-    CountDown,
-    DeleteLatch,
-    Announce,
-    LookAtLeader,
-    Together,
-    SimpleTogether,
-    FencedTogether,
-    ReadTogether,
-    WriteTogether,
-    FairTogether,
-    SemaphoreTogether,
-    PermitTogether,
-    Poll,
-    FencedPoll,
-    WritePoll,
-    SimplePoll,
-    // new-kind: variants
+pub struct Row(usize);
+
+impl Row {
+    fn all() -> impl Iterator<Item = (Self, &'static Kind)> {
+        kind::rows().enumerate().map(|(position, kind)| (Self(position), kind))
+    }
+
+    fn kind(self) -> &'static Kind {
+        kind::rows().nth(self.0).expect("the table keeps its rows")
+    }
 }
 
 impl Which {
-    pub const ALL: &'static [Self] = &[
-        Self::Acquire,
-        Self::AcquireAll,
-        Self::Release,
-        Self::HotRelease,
-        Self::HotWriteRelease,
-        Self::Mark,
-        Self::Tell,
-        Self::Renew,
-        Self::ForceRelease,
-        Self::FencedAcquire,
-        Self::FencedRenew,
-        Self::ReadAcquire,
-        Self::ReadRelease,
-        Self::WriteAcquire,
-        Self::WriteRelease,
-        Self::ReadWriteRenew,
-        Self::ReadWriteForceRelease,
-        Self::ReadWriteIsHeld,
-        Self::Holders,
-        Self::ReadWriteHolders,
-        Self::SimpleHolders,
-        Self::SimpleAcquire,
-        Self::SimpleRelease,
-        Self::SimpleRenew,
-        Self::SimpleForceRelease,
-        Self::FairAcquire,
-        Self::FairRelease,
-        Self::FairForceRelease,
-        Self::SemaphoreAcquire,
-        Self::SemaphoreRenew,
-        Self::SemaphoreRelease,
-        Self::SetPermits,
-        Self::AddPermits,
-        Self::Drain,
-        Self::PermitAcquire,
-        Self::PermitRenew,
-        Self::PermitRelease,
-        Self::CountPermits,
-        Self::ChangePermits,
-        Self::GiveBack,
-        Self::GiveBackMany,
-        Self::LookAtLatch,
-        Self::SetLatch,
-        Self::CountDown,
-        Self::DeleteLatch,
-        Self::Announce,
-        Self::LookAtLeader,
-        Self::Together,
-        Self::SimpleTogether,
-        Self::FencedTogether,
-        Self::ReadTogether,
-        Self::WriteTogether,
-        Self::FairTogether,
-        Self::SemaphoreTogether,
-        Self::PermitTogether,
-        Self::Poll,
-        Self::FencedPoll,
-        Self::WritePoll,
-        Self::SimplePoll,
-        // new-kind: all
-    ];
+    /// Returns all scripts, those that each row derives at the end.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let derived = Row::all().flat_map(|(row, kind)| {
+            let together = kind.bundle.as_ref().map(|_| Self::Together(row));
+            let poll = kind.poll.as_ref().map(|_| Self::Poll(row));
+            let hot = kind.hot_release.as_ref().map(|_| Self::HotRelease(row));
+            [together, poll, hot].into_iter().flatten()
+        });
+        Self::MODELLED.iter().copied().chain(derived)
+    }
 
     /// Returns the text that the library ships.
     pub fn text(self) -> &'static str {
         self.script().text()
-    }
-
-    /// Returns the script that the library sends.
-    fn script(self) -> &'static Script {
-        let some = |script: &'static Option<Arc<Script>>| script.as_deref().expect("this kind has one");
-        match self {
-            Self::Acquire => &kind::REENTRANT.acquire,
-            Self::AcquireAll => some(&kind::REENTRANT.acquire_all),
-            Self::Release => some(&kind::REENTRANT.release),
-            Self::HotRelease => some(&kind::REENTRANT.hot_release),
-            Self::HotWriteRelease => some(&kind::WRITE.hot_release),
-            Self::Mark => &kind::MARK,
-            Self::Tell => &kind::TELL,
-            Self::Renew => some(&kind::REENTRANT.renew),
-            Self::ForceRelease => some(&kind::REENTRANT.force_release),
-            Self::FencedAcquire => &kind::FENCED.acquire,
-            Self::FencedRenew => some(&kind::FENCED.renew),
-            Self::ReadAcquire => &kind::READ.acquire,
-            Self::ReadRelease => some(&kind::READ.release),
-            Self::WriteAcquire => &kind::WRITE.acquire,
-            Self::WriteRelease => some(&kind::WRITE.release),
-            Self::ReadWriteRenew => some(&kind::READ.renew),
-            Self::ReadWriteForceRelease => some(&kind::READ.force_release),
-            Self::ReadWriteIsHeld => some(&kind::READ.is_held),
-            Self::Holders => some(&kind::REENTRANT.show_holders),
-            Self::ReadWriteHolders => some(&kind::READ.show_holders),
-            Self::SimpleHolders => some(&kind::SIMPLE.show_holders),
-            Self::SimpleAcquire => &kind::SIMPLE.acquire,
-            Self::SimpleRelease => some(&kind::SIMPLE.release),
-            Self::SimpleRenew => some(&kind::SIMPLE.renew),
-            Self::SimpleForceRelease => some(&kind::SIMPLE.force_release),
-            Self::FairAcquire => &kind::FAIR.acquire,
-            Self::FairRelease => some(&kind::FAIR.release),
-            Self::FairForceRelease => some(&kind::FAIR.force_release),
-            Self::SemaphoreAcquire => &kind::SEMAPHORE.acquire,
-            Self::SemaphoreRenew => some(&kind::SEMAPHORE.renew),
-            Self::SemaphoreRelease => some(&kind::SEMAPHORE.release),
-            Self::SetPermits => &once::SET_PERMITS,
-            Self::AddPermits => &once::ADD_PERMITS,
-            Self::Drain => &once::DRAIN,
-            Self::PermitAcquire => &kind::PERMIT.acquire,
-            Self::PermitRenew => some(&kind::PERMIT.renew),
-            Self::PermitRelease => some(&kind::PERMIT.release),
-            Self::CountPermits => &permit::COUNT,
-            Self::ChangePermits => &once::CHANGE_PERMITS,
-            Self::GiveBack => &once::GIVE_BACK,
-            Self::GiveBackMany => &once::GIVE_BACK_MANY,
-            Self::LookAtLatch => &kind::LATCH.acquire,
-            Self::SetLatch => &once::SET_LATCH,
-            Self::CountDown => &once::COUNT_DOWN,
-            Self::DeleteLatch => &once::DELETE_LATCH,
-            Self::Announce => &election::ANNOUNCE,
-            Self::LookAtLeader => &election::observer::LOOK,
-            Self::Together => some(&kind::REENTRANT.bundle),
-            Self::SimpleTogether => some(&kind::SIMPLE.bundle),
-            Self::FencedTogether => some(&kind::FENCED.bundle),
-            Self::ReadTogether => some(&kind::READ.bundle),
-            Self::WriteTogether => some(&kind::WRITE.bundle),
-            Self::FairTogether => some(&kind::FAIR.bundle),
-            Self::SemaphoreTogether => some(&kind::SEMAPHORE.bundle),
-            Self::PermitTogether => some(&kind::PERMIT.bundle),
-            Self::Poll => some(&kind::REENTRANT.poll),
-            Self::FencedPoll => some(&kind::FENCED.poll),
-            Self::WritePoll => some(&kind::WRITE.poll),
-            Self::SimplePoll => some(&kind::SIMPLE.poll),
-            // new-kind: scripts
-        }
-    }
-
-    /// Returns the scripts of a batch script, by their numbers from 1, each with its number of arguments.
-    pub fn parts(self) -> &'static [(Self, usize)] {
-        match self {
-            Self::Together => &[(Self::Acquire, 3), (Self::Release, 4)],
-            Self::SimpleTogether => &[(Self::SimpleAcquire, 3), (Self::SimpleRelease, 4)],
-            Self::FencedTogether => &[(Self::FencedAcquire, 4), (Self::Release, 4)],
-            Self::ReadTogether => &[(Self::ReadAcquire, 5), (Self::ReadRelease, 5)],
-            Self::WriteTogether => &[(Self::WriteAcquire, 5), (Self::WriteRelease, 5)],
-            Self::FairTogether => &[(Self::FairAcquire, 7), (Self::FairRelease, 5)],
-            Self::SemaphoreTogether => &[(Self::SemaphoreAcquire, 4), (Self::SemaphoreRelease, 5)],
-            Self::PermitTogether => &[(Self::PermitAcquire, 6), (Self::PermitRelease, 5)],
-            _ => &[],
-        }
-    }
-
-    /// Returns the script that acquires the lock, if this script also counts the subscribers.
-    pub fn polls(self) -> Option<Self> {
-        match self {
-            Self::Poll => Some(Self::Acquire),
-            Self::FencedPoll => Some(Self::FencedAcquire),
-            Self::WritePoll => Some(Self::WriteAcquire),
-            Self::SimplePoll => Some(Self::SimpleAcquire),
-            _ => None,
-        }
-    }
-
-    pub(super) fn is_acquire(self) -> bool {
-        [
-            Self::Acquire,
-            Self::FencedAcquire,
-            Self::ReadAcquire,
-            Self::WriteAcquire,
-            Self::SimpleAcquire,
-            Self::FairAcquire,
-            Self::SemaphoreAcquire,
-            Self::PermitAcquire,
-            // new-kind: acquires
-        ]
-        .contains(&self.polls().unwrap_or(self))
-    }
-
-    pub(super) fn is_release(self) -> bool {
-        [
-            Self::Release,
-            Self::ReadRelease,
-            Self::WriteRelease,
-            Self::SimpleRelease,
-            Self::FairRelease,
-            Self::SemaphoreRelease,
-            Self::PermitRelease,
-            // new-kind: releases
-        ]
-        .contains(&self)
-    }
-
-    pub fn is_renewal(self) -> bool {
-        matches!(
-            self,
-            Self::Renew
-                | Self::FencedRenew
-                | Self::ReadWriteRenew
-                | Self::SimpleRenew
-                | Self::SemaphoreRenew
-                | Self::PermitRenew
-        )
     }
 
     /// Returns the digest by which a server knows the script.
@@ -281,7 +131,61 @@ impl Which {
         self.script().sha()
     }
 
+    /// Returns the scripts of a batch script, by their numbers from 1, each with its number of arguments.
+    pub fn parts(self) -> Vec<(Self, usize)> {
+        let Self::Together(row) = self else { return Vec::new() };
+        let Kind { acquire, release, .. } = row.kind();
+        let parts = [Some(acquire), release.as_ref()].into_iter().flatten();
+        parts.map(|part| (Self::modelled(part), part.arity().map_or(0, |(keys, all)| all - keys))).collect()
+    }
+
+    /// Returns the script that acquires the lock, if this script also counts the subscribers.
+    pub fn polls(self) -> Option<Self> {
+        let Self::Poll(row) = self else { return None };
+        Some(Self::modelled(&row.kind().acquire))
+    }
+
+    /// Returns the script that releases the lock, if this script also looks for contenders.
+    pub fn releases(self) -> Option<Self> {
+        let Self::HotRelease(row) = self else { return None };
+        row.kind().release.as_deref().map(Self::modelled)
+    }
+
+    /// Returns the script that does the same as this one, and also counts the subscribers.
+    pub fn poll(self) -> Option<Self> {
+        Self::all().find(|poll| poll.polls() == Some(self))
+    }
+
+    /// Returns the script that does the same as this one, and also looks for contenders.
+    pub fn hot_release(self) -> Option<Self> {
+        Self::all().find(|hot| hot.releases() == Some(self))
+    }
+
+    /// Returns true for a script that acquires a hold.
+    pub(super) fn is_acquire(self) -> bool {
+        let sha = self.polls().unwrap_or(self).sha();
+        // A latch has no holds.
+        kind::rows().any(|kind| kind.release.is_some() && kind.acquire.sha() == sha)
+    }
+
+    pub(super) fn is_release(self) -> bool {
+        self.is_in_a_row(|kind| kind.release.as_ref())
+    }
+
+    pub fn is_renewal(self) -> bool {
+        self.is_in_a_row(|kind| kind.renew.as_ref())
+    }
+
+    fn is_in_a_row(self, script: impl Fn(&Kind) -> Option<&Arc<Script>>) -> bool {
+        kind::rows().filter_map(|kind| script(kind).map(|script| script.sha())).any(|sha| sha == self.sha())
+    }
+
+    fn modelled(script: &Script) -> Self {
+        let found = Self::MODELLED.iter().find(|which| which.sha() == script.sha());
+        *found.expect("the store models every acquire and release")
+    }
+
     pub(super) fn by(matches: impl Fn(Self) -> bool) -> Option<Self> {
-        Self::ALL.iter().copied().find(|which| matches(*which))
+        Self::all().find(|which| matches(*which))
     }
 }

@@ -302,7 +302,7 @@ impl Store {
         let Some((keys, args)) = params.split_at_checked(keys) else {
             return Err(Answer::Error("ERR Number of keys can't be greater than number of args".to_owned()));
         };
-        if !which.parts().is_empty() {
+        if let Which::Together(_) = which {
             return self.ran_together(which, keys, args);
         }
         if let (Some(acquire), Some((own, [channel, _]))) =
@@ -321,8 +321,7 @@ impl Store {
             (Which::Release, &[key], &[channel, holder, count, verb]) => {
                 self.release(key, [verb, channel], holder, count)
             }
-            (Which::HotRelease, &[key], &[ref args @ .., tag, opening])
-            | (Which::HotWriteRelease, &[key], &[ref args @ .., tag, opening]) => {
+            (Which::HotRelease(_), &[key], &[ref args @ .., tag, opening]) => {
                 return self.hot_release(which, key, args, tag, opening);
             }
             (Which::Mark, &[_], &[tag, lasts]) => {
@@ -394,11 +393,10 @@ impl Store {
 
     /// Runs several calls of scripts, each as if it came alone.
     fn ran_together(&mut self, which: Which, keys: &[&str], mut args: &[&str]) -> Result<Option<Answer>> {
-        let mut answers = Vec::new();
+        let (mut answers, parts) = (Vec::new(), which.parts());
         for key in keys {
             let Some((number, behind)) = args.split_first() else { return Ok(None) };
-            let part =
-                number.parse::<usize>().ok().and_then(|number| which.parts().get(number.checked_sub(1)?));
+            let part = number.parse::<usize>().ok().and_then(|number| parts.get(number.checked_sub(1)?));
             let Some((part, (own, rest))) =
                 part.and_then(|(part, count)| Some((*part, behind.split_at_checked(*count)?)))
             else {
@@ -490,7 +488,7 @@ impl Store {
         tag: &str,
         opening: &str,
     ) -> Result<Option<Answer>> {
-        let release = if which == Which::HotRelease { Which::Release } else { Which::WriteRelease };
+        let Some(release) = which.releases() else { return Ok(None) };
         let (mut args, silent) = (args.to_vec(), opening == "2");
         let (Some(&channel), Some(&verb)) = (args.first(), args.get(3)) else { return Ok(None) };
         if let Some(verb) = args.get_mut(3).filter(|_| silent) {

@@ -1,7 +1,10 @@
 //! Stubs of a new kind of lock, and a test that fails until they are filled in.
 //!
 //! The templates beside this file have the lines, and each line's place. A new line goes above a comment such as `// new-kind: row`, or
-//! among lines with the same beginning, in their order. The stub is the plain lock under another key, with today's Lua of that lock.
+//! among lines with the same beginning, in their order. The stub is the plain lock under another key, with today's Lua of that lock. Or it
+//! copies the row, the Lua and the constructors of another kind.
+
+mod like;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,11 +23,25 @@ pub(crate) struct Options {
     /// The kind has a type of its own: `kinds/NAME.rs`
     #[arg(long)]
     face: bool,
+    /// Copies the row of this kind, such as `write` or `fenced`, and keeps its key
+    #[arg(long, value_name = "KIND", conflicts_with = "face")]
+    like: Option<String>,
+    /// Lua files to copy from the kind of `--like`, such as `acquire`; without it, all of `acquire`, `release` and
+    /// `renew` that the kind has of its own
+    #[arg(long, value_name = "SCRIPT", requires = "like")]
+    own: Vec<String>,
+}
+
+impl Options {
+    #[cfg(test)]
+    fn new(name: &str, face: bool, like: Option<&str>) -> Self {
+        Self { name: name.to_owned(), face, like: like.map(str::to_owned), own: Vec::new() }
+    }
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let read = |path: &str| fs::read_to_string(run::root().join(path)).ok();
-    let plan = plan(&read, &options.name, options.face)?;
+    let plan = plan(&read, options)?;
     ensure_committed(run::root(), &plan)?;
     for (path, file) in &plan {
         let target = run::root().join(path);
@@ -47,6 +64,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 enum Refusal {
     /// The name is not lower-case words with single underscores between them, or is a keyword.
     NoIdentifier(String),
+    /// No row of a lock with its own Lua has this name.
+    NotLike(String),
     /// A file or a declaration has this name.
     Exists(String),
     /// The file does not have this insertion point exactly once.
@@ -61,6 +80,7 @@ impl fmt::Display for Refusal {
             Self::NoIdentifier(name) => {
                 write!(f, "`{name}` is not a name of lower-case words, such as `ladder` or `long_ladder`")
             }
+            Self::NotLike(name) => write!(f, "no kind of lock with its own Lua files is called `{name}`"),
             Self::Exists(place) => write!(f, "the name exists: {place}"),
             Self::NoPlace { path, place } => {
                 write!(f, "{path} must have one insertion point `{place}`; see xtask/src/new_kind")
@@ -85,7 +105,8 @@ type Plan = BTreeMap<String, File>;
 type Read<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Returns the files to write, by path. Writes nothing.
-fn plan(read: Read<'_>, name: &str, has_face: bool) -> Result<Plan> {
+fn plan(read: Read<'_>, options: &Options) -> Result<Plan> {
+    let name = options.name.as_str();
     let words: Vec<&str> = name.split('_').collect();
     let is_plain = name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
     let is_word = |word: &&str| word.starts_with(|c: char| c.is_ascii_lowercase());
@@ -94,10 +115,15 @@ fn plan(read: Read<'_>, name: &str, has_face: bool) -> Result<Plan> {
         bail!(Refusal::NoIdentifier(name.to_owned()));
     }
     refuse_known(read, name)?;
-    let templates = [INSERTIONS, FILES, if has_face { FACE } else { LOCK }].concat();
+    let (special, as_lock) = match &options.like {
+        Some(like) => like::templates(read, like, &options.own)?,
+        None if options.face => ([PLAIN, FACE].concat(), ".as_lock().clone()"),
+        None => ([PLAIN, LOCK].concat(), ""),
+    };
+    let templates = [COMMON, &special].concat();
     let mut plan = Plan::new();
     for part in format!("\n{}", templates.trim_end_matches('\n')).split("\n== ").skip(1) {
-        let part = filled(part, &words, has_face);
+        let part = filled(part, &words, as_lock);
         let (head, text) = part.split_once('\n').context("a part without a head")?;
         let (path, place) = head.split_once(' ').context("a part without a place")?;
         let text = format!("{text}\n");
@@ -121,11 +147,11 @@ fn plan(read: Read<'_>, name: &str, has_face: bool) -> Result<Plan> {
 }
 
 /// Replaces the placeholders for the name, in its four forms.
-fn filled(template: &str, words: &[&str], has_face: bool) -> String {
+fn filled(template: &str, words: &[&str], as_lock: &str) -> String {
     let name = words.join("_");
     let capital = |word: &&str| word[..1].to_uppercase() + &word[1..];
     template
-        .replace("%as_lock", if has_face { ".as_lock().clone()" } else { "" })
+        .replace("%as_lock", as_lock)
         .replace("%words", &words.join(" "))
         .replace("%NAME", &name.to_uppercase())
         .replace("%Name", &words.iter().map(capital).collect::<String>())
@@ -209,8 +235,8 @@ const SOURCE: &str = "crates/wheellock/src/";
 const ACQUIRE: &str = "crates/wheellock/src/scripts/acquire.lua";
 const RELEASE: &str = "crates/wheellock/src/scripts/release.lua";
 
-const INSERTIONS: &str = include_str!("new_kind/insertions.txt");
-const FILES: &str = include_str!("new_kind/files.txt");
+const COMMON: &str = include_str!("new_kind/common.txt");
+const PLAIN: &str = include_str!("new_kind/plain.txt");
 const LOCK: &str = include_str!("new_kind/lock.txt");
 const FACE: &str = include_str!("new_kind/face.txt");
 
@@ -218,23 +244,26 @@ const FACE: &str = include_str!("new_kind/face.txt");
 mod tests {
     use super::*;
 
+    const LIKE: [&str; 4] = ["fenced", "fair", "simple", "write"];
+
     fn today(path: &str) -> Option<String> {
         fs::read_to_string(run::root().join(path)).ok()
     }
 
     fn refusal(read: Read<'_>, name: &str) -> Refusal {
-        plan(read, name, true).unwrap_err().downcast().unwrap()
+        plan(read, &Options::new(name, true, None)).unwrap_err().downcast().unwrap()
     }
 
     #[test]
     fn insertions_find_places_in_todays_sources() {
-        for has_face in [false, true] {
-            let plan = plan(&today, "long_ladder", has_face).unwrap();
+        let plain = [(false, None), (true, None)];
+        for (has_face, like) in plain.into_iter().chain(LIKE.map(|like| (false, Some(like)))) {
+            let plan = plan(&today, &Options::new("long_ladder", has_face, like)).unwrap();
             for (path, File { text, is_new }) in &plan {
                 let old = today(path);
                 assert_eq!(old.is_none(), *is_new, "{path}");
                 let old = old.unwrap_or_default();
-                let placeholders = ["%name", "%Name", "%NAME", "%words", "%as_lock", "%stubs"];
+                let placeholders = ["%name", "%Name", "%NAME", "%words", "%as_lock", "%stubs", "%like"];
                 let added: Vec<_> = text.lines().filter(|line| !old.contains(line)).collect();
                 assert!(!added.is_empty(), "{path}");
                 assert!(
@@ -253,7 +282,7 @@ mod tests {
 
     #[test]
     fn stub_adds_head_to_plain_script() {
-        let plan = plan(&today, "ladder", false).unwrap();
+        let plan = plan(&today, &Options::new("ladder", false, None)).unwrap();
         for (stub, plain) in [("acquire", ACQUIRE), ("release", RELEASE)] {
             let (stub, plain) =
                 (&plan[&format!("{SOURCE}scripts/ladder/{stub}.lua")].text, today(plain).unwrap());
@@ -268,11 +297,33 @@ mod tests {
     #[test]
     fn test_lists_files_with_stubs() {
         let listed = |has_face| {
-            let plan = plan(&today, "ladder", has_face).unwrap();
+            let plan = plan(&today, &Options::new("ladder", has_face, None)).unwrap();
             let test = plan["tests/tests/it/ladder.rs"].text.clone();
             plan.keys().filter(|path| test.contains(&format!("    \"{path}\",\n"))).count()
         };
         assert_eq!((listed(false), listed(true)), (5, 7));
+    }
+
+    #[test]
+    fn copy_has_row_and_scripts() {
+        let options =
+            Options { own: vec!["acquire".to_owned()], ..Options::new("ladder", false, Some("write")) };
+        let plan = plan(&today, &options).unwrap();
+        let rows = &plan[&format!("{SOURCE}kind/mod.rs")].text;
+        assert!(rows.contains(r#"label: "ladder_lock""#));
+        assert!(rows.contains(r#"lua!("write/grant.lua", "ladder/acquire.lua")"#));
+        let scripts: Vec<_> = plan.keys().filter(|path| path.contains("/scripts/")).collect();
+        assert_eq!(scripts, [&format!("{SOURCE}scripts/ladder/acquire.lua")]);
+        let constructors = &plan[&format!("{SOURCE}manager/mod.rs")].text;
+        assert!(constructors.contains("[&kind::READ, &kind::LADDER]"));
+    }
+
+    #[test]
+    fn unknown_model_is_refused() {
+        for like in ["ladder", "reentrant", "semaphore", "latch", ""] {
+            let error = plan(&today, &Options::new("ladder", false, Some(like))).unwrap_err();
+            assert_eq!(error.downcast::<Refusal>().unwrap(), Refusal::NotLike(like.to_owned()));
+        }
     }
 
     #[test]

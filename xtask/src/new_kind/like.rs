@@ -20,6 +20,7 @@ pub(super) fn templates(read: Read<'_>, like: &str, own: &[String]) -> Result<(S
     ensure!(is_lock, Refusal::NotLike(like.to_owned()));
     let is_own = |script: &&str| own.is_empty() || own.iter().any(|own| own == script);
     let scripts: Vec<_> = ["acquire", "release", "renew"].into_iter().filter(has).filter(is_own).collect();
+    ensure!(!scripts.is_empty(), "`{like}` has none of these scripts of its own: {}", own.join(", "));
 
     let mut copy = row.replace(&format!("static {upper}:"), "static %NAME:");
     for script in &scripts {
@@ -39,7 +40,7 @@ pub(super) fn templates(read: Read<'_>, like: &str, own: &[String]) -> Result<(S
     let (constructors, as_lock) =
         constructors(&source("manager/mod.rs")?, &source("blocking/kinds.rs")?, &upper)
             .with_context(|| format!("`{like}` has no constructor that its copy could have"))?;
-    Ok((all + &constructors, as_lock))
+    Ok((all + &constructors + &effects(like, &scripts), as_lock))
 }
 
 /// Returns the row's line with the new label.
@@ -61,9 +62,8 @@ fn stub_of(script: &str, like: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Returns the lines of the model and its test. The copied script has the effect of the other.
+/// Returns the lines of the model's tables and of its test.
 fn model(read: Read<'_>, like: &str, script: &str) -> Result<String> {
-    let capital = |word: &str| word[..1].to_uppercase() + &word[1..];
     let (like, script_name) = (capital(like), capital(script));
     let source = if script == "acquire" {
         "&kind::%NAME.acquire".to_owned()
@@ -76,11 +76,30 @@ fn model(read: Read<'_>, like: &str, script: &str) -> Result<String> {
     Ok(format!(
         "== {SOURCE}testing/server/scripts.rs above // new-kind: scripts\n%Name{script_name} => {source},\n\
          == {SOURCE}testing/server/store.rs above // new-kind: calls\n\
-         // Stub of `%name`: note the effects under their own names.\n\
-         (Which::%Name{script_name}, keys, args) => {{\n    \
-         return self.ran(Which::{like}{script_name}, &keys.len().to_string(), &[keys, args].concat());\n}}\n\
+         (Which::%Name{script_name}, keys, args) => return self.%name_{script}(keys, args),\n\
          == {TEST} above // new-kind: calls\n(Which::%Name{script_name}, {call}\n"
     ))
+}
+
+/// Returns the file of the model. Each copied script has the effect of the other, under the other's name.
+fn effects(like: &str, scripts: &[&str]) -> String {
+    let effect = |script: &&str| {
+        format!(
+            "\n    pub(super) fn %name_{script}(&mut self, keys: &[&str], args: &[&str]) -> Result<Option<Answer>> {{\n        \
+             self.ran(Which::{}{}, &keys.len().to_string(), &[keys, args].concat())\n    }}\n",
+            capital(like),
+            capital(script)
+        )
+    };
+    let effects: String = scripts.iter().map(effect).collect();
+    format!(
+        "== {SOURCE}testing/server/store.rs among mod\nmod %name;\n\
+         == {SOURCE}testing/server/store/%name.rs new\n//! Model of the scripts of %words locks.\n\n\
+         use super::{{Answer, Result, Store, Which}};\n\n\
+         // Stub of `%name`: do what the Lua files do, and note their effects under their own names.\n\
+         impl Store {{{}}}\n",
+        effects.trim_start_matches('\n').replacen("    pub", "\n    pub", 1)
+    )
 }
 
 /// Returns the constructors of both managers, and the call that makes a plain lock of their results.
@@ -106,6 +125,10 @@ fn constructors(manager: &str, blocking: &str, kind: &str) -> Option<(String, &'
         renamed(threads)
     );
     Some((text, as_lock))
+}
+
+fn capital(word: &str) -> String {
+    word[..1].to_uppercase() + &word[1..]
 }
 
 /// Returns the text from `begin` up to and including the next `end`.

@@ -1,7 +1,7 @@
 //! The table of lock kinds, one row for each kind.
 //!
-//! Only this module knows how a lock's key and channel are named. A new kind is a row here and its Lua files. The names of a lock's other
-//! keys, the parameters of its scripts and their replies belong to `wire`.
+//! Only this module knows how a lock's key and channel are named. A new kind is a row here, its Lua files, its model and its constructors.
+//! The names of a lock's other keys, the parameters of its scripts and their replies belong to `wire`.
 
 pub(crate) mod native;
 

@@ -104,7 +104,7 @@ impl Store {
     }
 
     /// Returns whether a writer that may write holds the lock already, or the refusal. A refused writer leaves its mark.
-    fn writes_already(
+    pub(super) fn writes_already(
         &mut self,
         which: Which,
         key: &str,
@@ -136,7 +136,7 @@ impl Store {
     }
 
     /// Writes a hold that `writes_already` admits.
-    fn write_hold(
+    pub(super) fn write_hold(
         &mut self,
         which: Which,
         key: &str,

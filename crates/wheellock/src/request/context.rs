@@ -262,12 +262,12 @@ impl Context {
         if let Some(watchdog) = watchdog {
             watchdog.wake();
         }
-        let (rest, room) = effects.finish();
+        effects.wake_all();
         // Most changes take no room, so they do not lock the table again. One flood must not retain much memory forever.
-        if (1..=MOST_ROOM).contains(&room.capacity()) {
-            self.table().room = room;
+        if (1..=MOST_ROOM).contains(&effects.wake.capacity()) {
+            self.table().room = effects.wake;
         }
-        if let Some(rest) = rest {
+        if let Some(rest) = effects.rest {
             self.log(&rest);
             // No message announces a lost hold. If the lock was handed over, no waiter of this process knows when its lease ends.
             let lost = rest.lost.iter().map(|(name, _)| name).filter(|name| name.is_waited_for());

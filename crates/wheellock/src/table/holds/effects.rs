@@ -45,10 +45,11 @@ pub(crate) struct Effects {
     first: Option<Reconcile>,
     /// The first task to wake.
     first_woken: Option<Waker>,
-    wake: Vec<Waker>,
+    pub(crate) wake: Vec<Waker>,
     /// True if postponed requests may find room.
     backlog: bool,
-    rest: Option<Box<Rest>>,
+    /// Log lines, and requests after the first one.
+    pub(crate) rest: Option<Box<Rest>>,
 }
 
 /// Effects that an uncontended lock that is not lost never has.
@@ -149,16 +150,15 @@ impl Effects {
         self.wake = room;
     }
 
-    /// Wakes the tasks. Returns the log lines, and the room for the next wakers.
-    pub(crate) fn finish(mut self) -> (Option<Box<Rest>>, Vec<Waker>) {
-        if let Some(waker) = self.first_woken {
+    /// Wakes the tasks.
+    pub(crate) fn wake_all(&mut self) {
+        if let Some(waker) = self.first_woken.take() {
             waker.wake();
         }
         if !self.wake.is_empty() {
             // Drain, so that the next change can reuse the room.
             self.wake.drain(..).for_each(Waker::wake);
         }
-        (self.rest, self.wake)
     }
 
     fn rest(&mut self) -> &mut Rest {

@@ -97,8 +97,9 @@ struct World {
 }
 
 /// Wakes the tasks, and returns the losses to log.
-fn logged(effects: Effects) -> Vec<LostReason> {
-    let (rest, _) = effects.finish();
+fn logged(mut effects: Effects) -> Vec<LostReason> {
+    effects.wake_all();
+    let rest = effects.rest;
     rest.map(|rest| rest.lost).into_iter().flatten().map(|(_, reason)| reason).collect()
 }
 

@@ -34,7 +34,7 @@ fn owner_takes_one_kind_at_once() {
     assert!(is_held(&mut world).is_pending());
     let mut effects = Effects::default();
     assert!(world.holds.refused(attempt, 1, &mut effects).is_none());
-    effects.finish();
+    effects.wake_all();
     assert_eq!((task.woken(), is_held(&mut world)), (1, Poll::Ready(false)));
     assert!(world.step(Event::Acquire).is_continue());
     assert_eq!(is_held(&mut world), Poll::Ready(true));
@@ -42,7 +42,7 @@ fn owner_takes_one_kind_at_once() {
     assert!(is_held(&mut world).is_pending(), "the release is under way");
     let (hold, mut effects) = (world.settles[0].hold, Effects::default());
     assert!(world.holds.reconciled(hold, true, 0, world.now, &mut effects).is_none());
-    effects.finish();
+    effects.wake_all();
     assert_eq!((task.woken(), is_held(&mut world)), (1, Poll::Ready(false)));
     let (mut world, hold) = World::with_guards(1);
     let _attempt = world.begin().unwrap();
@@ -350,7 +350,7 @@ fn retry_never_overtakes_attempt() {
     assert!(ask(&mut world).is_pending());
     let mut effects = Effects::default();
     world.holds.reconcile_again(hold, Unreconciled::Failed, world.now, &mut effects);
-    effects.finish();
+    effects.wake_all();
     assert_eq!(task.woken(), 1, "no attempt waits for a retry");
     assert!(ask(&mut world).is_ready());
     let retry_after = LEASE / 20;

@@ -61,7 +61,7 @@ fn attempt_overtakes_postponed_release() {
     assert!(ask(&mut world).is_pending());
     let mut effects = Effects::default();
     world.holds.postpone(hold, world.now, &mut effects);
-    effects.finish();
+    effects.wake_all();
     assert_eq!(task.woken(), 1);
     assert!(matches!(ask(&mut world), Poll::Ready(Some((same, 1))) if same == hold));
     assert!(next(&mut world).is_none(), "the release must not overtake the attempt");
@@ -82,7 +82,7 @@ fn useless_postponed_release_is_dropped() {
     world.now = world.holds.get(hold).unwrap().expired_by;
     let mut effects = Effects::default();
     assert!(world.holds.next_postponed(world.now, &mut effects).is_none());
-    effects.finish();
+    effects.wake_all();
     assert_eq!(task.woken(), 1);
     assert!(world.holds.holds.is_empty());
     assert_eq!(world.holds.is_held_otherwise(1, &names, &task.waker()), Poll::Ready(false));

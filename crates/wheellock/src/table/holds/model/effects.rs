@@ -39,13 +39,15 @@ fn finished_effects_wake_and_report() {
     effects.renewed_again(Some(LEASE));
     effects.renewed_again(None);
     effects.jumped(Some(Jump::Forward(LEASE)));
-    let (rest, room) = effects.finish();
+    effects.wake_all();
+    let Effects { rest, wake: room, .. } = effects;
     assert_eq!(tasks.map(|task| task.woken()), [2, 1]);
     assert!(room.is_empty() && room.capacity() >= 100);
     let rest = rest.unwrap();
     assert!(matches!(&rest.lost[..], [(lost, LostReason::Expired)] if Arc::ptr_eq(lost, &name)));
     assert_eq!(rest.failed_renewals.map(|(_, failing)| failing), Some(failing));
     assert_eq!((rest.renewed_again, rest.jumps), (Some(LEASE), vec![Jump::Forward(LEASE)]));
-    let (rest, room) = Effects::default().finish();
-    assert!(rest.is_none() && room.capacity() == 0);
+    let mut none = Effects::default();
+    none.wake_all();
+    assert!(none.rest.is_none() && none.wake.capacity() == 0);
 }

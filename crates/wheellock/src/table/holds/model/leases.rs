@@ -141,7 +141,7 @@ impl Owner {
         }
         let (now, mut effects) = (self.world.now, Effects::default());
         let granted = self.world.holds.granted(hold, terms, reply, now, &mut effects);
-        effects.finish();
+        effects.wake_all();
         match granted {
             Some(Granted::Held(hold, request)) => {
                 self.guards.push_back((hold, terms.share));
@@ -164,7 +164,7 @@ impl Owner {
             self.server.truncate(count as usize);
             let mut effects = Effects::default();
             request = self.world.holds.reconciled(hold, known, 0, self.world.now, &mut effects);
-            effects.finish();
+            effects.wake_all();
         }
     }
 

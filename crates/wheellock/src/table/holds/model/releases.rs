@@ -435,7 +435,7 @@ fn release_repeats_after_believed_lease() {
     let mut effects = Effects::default();
     world.holds.due(world.now, &mut Due::new(&mut effects, &Vec::new));
     assert!(effects.next_request().is_none());
-    effects.finish();
+    effects.wake_all();
     assert_eq!(task.woken(), 1);
     assert!(world.holds.holds.is_empty());
 }

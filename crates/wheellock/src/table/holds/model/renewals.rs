@@ -458,7 +458,8 @@ fn recovered_renewal_is_reported() {
         let mut effects = Effects::default();
         let _none = world.holds.end_renewal(script, Some(&reply), world.now, |_| 0, &mut effects);
         assert_eq!((world.holds.failures.failing(), world.holds.counted().failing), (0, 0));
-        let (rest, _) = effects.finish();
+        effects.wake_all();
+        let rest = effects.rest;
         let recovered = rest.and_then(|rest| rest.renewed_again);
         assert_eq!(recovered, (answer == 1).then_some(LEASE / 20), "a loss is no recovery");
     }

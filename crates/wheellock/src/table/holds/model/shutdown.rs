@@ -30,7 +30,7 @@ fn shutdown_releases_held_lock() {
     }
     let mut effects = Effects::default();
     assert!(world.holds.reconciled(hold, true, 0, world.now, &mut effects).is_none());
-    effects.finish();
+    effects.wake_all();
     assert_eq!(task.woken(), 1);
     assert!(world.holds.poll_given_back(&mut 0, &task.waker()).is_ready());
     assert!(world.holds.unreconciled_names().is_empty());
@@ -62,7 +62,7 @@ fn reply_ends_shutdown_despite_attempt() {
     assert!(world.holds.poll_given_back(&mut 0, &task.waker()).is_pending());
     let mut effects = Effects::default();
     assert!(world.holds.reconciled(requests[0].hold, false, 0, world.now, &mut effects).is_none());
-    effects.finish();
+    effects.wake_all();
     assert_eq!(task.woken(), 1);
     assert!(world.holds.poll_given_back(&mut 0, &task.waker()).is_ready());
     let terms = world.terms();
@@ -82,7 +82,7 @@ fn shutdown_ends_waits_for_attempts() {
     assert!(ask(&mut world).is_pending());
     let mut effects = Effects::default();
     assert!(world.holds.shut_down(world.now, &mut effects).is_empty());
-    effects.finish();
+    effects.wake_all();
     assert_eq!(task.woken(), 1);
     assert!(matches!(ask(&mut world), Poll::Ready(None)));
     let names = [Arc::clone(&world.name)];

@@ -151,8 +151,13 @@ impl<'r, 'a> Caller<'r, 'a> {
         match &self.waiter {
             Some(waiter) if waiter.remembers() => Form::TrackedPoll,
             Some(_) => Form::Poll,
-            None if waits && self.request.name.was_refused() => Form::Poll,
-            None => Form::Alone,
+            None => {
+                let was_refused = match &self.fast_path {
+                    Some(path) => path.was_refused,
+                    None => waits && self.request.name.was_refused(),
+                };
+                if was_refused { Form::Poll } else { Form::Alone }
+            }
         }
     }
 
@@ -250,13 +255,15 @@ pub(crate) async fn ask(
 /// such callers is limited, unless each caller polls for itself.
 struct FastPath<'a> {
     name: &'a Name,
+    /// The last caller was refused, so this caller expects a refusal.
+    was_refused: bool,
 }
 
 impl<'a> FastPath<'a> {
     fn begin(name: &'a Name, timer: &Timer) -> Option<Self> {
+        let path = |was_refused| Self { name, was_refused };
         if Self::is_counted(name) {
-            // Not `then_some`: a path that is made and dropped would end another caller's poll.
-            return name.begin_fast_poll(|| timer.now()).then(|| Self { name });
+            return name.begin_fast_poll(|| timer.now()).map(path);
         }
         // Where the server keeps the order, a caller that expects to wait subscribes first. Otherwise it would have to
         // poll again after subscribing.
@@ -264,7 +271,7 @@ impl<'a> FastPath<'a> {
             return None;
         }
         name.discard_old_messages();
-        Some(Self { name })
+        Some(path(false))
     }
 
     fn is_counted(name: &Name) -> bool {

@@ -178,24 +178,25 @@ impl Name {
         }
     }
 
-    /// Returns true if this caller may poll from outside the queue, and counts the caller if so. The caller may poll if there are no
-    /// waiters, the number of polling callers is below its limit, and other processes do not have their turns. Old messages are discarded
-    /// then.
+    /// Counts this caller as one that polls from outside the queue, if it may. The caller may poll if there are no waiters, the number of
+    /// polling callers is below its limit, and other processes do not have their turns. Old messages are discarded then. Returns whether
+    /// the last caller was refused, or `None` if this caller may not poll.
     ///
     /// An exclusive lock allows one polling caller. A shared lock allows [`MOST_POLLING`], so that a crowd does not fill the connection
     /// before the first caller has its reply.
-    pub(crate) fn begin_fast_poll(&self, now: impl FnOnce() -> Instant) -> bool {
+    pub(crate) fn begin_fast_poll(&self, now: impl FnOnce() -> Instant) -> Option<bool> {
         let most = if self.kind.is_shared() { MOST_POLLING } else { 1 };
         let mut waiting = self.waiting();
         // Most locks have no queue, and then no clock is read.
         let stands_back = waiting.queue.as_ref().is_some_and(|waiters| waiters.stands_back(now));
         let may_poll = !waiting.has_waiters() && waiting.polling < most && !stands_back;
-        if may_poll {
-            self.discard_of(&mut waiting);
-            // This poll is counted under the lock of its check. A waiter that joins now sees it and sleeps until it ends.
-            waiting.polling += 1;
+        if !may_poll {
+            return None;
         }
-        may_poll
+        self.discard_of(&mut waiting);
+        // This poll is counted under the lock of its check. A waiter that joins now sees it and sleeps until it ends.
+        waiting.polling += 1;
+        Some(waiting.was_refused)
     }
 
     /// Ends the poll of a counted caller, with or without a reply. Returns the head's waker if the head polls next.

@@ -154,6 +154,7 @@ impl Repeat for IfIdempotent<'_> {
         &self.context.client.config().timer
     }
 
+    #[inline]
     fn end(&mut self, end: Result<(Value, Option<ConnectionId>), Failed>) -> Retried {
         let Self { sent, ambiguous, .. } = *self;
         let (result, connection) = match end {

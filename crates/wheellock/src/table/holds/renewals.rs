@@ -496,9 +496,11 @@ impl Holds {
     pub(super) fn update_cohort(&mut self, index: HoldIndex, now: BootInstant) {
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
         if !hold.is_kept_alive() {
-            let wished = self.callers.renewal(hold.releasing.callers).is_some();
-            if !hold.is_to_be_asked_for(wished) {
-                hold.renewing.unplan();
+            if hold.renewing.planned().is_some() {
+                let wished = self.callers.renewal(hold.releasing.callers).is_some();
+                if !hold.is_to_be_asked_for(wished) {
+                    hold.renewing.unplan();
+                }
             }
             if let Some(member) = hold.renewing.leave() {
                 self.alarms.leave(member);

@@ -43,7 +43,7 @@ type Held = Box<dyn Deref<Target = Guard>>;
 
 type Acquire = fn(&LockManager, String) -> Pin<Box<dyn Future<Output = Result<Held, Error>> + '_>>;
 
-const KINDS: [(&str, Acquire); 7] = [
+const KINDS: [(&str, Acquire); 8] = [
     ("plain", |locks, name| Box::pin(async move { held(locks.lock(name).acquire().await) })),
     ("fair", |locks, name| Box::pin(async move { held(locks.fair_lock(name).acquire().await) })),
     ("read", |locks, name| Box::pin(async move { held(locks.read_write_lock(name).read().acquire().await) })),
@@ -52,6 +52,13 @@ const KINDS: [(&str, Acquire); 7] = [
     }),
     ("fenced", |locks, name| {
         Box::pin(async move { Ok(Box::new(locks.fenced_lock(name).acquire().await?) as Held) })
+    }),
+    ("permit", |locks, name| {
+        Box::pin(async move {
+            let permits = locks.permit_semaphore(name);
+            permits.try_set_permits(1).await?;
+            Ok(Box::new(permits.acquire().await?) as Held)
+        })
     }),
     ("simple", |locks, name| Box::pin(async move { held(locks.simple_lock(name).acquire().await) })),
     ("fixed lease", |locks, name| {
@@ -332,7 +339,8 @@ async fn round(server: &RedisServer, operator: &mut Cli, acquire: Acquire) -> Re
     let mut took = Vec::new();
     for (number, guard) in guards.iter().enumerate() {
         let start = Instant::now();
-        operator.query(&["DEL", &format!("n{number}")])?;
+        // The second key has the permits.
+        operator.query(&["DEL", &format!("n{number}"), &format!("{{n{number}}}:timeout")])?;
         guard.lost().await;
         took.push(start.elapsed());
     }

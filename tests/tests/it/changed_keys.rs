@@ -51,7 +51,10 @@ async fn deleted_lock_is_lost_at_once() {
         ("write", writer.write().acquire().await.unwrap()),
     ];
     let fenced = locks.fenced_lock("fenced").acquire().await.unwrap();
-    let keys = guards.len() + 1;
+    let permits = locks.permit_semaphore("permits");
+    assert!(permits.try_set_permits(2).await.unwrap());
+    let permit = permits.acquire().await.unwrap();
+    let keys = guards.len() + 2;
     assert!(eventually(PATIENCE, async || tracked(&server) >= keys).await, "{} keys", tracked(&server));
     for (key, guard) in &guards {
         assert_eq!(server.cli(&["DEL", key]), "1");
@@ -59,6 +62,8 @@ async fn deleted_lock_is_lost_at_once() {
     }
     assert_eq!(server.cli(&["DEL", "fenced"]), "1");
     told(fenced.lost(), "fenced").await;
+    assert_eq!(server.cli(&["DEL", "{permits}:timeout"]), "1");
+    told(permit.lost(), "permit").await;
 }
 
 #[tokio::test]
@@ -97,6 +102,26 @@ async fn changed_lock_stays_held() {
     assert!(guard.is_valid());
     assert_eq!(server.cli(&["DEL", "n"]), "1");
     told(guard.lost(), "a later deletion").await;
+}
+
+/// Each acquire and release changes the key of the leases. It must not make the holder of a permit ask each time.
+#[tokio::test]
+async fn changed_semaphore_is_checked_rarely() {
+    let server = RedisServer::start();
+    let locks = brisk(&server.url(), LEASE).await;
+    let permits = locks.permit_semaphore("permits");
+    assert!(permits.try_set_permits(2).await.unwrap());
+    let permit = permits.acquire().await.unwrap();
+    assert!(eventually(PATIENCE, async || tracked(&server) == 1).await);
+    let others = manager(&server.url()).await;
+    let others = others.permit_semaphore("permits");
+    let before = scripts(&server);
+    for _ in 0..100 {
+        others.acquire().await.unwrap().release().await.unwrap();
+    }
+    let checks = scripts(&server) - before - 200;
+    assert!((1..=3).contains(&checks), "{checks} checks");
+    assert!(permit.is_valid());
 }
 
 /// Each reader's renewal changes the key that they share. It must not make the others ask, which would make the next ones ask.

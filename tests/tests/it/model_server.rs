@@ -350,6 +350,7 @@ fn random_call_about_many(random: &mut SplitMix, number: usize) -> Vec<String> {
     let (channel, tag) = (CHANNELS[place], CHANNELS[place].trim_start_matches("of:"));
     let [semaphore, permits, latch] = ["semaphore", "permits", "latch"].map(|kind| format!("{kind}:{place}"));
     let any = random.of(&[&semaphore, &permits, &permits, &latch]).to_owned();
+    let leases = format!("{tag}:timeout");
     let (holder, lease) = (random.of(&HOLDERS), random.of(&LIVE_LEASES));
     let (left, few) = (random.of(&COUNTS), random.of(&COUNTS[1..]));
     let verb = random.of(&["PUBLISH", "SPUBLISH"]);
@@ -376,7 +377,7 @@ fn random_call_about_many(random: &mut SplitMix, number: usize) -> Vec<String> {
             let permit = random.of(&[holder, SEVERAL, SECOND]);
             (Which::PermitRelease, &permits, vec![channel, permit, "0", verb, tag])
         }
-        19..21 => (Which::PermitRenew, &permits, vec![any_lease, holder, tag]),
+        19..21 => (Which::PermitRenew, &leases, vec![any_lease, holder, &permits]),
         21 => (Which::ChangePermits, &permits, once(&[random.of(&["0", "3", "5"])])),
         22 => (Which::GiveBack, &permits, once(&[random.of(&["u:1", "v:1", "ended:1"])])),
         37 => {
@@ -628,7 +629,7 @@ const CALLS_ON_A: &[(Which, &[&str])] = &[
     (Which::AddPermits, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH", "3"]),
     (Which::Drain, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH"]),
     (Which::PermitAcquire, &["60000", "u:1", "1", "{a}", "of:{a}", "PUBLISH"]),
-    (Which::PermitRenew, &["60000", "u:1", "{a}"]),
+    (Which::PermitRenew, &["60000", "u:1", "a"]),
     (Which::PermitRelease, &["of:{a}", "u:1", "0", "PUBLISH", "{a}"]),
     (Which::CountPermits, &["{a}"]),
     (Which::ChangePermits, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH", "5"]),

@@ -505,10 +505,15 @@ impl Kind {
         self.holders == Holders::Counted && hash(self) == hash(other)
     }
 
-    /// Returns true if the holders are in the lock's key, so that a change of the key may be a loss. A semaphore's key is only a count,
-    /// which changes with each acquire. The server remembers no other keys of a script (`trackingRememberKeys` of Redis 7.0).
+    /// Returns true if the holders are in the lock's key, so that a change of the key may be a release. A semaphore's key is only a count,
+    /// which changes with each acquire.
     pub(crate) fn has_holders_in_its_key(&self) -> bool {
         matches!(self.holders, Holders::Counted | Holders::Single)
+    }
+
+    /// Returns true if all holders are in one key, so that a change of this key may be a loss.
+    pub(crate) fn has_holders_in_one_key(&self) -> bool {
+        self.has_holders_in_its_key() || self.holders == Holders::Permits
     }
 
     /// Returns true if a holder may shorten the leases of other holders.

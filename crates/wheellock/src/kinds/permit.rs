@@ -312,7 +312,8 @@ impl PermitSemaphore {
         read: impl FnOnce(&Value) -> Option<T>,
     ) -> Result<T, Error> {
         let id = permit.to_bytes();
-        let params = wire::permit_lease(&self.lock.name, &id, lease);
+        let leases = wire::permit_leases(&self.lock.name);
+        let params = wire::permit_lease(&self.lock.name, &leases, &id, lease);
         self.lock.query_with_retry(verb, &kind::RENEW_PERMITS, &params, None, read).await
     }
 

@@ -469,15 +469,15 @@ impl Context {
         with(&others)
     }
 
-    /// Returns this process' locks with these keys, each once.
+    /// Returns this process' locks whose holders are in these keys, each lock once.
     pub(crate) fn locks_of<'k>(&self, keys: impl Iterator<Item = &'k str>) -> Vec<Arc<Name>> {
         let names = self.lock_names();
         let mut locks = Vec::new();
         for key in keys {
-            let kinds = names.known.iter().filter(|(kind, _)| kind.has_holders_in_its_key());
-            let of_kind =
-                |(_, names): &(_, HashSet<ByText>)| names.get(key).map(|ByText(name)| Arc::clone(name));
-            locks.extend(kinds.filter_map(of_kind));
+            for (kind, names) in names.known.iter().filter(|(kind, _)| kind.has_holders_in_one_key()) {
+                let found = wire::names_of(key, kind).filter_map(|name| names.get(name));
+                locks.extend(found.map(|ByText(name)| Arc::clone(name)));
+            }
         }
         locks.sort_unstable_by_key(Arc::as_ptr);
         locks.dedup_by_key(|name| Arc::as_ptr(name));
@@ -522,7 +522,7 @@ impl Context {
     /// Makes the heads for these locks poll soon, because other clients have changed the locks' keys.
     pub(crate) fn wake_after_change(&self, names: &[Arc<Name>]) {
         let now = self.client.config().timer.now();
-        for name in names {
+        for name in names.iter().filter(|name| name.kind().has_holders_in_its_key()) {
             // The queue is unlocked at the end of this statement, before the wake-up.
             let head = name.waiting().queue.as_mut().and_then(|waiters| waiters.key_changed(now));
             if let Some(head) = head {

@@ -163,13 +163,14 @@ fn queue_renewal<'a>(
 ) -> Option<Flush<'a>> {
     let owners: Vec<_> =
         group.iter().map(|renewal| context.holder_text(&renewal.name, renewal.owner)).collect();
+    let keys: Vec<_> = group.iter().map(|renewal| wire::holders_key(&renewal.name)).collect();
     let first = group.first()?;
     let incarnation = first.reclaim.map(|_| holds.incarnation().to_owned());
     let (params, script) = match &incarnation {
         Some(incarnation) => {
             (wire::reclaim(group, &owners, incarnation), first.name.kind().reclaim.as_ref()?)
         }
-        None => (wire::renew(group, &owners), first.name.kind().renew.as_ref()?),
+        None => (wire::renew(group, &keys, &owners), first.name.kind().renew.as_ref()?),
     };
     // `now` precedes the send, because the lease counts from before it.
     let batch = holds.begin_renewal(group.to_vec(), node, now);

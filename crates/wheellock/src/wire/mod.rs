@@ -4,6 +4,7 @@
 
 pub(crate) mod holder;
 
+use std::borrow::Cow;
 use std::num::NonZeroU64;
 use std::ops::Deref;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::base::fleet::Fleet;
 use crate::base::fleet_terms::Terms;
 use crate::base::lease::Lease;
 use crate::base::owner::{Owner, OwnerText};
-use crate::kind::{Companions, GrantForm, Holders};
+use crate::kind::{Companions, GrantForm, Holders, Kind};
 use crate::table::holds::{CheckIn, GrantReply, Reclaim, Refresh, Refreshed, Renewal, RenewalReply, Renewed};
 use crate::wait::name::Name;
 use crate::wait::turns::{Contenders, Opening};
@@ -315,17 +316,45 @@ pub(crate) fn force_release<'a>(name: &'a Name, publish: &'static str) -> Vec<Ar
     [name.key().into(), name.channel().into(), publish.into()].into_iter().chain(tag).chain(mode).collect()
 }
 
-/// Returns the parameters of a kind's `renew`. The locks of `group` are all of one kind, and `holders` are their holders.
-pub(crate) fn renew<'a>(group: &'a [Renewal], holders: &'a [OwnerText]) -> Vec<Arg<'a>> {
-    let keys = group.iter().map(|renewal| Arg::from(renewal.name.key()));
+/// Returns the key with the holders of a lock. The server tells of changes of this key.
+pub(crate) fn holders_key(name: &Name) -> Cow<'_, str> {
+    match name.kind().companions {
+        Companions::PermitLeases => permit_leases(name).into(),
+        _ => name.key().into(),
+    }
+}
+
+/// Returns the names of the locks of a kind whose holders may be in `key`. It is the inverse of [`holders_key`].
+pub(crate) fn names_of<'k>(key: &'k str, kind: &Kind) -> impl Iterator<Item = &'k str> {
+    let (name, unbraced) = match kind.companions {
+        Companions::PermitLeases => {
+            let tag = key.strip_suffix(PERMIT_LEASES);
+            (tag, tag.and_then(|tag| tag.strip_prefix('{')?.strip_suffix('}')))
+        }
+        _ => (Some(key), None),
+    };
+    name.into_iter().chain(unbraced)
+}
+
+/// Returns the parameters of a kind's `renew`. The locks of `group` are all of one kind. `keys` and `holders` are their [keys](holders_key)
+/// and holders.
+pub(crate) fn renew<'a>(
+    group: &'a [Renewal],
+    keys: &'a [Cow<'_, str>],
+    holders: &'a [OwnerText],
+) -> Vec<Arg<'a>> {
     let args = group.iter().zip(holders).flat_map(|(renewal, holder)| {
-        use Companions::{PermitLeases, Permits, ReadLeases, Token};
-        // A renewal does not touch the queue of a fair lock, so it gets no tag for it.
-        let has_tag = matches!(renewal.name.kind().companions, Token | ReadLeases | Permits | PermitLeases);
-        let tag = has_tag.then(|| renewal.name.tag().into());
-        [renewal.lease_to_set().into(), holder.as_bytes().into()].into_iter().chain(tag)
+        let name = &renewal.name;
+        let last = match name.kind().companions {
+            Companions::Token | Companions::ReadLeases | Companions::Permits => Some(name.tag()),
+            Companions::PermitLeases => Some(name.key()),
+            // A renewal does not touch the queue of a fair lock, so it gets no tag for it.
+            Companions::None | Companions::Queue | Companions::Ended => None,
+        };
+        let last = last.map(Arg::from);
+        [renewal.lease_to_set().into(), holder.as_bytes().into()].into_iter().chain(last)
     });
-    keys.chain(args).collect()
+    keys.iter().map(|key| Arg::from(&**key)).chain(args).collect()
 }
 
 /// Returns the parameters of a kind's `reclaim`. The locks of `group` are all of one kind, and `holders` are their holders.
@@ -625,9 +654,15 @@ pub(crate) fn read_count(reply: &Value) -> Option<(i64, i64)> {
 }
 
 /// Returns the parameters of the script that extends a permit's lease. Without a lease, the script reads the permit's remaining time.
-pub(crate) fn permit_lease<'a>(name: &'a Name, permit: &'a [u8; 16], lease: Option<Lease>) -> [Arg<'a>; 4] {
+/// `leases` is the semaphore's [key of leases](permit_leases).
+pub(crate) fn permit_lease<'a>(
+    name: &'a Name,
+    leases: &'a String,
+    permit: &'a [u8; 16],
+    lease: Option<Lease>,
+) -> [Arg<'a>; 4] {
     let lease = lease.map_or_else(|| 0_u32.into(), |lease| lease.millis().into());
-    [name.key().into(), lease, permit.into(), name.tag().into()]
+    [leases.into(), lease, permit.into(), name.key().into()]
 }
 
 /// Reads whether a permit's lease was extended; `None` for a reply that the script never returns.
@@ -658,8 +693,11 @@ const REDISSONS_NEVER: u64 = 922_337_203_685_477;
 
 /// Returns the key of the ends of a semaphore's leases (source: Redisson).
 pub(crate) fn permit_leases(name: &Name) -> String {
-    format!("{}:timeout", name.tag())
+    format!("{}{PERMIT_LEASES}", name.tag())
 }
+
+/// Suffix of the key of the ends of a semaphore's leases.
+const PERMIT_LEASES: &str = ":timeout";
 
 /// Returns the key that counts the tokens of a fenced lock (source: Redisson).
 pub(crate) fn token_key(name: &Name) -> String {

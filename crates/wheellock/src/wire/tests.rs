@@ -227,13 +227,33 @@ fn renewal(name: &Arc<Name>, extend: bool) -> Renewal {
 
 #[test]
 fn renewal_names_lease_and_holder() {
-    for (kind, tag) in [(&*REENTRANT, &[][..]), (&FAIR, &[]), (&READ, &["{n}"]), (&PERMIT, &["{n}"])] {
+    for (kind, key, last) in [
+        (&*REENTRANT, "n", &[][..]),
+        (&FAIR, "n", &[]),
+        (&READ, "n", &["{n}"]),
+        (&PERMIT, "{n}:timeout", &["n"]),
+    ] {
         let name = Arc::new(name(kind));
         let group = [renewal(&name, true), renewal(&name, false)];
         let holders = [owner(kind), owner(kind)];
         let holder = String::from_utf8(holders[0].as_bytes().to_vec()).unwrap();
-        let expected = [&["n", "n", "30000", &*holder], tag, &["0", &*holder], tag].concat();
-        assert_eq!(texts(&renew(&group, &holders)), expected, "{}", kind.label);
+        let expected = [&[key, key, "30000", &*holder], last, &["0", &*holder], last].concat();
+        let keys = [holders_key(&name), holders_key(&name)];
+        assert_eq!(texts(&renew(&group, &keys, &holders)), expected, "{}", kind.label);
+    }
+}
+
+#[test]
+fn holders_key_leads_to_name() {
+    for text in ["n", "{n}", "a{b}c"] {
+        for kind in [&*REENTRANT, &SIMPLE, &READ, &PERMIT] {
+            let name = Name::new(text, kind, false);
+            let key = holders_key(&name);
+            assert!(names_of(&key, kind).any(|name| name == text), "{key}");
+        }
+    }
+    for foreign in ["n", ":timeout:", "timeout"] {
+        assert_eq!(names_of(foreign, &PERMIT).count(), 0, "{foreign}");
     }
 }
 
@@ -339,7 +359,9 @@ fn permit_lease_may_have_no_end() {
     let permit = [7; 16];
     let name = name(&PERMIT);
     for (lease, millis) in [(None, "0"), (Some(Lease::DEFAULT), "30000")] {
-        assert_eq!(texts(&permit_lease(&name, &permit, lease)), ["n", millis, &"\u{7}".repeat(16), "{n}"]);
+        let leases = permit_leases(&name);
+        let expected = ["{n}:timeout", millis, &"\u{7}".repeat(16), "n"];
+        assert_eq!(texts(&permit_lease(&name, &leases, &permit, lease)), expected);
     }
 }
 

@@ -1,8 +1,7 @@
 -- Extends the leases of many permits at once, or reads their remaining time.
 --
--- KEYS     the permits' semaphores
--- ARGV     for each permit: lease in milliseconds, 0 to leave it as it is; the permit's id; common part of the names of
---          the semaphore's other keys
+-- KEYS     for each permit: the ends of its semaphore's leases
+-- ARGV     for each permit: lease in milliseconds, 0 to leave it as it is; the permit's id; the semaphore
 --
 -- Returns the server's time (seconds, microseconds). For each permit then follows 0 (its lease has ended) or 1
 -- (extended). The script never acquires a permit anew. If the lease stays as it is, its remaining milliseconds replace
@@ -10,12 +9,14 @@
 --
 -- Other data under the name of one permit's leases must not stop the renewal of the others. So such a permit counts as
 -- ended.
+--
+-- The script reads all keys at its end, so that the server remembers them. See `renew.lua`.
 local reply = redis.call('time')
 reply[1], reply[2] = tonumber(reply[1]), tonumber(reply[2])
 local now = reply[1] * 1000 + math.floor(reply[2] / 1000)
 local writes = false
 for i = 1, #KEYS do
-    local lease, permit, leases = tonumber(ARGV[3 * i - 2]), ARGV[3 * i - 1], ARGV[3 * i] .. ':timeout'
+    local lease, permit, leases = tonumber(ARGV[3 * i - 2]), ARGV[3 * i - 1], KEYS[i]
     local ends = redis.pcall('zscore', leases, permit)
     if type(ends) == 'table' and not string.find(ends.err, 'WRONGTYPE', 1, true) then
         return ends
@@ -23,7 +24,7 @@ for i = 1, #KEYS do
     if not ends then
         -- While a cluster moves the slot, a missing key may still be on the other node. The importing node then refuses
         -- this command for both keys, and the script ends.
-        redis.call('exists', KEYS[i], leases)
+        redis.call('exists', ARGV[3 * i], leases)
     end
     local left = type(ends) == 'string' and tonumber(ends) - now or 0
     if left <= 0 then
@@ -44,4 +45,5 @@ for i = 1, #KEYS do
         reply[i + 2] = 1
     end
 end
+redis.pcall('exists', unpack(KEYS))
 return reply

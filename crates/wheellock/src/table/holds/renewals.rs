@@ -196,7 +196,7 @@ impl Holds {
         self.callers.asked(hold.releasing.callers, if extend { Want::Renew } else { Want::Check });
         // A change of a shared lock is normal. So only a renewal at a beat asks the server to tell of the next change.
         let is_news = (extend || !hold.name.kind().is_shared()) && reclaim.is_none();
-        let remembers = is_news && hold.name.kind().has_holders_in_its_key() && self.changes.admit(hold);
+        let remembers = is_news && hold.name.kind().has_holders_in_one_key() && self.changes.admit(hold);
         let renewal = Renewal {
             hold: index,
             serial: hold.serial,

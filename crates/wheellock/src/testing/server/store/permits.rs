@@ -288,18 +288,18 @@ impl Store {
         Ok(if has_ended { Answer::Nil } else { Answer::Integer(1) })
     }
 
-    /// Renews permits, each with a lease, the permit and a tag.
+    /// Renews permits, each with a lease, the permit and its semaphore. The keys are those of the leases.
     pub(super) fn permit_renew(&mut self, keys: &[&str], args: &[[&str; 3]]) -> Result {
         let mut answers = Vec::new();
-        for (key, &[lease, permit, tag]) in keys.iter().zip(args) {
-            let (lease, leases) = (integer(lease)?, leases(tag));
-            let ends = self.field(&leases, permit).map(|ends| integer(&ends)).transpose()?;
+        for (&leases, &[lease, permit, key]) in keys.iter().zip(args) {
+            let lease = integer(lease)?;
+            let ends = self.field(leases, permit).map(|ends| integer(&ends)).transpose()?;
             let left = ends.map_or(0, |ends| ends - self.millis());
             if lease > 0 {
                 self.note(Which::PermitRenew, key, permit, None);
             }
             if left > 0 && lease > left {
-                self.set_count(&leases, permit, &(self.millis() + lease).to_string());
+                self.set_count(leases, permit, &(self.millis() + lease).to_string());
             }
             let answer = if lease > 0 { left.clamp(0, 1) } else { left.max(0) };
             answers.push(Answer::Integer(answer));

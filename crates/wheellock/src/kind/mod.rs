@@ -513,7 +513,7 @@ impl Kind {
 
     /// Returns true if all holders are in one key, so that a change of this key may be a loss.
     pub(crate) fn has_holders_in_one_key(&self) -> bool {
-        self.has_holders_in_its_key() || self.holders == Holders::Permits
+        self.holders != Holders::Beside
     }
 
     /// Returns true if a holder may shorten the leases of other holders.

@@ -111,7 +111,7 @@ pub use base::backoff::Backoff;
 pub use base::clock::BootInstant;
 pub use base::durability::Durability;
 pub use base::error::{Error, LostReason, MemberFailure, Outcome};
-pub use base::fleet::Fleet;
+pub use base::fleet::{Fleet, FleetHealth};
 pub use base::owner::{Owner, ParsePermitIdError, PermitId};
 pub use group::multi_lock::{LostMember, MultiGuard, MultiLock, multi_lock};
 pub use group::redlock::{MemberState, RedLock, RedLockGuard, RedLockManager, RedLockMember};

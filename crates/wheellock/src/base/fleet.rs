@@ -45,6 +45,35 @@ impl Fleet {
     }
 }
 
+/// The state of a manager in its [`Fleet`], as far as is known without a request: see
+/// [`LockManager::fleet_health`](crate::LockManager::fleet_health).
+///
+/// ```no_run
+/// # fn example(locks: &wheellock::LockManager) {
+/// match locks.fleet_health() {
+///     None => println!("a failover may lose locks"),
+///     Some(fleet) => println!("{fleet}"),
+/// }
+/// # }
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct FleetHealth {
+    /// True if the present server is in its grace. Not all processes have written their locks into it since a failover.
+    pub is_in_grace: bool,
+    /// Time until the grace ends at the latest, so that new locks are granted. `None` without a grace, or before the server has enough
+    /// replicas.
+    pub grace_ends_in: Option<Duration>,
+    /// Why this process acquires no lock now. `None` if it can.
+    pub obstacle: Option<String>,
+}
+
+impl fmt::Display for FleetHealth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.obstacle.as_deref().unwrap_or("locks survive a failover"))
+    }
+}
+
 impl fmt::Display for Fleet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { servers, longest_lease, window, .. } = self;

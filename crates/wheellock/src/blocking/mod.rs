@@ -47,7 +47,7 @@ pub use lock::{Guard, Lock};
 pub use semaphores::{CountDownLatch, Permit, PermitSemaphore, Permits, Semaphore};
 pub use sets::{MultiGuard, MultiLock, RedLock, RedLockGuard, RedLockManager, multi_lock};
 
-use crate::{Error, Finding, Health, Leftover, LockManagerBuilder, Metrics, Owner};
+use crate::{Error, Finding, FleetHealth, Health, Leftover, LockManagerBuilder, Metrics, Owner};
 use lock::this_thread;
 use served::{Served, background};
 
@@ -138,6 +138,11 @@ impl LockManager {
     /// Works like [`crate::LockManager::is_healthy`].
     pub fn is_healthy(&self) -> bool {
         self.inner.is_healthy()
+    }
+
+    /// Works like [`crate::LockManager::fleet_health`].
+    pub fn fleet_health(&self) -> Option<FleetHealth> {
+        self.inner.fleet_health()
     }
 
     /// Requests new credentials from the provider and sends them to every server, like

@@ -5,9 +5,11 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use wheellock_client::ConnectionState;
 
+use crate::base::fleet::FleetHealth;
 use crate::request::acquire::SILENT_PART;
 use crate::request::context::Context;
 
@@ -35,6 +37,15 @@ pub enum Health {
     },
     /// The server is connected, and a reply has been missing for more than a third of the response timeout.
     Silent,
+    /// The server replies, and this process acquires no lock in its [`Fleet`](crate::Fleet): a failover is not over, or too few servers know
+    /// the process. [`LockManager::fleet_health`](crate::LockManager::fleet_health) has the same facts.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
+    NotReady {
+        /// The event that the process waits for.
+        reason: String,
+        /// Longest time until locks are granted after a failover, if that is known.
+        at_most: Option<Duration>,
+    },
     /// The watchdog could not renew held locks. It retries until their leases end.
     #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     RenewalsFail {
@@ -78,6 +89,7 @@ impl fmt::Display for Health {
             }
             Self::NotConnected { last_error: None } => f.write_str("not connected yet"),
             Self::Silent => f.write_str("the server does not answer"),
+            Self::NotReady { reason, .. } => f.write_str(reason),
             Self::RenewalsFail { locks: 1 } => f.write_str("1 lock could not be renewed"),
             Self::RenewalsFail { locks } => write!(f, "{locks} locks could not be renewed"),
             Self::Ended => f.write_str("shut down"),
@@ -93,9 +105,9 @@ impl fmt::Display for Health {
 
 /// Returns the health of one manager: see [`LockManager::health`](crate::LockManager::health).
 pub(crate) fn health_of(context: &Context) -> Health {
-    let (shut, failing) = {
+    let (shut, failing, fleet) = {
         let holds = context.holds();
-        (holds.is_shut(), holds.failures.failing())
+        (holds.is_shut(), holds.failures.failing(), holds.fleet_health(context.clock.now()))
     };
     if shut {
         return Health::Ended;
@@ -110,6 +122,9 @@ pub(crate) fn health_of(context: &Context) -> Health {
     let patience = context.client.config().response_timeout / SILENT_PART;
     if context.client.owed_for().is_some_and(|owed| owed > patience) {
         return Health::Silent;
+    }
+    if let Some(FleetHealth { obstacle: Some(reason), grace_ends_in: at_most, .. }) = fleet {
+        return Health::NotReady { reason, at_most };
     }
     if failing > 0 { Health::RenewalsFail { locks: failing } } else { Health::Healthy }
 }

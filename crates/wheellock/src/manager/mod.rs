@@ -16,7 +16,7 @@ use wheellock_client::{Client, Config};
 use crate::base::backoff::Backoff;
 use crate::base::durability::{Durability, Wanted};
 use crate::base::error::Error;
-use crate::base::fleet::Fleet;
+use crate::base::fleet::{Fleet, FleetHealth};
 use crate::base::fleet_terms::Terms;
 use crate::base::lease::Lease;
 use crate::base::owner::{Owner, new_uuid};
@@ -284,6 +284,12 @@ impl LockManager {
         self.health().is_healthy()
     }
 
+    /// Returns the state of this process in its fleet, without a request. `None` without
+    /// [`keep_locks_across_failovers`](LockManagerBuilder::keep_locks_across_failovers).
+    pub fn fleet_health(&self) -> Option<FleetHealth> {
+        self.context.holds().fleet_health(self.context.clock.now())
+    }
+
     /// Returns the connection, for other commands on the same server.
     ///
     /// Other commands share the pipeline of the locks. Commands that would change the connection for the locks or delay
@@ -490,14 +496,14 @@ impl LockManagerBuilder {
         let refreshes = fleet.as_ref().map(|_| fleet::config_of(&config));
         let client = Client::connect(config).await.map_err(not_connected)?;
         check_durability(&client, durability).await?;
-        let findings = diagnose(&client, &prefix, durability).await;
+        let findings = diagnose(&client, &prefix, durability, fleet.as_ref()).await;
         for finding in &findings {
             events::found(&client.server_address(), finding);
         }
         let manager = assemble(client, findings)?;
         if let (Some(fleet), Some(config)) = (&fleet, refreshes) {
             let refreshes = Client::connect(config).await.map_err(not_connected)?;
-            fleet::check(&manager.context, &refreshes, fleet).await?;
+            fleet::check(&manager.context, &refreshes, fleet, &manager.findings).await?;
             manager.keep_in_fleet(refreshes);
         }
         if label::write(&manager.context).await {

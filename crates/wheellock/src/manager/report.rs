@@ -79,6 +79,8 @@ impl Reporter {
                 None => {
                     let jumps = (metrics.server_clock_jumps, before.server_clock_jumps);
                     count("wheellock_server_clock_jumps_total", &manager, jumps);
+                    let failed = (metrics.failed_refreshes, before.failed_refreshes);
+                    count("wheellock_failed_refreshes_total", &manager, failed);
                     if !is_classified {
                         report_locks(&manager, metrics, before);
                     }
@@ -109,6 +111,8 @@ fn report_locks(labels: &[Label], now: &Metrics, before: &Metrics) {
         ("wheellock_not_replicated_total", now.not_replicated, before.not_replicated),
         ("wheellock_renewals_total", now.renewals, before.renewals),
         ("wheellock_failed_renewals_total", now.failed_renewals, before.failed_renewals),
+        ("wheellock_lost_in_failover_total", now.lost_in_failover, before.lost_in_failover),
+        ("wheellock_reclaimed_total", now.reclaimed, before.reclaimed),
     ];
     counters.into_iter().for_each(|(name, now, before)| count(name, labels, (now, before)));
     let losses = [
@@ -193,6 +197,9 @@ fn describe() {
         ("wheellock_renewals_total", "Leases extended."),
         ("wheellock_failed_renewals_total", "Renewals refused or without an answer."),
         ("wheellock_lost_total", "Locks lost, by reason."),
+        ("wheellock_lost_in_failover_total", "Locks lost because a new server did not get them in time."),
+        ("wheellock_reclaimed_total", "Held locks written into a new server after a failover."),
+        ("wheellock_failed_refreshes_total", "Refreshes of this process in its fleet that did not count."),
         ("wheellock_server_clock_jumps_total", "Jumps of the server's clock."),
         ("wheellock_connections_total", "Connections established, the first included."),
         ("wheellock_calls_total", "Commands sent to the server."),

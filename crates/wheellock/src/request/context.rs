@@ -64,6 +64,8 @@ pub(crate) struct Context {
     pub(crate) wanted: Option<Wanted>,
     /// Numbers of the fleet whose locks survive a failover.
     pub(crate) fleet: Option<Terms>,
+    /// Locked while a refresh of this process's entry in the fleet is under way.
+    pub(crate) refresh: tokio::sync::Mutex<()>,
     /// Label of this manager, for people.
     label: Option<Label>,
     /// The manager was shut down, and its label was deleted.
@@ -210,6 +212,7 @@ impl Context {
             releases_are_silent,
             wanted,
             fleet,
+            refresh: tokio::sync::Mutex::default(),
             label,
             label_has_ended: AtomicBool::new(false),
             prefix,

@@ -10,7 +10,10 @@ use wheellock_client::{CallOptions, Client, Command, ErrorKind, Value};
 
 use crate::base::durability::Durability;
 use crate::base::error::Error;
+use crate::base::fleet::Fleet;
 use crate::kind::{self, lua};
+
+pub(crate) mod of_fleet;
 
 /// A property of the server that puts locks at risk, or keeps them from working well.
 ///
@@ -99,6 +102,29 @@ pub enum Finding {
         /// Number of replicas that have to acknowledge.
         wanted: u32,
     },
+    /// No replica is connected, although the [`Fleet`](crate::Fleet) has several servers. No process acquires a lock.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
+    NoReplica {
+        /// Number of servers of the fleet.
+        servers: u32,
+    },
+    /// The primary and its connected replicas are not as many servers as the [`Fleet`](crate::Fleet) says.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
+    OtherServerCount {
+        /// Number of servers of the fleet.
+        servers: u32,
+        /// Number of servers that are connected, the primary included.
+        connected: u32,
+    },
+    /// The server's setting `min-replicas-to-write` is 0. A primary that was replaced and has lost its replicas then goes on granting
+    /// semaphores, latches, and locks of processes outside of the [`Fleet`](crate::Fleet).
+    WritesWithoutReplicas,
+    /// The user lacks a permission that every process of a [`Fleet`](crate::Fleet) needs.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
+    MissingFleetPermission {
+        /// The rule that is missing, as for `ACL SETUSER`.
+        rule: String,
+    },
     /// The system did not allow this process a thread for the timer. Until it does, tasks keep deadlines and renewals by reading the
     /// clock on every turn, which costs processor time.
     NoTimerThread,
@@ -162,6 +188,10 @@ impl fmt::Display for Finding {
             Self::TooFewReplicas { connected, wanted } => {
                 write!(f, "{connected} replicas are connected, and {wanted} have to acknowledge every grant")
             }
+            Self::NoReplica { .. }
+            | Self::OtherServerCount { .. }
+            | Self::WritesWithoutReplicas
+            | Self::MissingFleetPermission { .. } => self.fmt_of_fleet(f),
             Self::NoTimerThread => f.write_str(
                 "the system refused a thread for the timer, so every wait costs processor time; \
                  allow this process more threads",
@@ -171,8 +201,13 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Sends the checks to the server. Takes four round trips, and no longer than [`PATIENCE`].
-pub(crate) async fn diagnose(client: &Client, prefix: &str, durability: Durability) -> Vec<Finding> {
+/// Sends the checks to the server. Takes four round trips, or six with a fleet, and no longer than [`PATIENCE`].
+pub(crate) async fn diagnose(
+    client: &Client,
+    prefix: &str,
+    durability: Durability,
+    fleet: Option<&Fleet>,
+) -> Vec<Finding> {
     let mut findings = Vec::new();
     let deadline = client.config().timer.now() + PATIENCE;
     let options = CallOptions::by(deadline);
@@ -204,6 +239,9 @@ pub(crate) async fn diagnose(client: &Client, prefix: &str, durability: Durabili
     }
     if durability.replicas() > 0 {
         findings.extend(count_replicas(client, durability.replicas(), options).await);
+    }
+    if let Some(fleet) = fleet {
+        findings.extend(of_fleet::check(client, fleet.servers, options).await);
     }
     findings
 }

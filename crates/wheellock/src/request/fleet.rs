@@ -10,13 +10,14 @@ use std::task::Poll;
 use std::time::Duration;
 
 use wheellock_client::layer::{Acks, ConnectionId, Hooks, Retry, Start, Started};
-use wheellock_client::{CallOptions, Client, Config, Timer, Value};
+use wheellock_client::{CallOptions, Client, Config, ErrorKind, Timer, Value};
 
 use crate::base::error::Error;
 use crate::base::fleet::Fleet;
 use crate::base::fleet_terms::Terms;
 use crate::kind;
 use crate::request::context::Context;
+use crate::request::diagnostics::Finding;
 use crate::request::events;
 use crate::table::holds::Refresh;
 use crate::wire::{self, KEYS, RefreshReply};
@@ -51,28 +52,32 @@ pub(crate) async fn keep(manager: Weak<Context>, refreshes: Client, timer: Timer
 
 /// Makes one refresh, and returns the pause before the next. Returns `None` after a shutdown.
 async fn turn(context: &Arc<Context>, refreshes: &Client) -> Option<Duration> {
+    let under_way = context.refresh.lock().await;
+    // After this check, a shutdown waits for the refresh. Otherwise the refresh could add the entry again that the shutdown removes.
     if context.holds().is_shut() {
         return None;
     }
     let sent = context.clock.now();
     let (refresh, terms) = context.holds().next_refresh(sent)?;
-    // A refresh that cannot be made leaves everything as it is. The window then closes.
-    if let Ok((reply, connection)) = ask(context, refreshes, &refresh, &terms).await {
-        match wire::read_refresh(&reply) {
-            Some(RefreshReply::Refreshed(reply)) => {
-                let behind = context.client.present_server();
-                let wanted =
-                    context.transact(|holds, now, effects| holds.refreshed(&reply, behind, now, effects));
-                let acknowledged = acknowledgements(refreshes, connection, wanted, &terms).await;
-                context.transact(|holds, now, effects| {
-                    holds.refresh_acknowledged(sent, acknowledged, now, effects);
-                });
-            }
-            Some(RefreshReply::OtherFleet(fleet)) => {
-                events::other_fleet(&context.client.server_address(), &fleet);
-            }
-            None => {}
+    let reply = ask(context, refreshes, &refresh, &terms).await;
+    drop(under_way);
+    let connection = reply.as_ref().ok().and_then(|(_, connection)| *connection);
+    // A refresh that fails leaves everything as it is. The window then closes.
+    match reply.ok().and_then(|(reply, _)| wire::read_refresh(&reply)) {
+        Some(RefreshReply::Refreshed(reply)) => {
+            let behind = context.client.present_server();
+            let wanted =
+                context.transact(|holds, now, effects| holds.refreshed(&reply, behind, now, effects));
+            let acknowledged = acknowledgements(refreshes, connection, wanted, &terms).await;
+            context.transact(|holds, now, effects| {
+                holds.refresh_acknowledged(sent, acknowledged, now, effects);
+            });
         }
+        Some(RefreshReply::OtherFleet(fleet)) => {
+            context.change(|holds, _| holds.refresh_failed());
+            events::other_fleet(&context.client.server_address(), &fleet);
+        }
+        None => context.change(|holds, _| holds.refresh_failed()),
     }
     let now = context.clock.now();
     Some(context.holds().pause_before_refresh(now))
@@ -121,13 +126,26 @@ async fn acknowledgements(
 }
 
 /// Returns an error if the processes of this server have other numbers.
-pub(crate) async fn check(context: &Context, refreshes: &Client, fleet: &Fleet) -> Result<(), Error> {
+pub(crate) async fn check(
+    context: &Context,
+    refreshes: &Client,
+    fleet: &Fleet,
+    findings: &[Finding],
+) -> Result<(), Error> {
     let now = context.clock.now();
     let Some((refresh, terms)) = context.holds().next_refresh(now) else { return Ok(()) };
     let unsupported = |reason: String| Error::UnsupportedFleet { fleet: fleet.clone(), reason };
-    let (reply, _) = ask(context, refreshes, &refresh, &terms)
-        .await
-        .map_err(|error| unsupported(format!("the server refuses to refresh an entry: {error}")))?;
+    let (reply, _) = match ask(context, refreshes, &refresh, &terms).await {
+        Ok(reply) => reply,
+        Err(source) if matches!(source.kind(), ErrorKind::Server | ErrorKind::Permission) => {
+            let lacks = findings.iter().filter_map(Finding::missing_fleet_rule).collect::<Vec<_>>().join(" ");
+            return Err(unsupported(match &*lacks {
+                "" => format!("the server refuses to refresh an entry: {source}"),
+                lacks => format!("the user lacks {lacks}"),
+            }));
+        }
+        Err(source) => return Err(Error::Server { operation: "connect".to_owned(), source }),
+    };
     match wire::read_refresh(&reply) {
         Some(RefreshReply::Refreshed(_)) => Ok(()),
         Some(RefreshReply::OtherFleet(other)) => {
@@ -140,6 +158,7 @@ pub(crate) async fn check(context: &Context, refreshes: &Client, fleet: &Fleet) 
 /// Removes this process from the fleet, because its holds were released. Without a reply the entry ends by itself.
 pub(crate) async fn leave(context: &Context) {
     if context.fleet.is_some() {
+        let _under_way = context.refresh.lock().await;
         let params = wire::leave_fleet(&context.uuid);
         let _ends_by_itself = context.client.eval(&kind::LEAVE, &params).await;
     }

@@ -519,7 +519,10 @@ impl Holds {
         hold.state = State::Lost(reason);
         // Without guards, `release` or `forget` has already counted the end of this hold.
         if hold.guards > 0 {
-            self.tallies.of(hold.name.family()).lost(reason, now.saturating_duration_since(hold.guard_since));
+            let tally = self.tallies.of(hold.name.family());
+            tally.lost(reason, now.saturating_duration_since(hold.guard_since));
+            tally.lost_in_failover +=
+                u64::from(!hold.renewing.is_written() && reason != LostReason::ShutDown);
             effects.lost(&hold.name, reason);
         }
         if !hold.is_worth_releasing() {

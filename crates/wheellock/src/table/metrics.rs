@@ -47,6 +47,14 @@ pub struct Metrics {
     pub lost_expired: u64,
     /// Number of locks lost because the server knew another holder or no holder ([`LostReason::NotOwner`]).
     pub lost_not_owner: u64,
+    /// Number of these losses after a failover that the manager's [`Fleet`](crate::Fleet) could not make up for: the new server did not get
+    /// the lock in time.
+    pub lost_in_failover: u64,
+    /// Number of held locks that were written into a new server after a failover. Only with a [`Fleet`](crate::Fleet).
+    pub reclaimed: u64,
+    /// Number of refreshes of this process's entry in its [`Fleet`](crate::Fleet) that the server or enough replicas did not confirm. Without
+    /// a confirmed refresh within the window, no lock is acquired.
+    pub failed_refreshes: u64,
     /// Number of jumps of the server's clock, as seen by renewals.
     pub server_clock_jumps: u64,
     /// Number of locks held now. Several guards of one owner on one lock count as one.
@@ -80,6 +88,9 @@ impl Metrics {
             failed_renewals,
             lost_expired,
             lost_not_owner,
+            lost_in_failover,
+            reclaimed,
+            failed_refreshes,
             server_clock_jumps,
             held,
             failing,
@@ -98,6 +109,9 @@ impl Metrics {
         self.failed_renewals += failed_renewals;
         self.lost_expired += lost_expired;
         self.lost_not_owner += lost_not_owner;
+        self.lost_in_failover += lost_in_failover;
+        self.reclaimed += reclaimed;
+        self.failed_refreshes += failed_refreshes;
         self.server_clock_jumps += server_clock_jumps;
         self.held += held;
         self.failing += failing;
@@ -189,6 +203,9 @@ pub(crate) struct Tally {
     hand_overs: u64,
     lost_expired: u64,
     lost_not_owner: u64,
+    pub(crate) lost_in_failover: u64,
+    pub(crate) reclaimed: u64,
+    pub(crate) failed_refreshes: u64,
     wait: Histogram,
     hold: Histogram,
     renewal_lateness: Histogram,
@@ -258,6 +275,9 @@ impl Tally {
             hand_overs,
             lost_expired,
             lost_not_owner,
+            lost_in_failover,
+            reclaimed,
+            failed_refreshes,
             wait,
             hold,
             renewal_lateness,
@@ -273,6 +293,9 @@ impl Tally {
             failed_renewals,
             lost_expired,
             lost_not_owner,
+            lost_in_failover,
+            reclaimed,
+            failed_refreshes,
             server_clock_jumps,
             held,
             failing,

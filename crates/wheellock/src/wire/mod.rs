@@ -374,7 +374,7 @@ pub(crate) fn reclaim<'a>(
 }
 
 /// The key of the fleet of a server.
-const FLEET: &str = "wheellock:fleet";
+pub(crate) const FLEET: &str = "wheellock:fleet";
 
 /// Returns the parameters of `fleet/refresh.lua`.
 pub(crate) fn refresh<'a>(process: &'a str, refresh: &'a Refresh, terms: &Terms) -> [Arg<'a>; 9] {

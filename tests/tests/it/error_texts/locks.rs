@@ -218,6 +218,14 @@ pub(super) fn findings() -> Vec<Row> {
             },
         ),
         ("Fewer replicas than acknowledgements", Finding::TooFewReplicas { connected: 0, wanted: 1 }),
+        ("A fleet without a replica", Finding::NoReplica { servers: 3 }),
+        ("A fleet with a server that is away", Finding::OtherServerCount { servers: 3, connected: 2 }),
+        ("A fleet with a server too many", Finding::OtherServerCount { servers: 3, connected: 4 }),
+        ("A fleet whose primary writes without replicas", Finding::WritesWithoutReplicas),
+        (
+            "A permission of a fleet that is missing",
+            Finding::MissingFleetPermission { rule: "+wait".to_owned() },
+        ),
         (
             "No answer",
             Finding::Unknown {

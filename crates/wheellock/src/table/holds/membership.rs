@@ -12,6 +12,7 @@ use wheellock_client::layer::ConnectionId;
 
 use super::Hold;
 use crate::base::clock::BootInstant;
+use crate::base::fleet::FleetHealth;
 use crate::base::fleet_terms::Terms;
 
 /// The membership of this process.
@@ -45,6 +46,17 @@ struct Server {
     /// The server's clock in milliseconds, and an instant at which it showed this time at least.
     clock: (i64, BootInstant),
     news: GraceNews,
+}
+
+impl Server {
+    /// Returns the time until the grace ends at the latest, if that is known.
+    fn grace_left(&self, now: BootInstant) -> Option<Duration> {
+        let (_, read) = self.clock;
+        let since = now.saturating_duration_since(read);
+        let left = self.news.ends_in?.saturating_sub(since);
+        // A message needs no more than milliseconds.
+        Some(Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX)))
+    }
 }
 
 /// The progress of a grace, for messages.
@@ -310,6 +322,17 @@ impl Membership {
         Some(Reclaim { lease, count: hold.wanted(), ends: time.saturating_add(left), is_full })
     }
 
+    /// Returns the state of this process for operators.
+    pub(super) fn health(&self, now: BootInstant) -> FleetHealth {
+        let present = self.server.as_ref().filter(|_| self.connection.is_some());
+        let grace = present.filter(|server| !server.is_grace_over);
+        FleetHealth {
+            is_in_grace: grace.is_some(),
+            grace_ends_in: grace.and_then(|server| server.grace_left(now)),
+            obstacle: self.obstacle(now),
+        }
+    }
+
     /// Returns why no lock can be acquired now.
     pub(super) fn obstacle(&self, now: BootInstant) -> Option<String> {
         if self.may_acquire(now) {
@@ -325,9 +348,10 @@ impl Membership {
                 self.terms.majority()
             ),
             Some(_) if !server.is_grace_over => {
-                let GraceNews { members, checked_in, ends_in } = server.news;
+                let GraceNews { members, checked_in, .. } = server.news;
+                let left = server.grace_left(now);
                 let at_most =
-                    ends_in.map(|left| format!(", and this lasts for {left:?} at most")).unwrap_or_default();
+                    left.map(|left| format!(", and this lasts for {left:?} at most")).unwrap_or_default();
                 format!(
                     "a failover: {checked_in} of {members} processes have written their locks into the new server{at_most}"
                 )

@@ -9,7 +9,9 @@ use wheellock_client::layer::ConnectionId;
 use super::membership::{Membership, Refresh, Refreshed, Trust};
 use super::{Effects, Hold, HoldIndex, Holds, Renewal, RenewalReply, Renewed};
 use crate::base::clock::BootInstant;
+use crate::base::fleet::FleetHealth;
 use crate::base::fleet_terms::Terms;
+use crate::wait::families::UNCLASSIFIED;
 
 impl Holds {
     /// Joins a fleet whose locks survive a failover.
@@ -25,6 +27,16 @@ impl Holds {
     /// Returns why no lock can be acquired now, if that is because of the fleet.
     pub(crate) fn obstacle(&self, now: BootInstant) -> Option<String> {
         self.membership.as_ref()?.obstacle(now)
+    }
+
+    /// Returns the state of this process in its fleet, for operators.
+    pub(crate) fn fleet_health(&self, now: BootInstant) -> Option<FleetHealth> {
+        self.membership.as_ref().map(|membership| membership.health(now))
+    }
+
+    /// Counts a refresh that the server or enough of its replicas did not confirm.
+    pub(crate) fn refresh_failed(&mut self) {
+        self.tallies.of(UNCLASSIFIED).failed_refreshes += 1;
     }
 
     /// Returns true if a grant counts that this connection replied, to a request that was sent at `sent`.
@@ -84,6 +96,9 @@ impl Holds {
         effects: &mut Effects,
     ) {
         let Some(membership) = &mut self.membership else { return };
+        if replicas < membership.terms().majority() {
+            self.tallies.of(UNCLASSIFIED).failed_refreshes += 1;
+        }
         let is_first = membership.acknowledged(sent, replicas);
         effects.wake(membership.open_gate(now));
         if is_first {
@@ -121,9 +136,16 @@ impl Holds {
         let Some(script) = self.renewals.get(renewal as usize) else { return reply };
         let (mut locks, sent) = (Vec::with_capacity(reply.locks.len()), script.sent());
         for (place, renewal) in script.group().iter().enumerate() {
-            let hold = renewal.hold_in(&mut self.holds);
             let how = reply.lock(place);
-            locks.push(hold.map_or(how, |hold| membership.meaning(how, renewal, hold, (connection, sent))));
+            let Some(hold) = renewal.hold_in(&mut self.holds) else {
+                locks.push(how);
+                continue;
+            };
+            let was_written = hold.renewing.is_written();
+            locks.push(membership.meaning(how, renewal, hold, (connection, sent)));
+            if renewal.reclaim.is_some() && !was_written && hold.renewing.is_written() {
+                self.tallies.of(hold.name.family()).reclaimed += 1;
+            }
         }
         RenewalReply { locks, ..reply }
     }

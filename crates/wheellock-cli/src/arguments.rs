@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use wheellock::{LockManager, LockManagerBuilder};
+use wheellock::{Fleet, LockManager, LockManagerBuilder};
 
 use crate::kinds::Kind;
 use crate::time;
@@ -83,6 +83,8 @@ pub(crate) struct Run {
     /// The exit code if others hold the lock
     #[arg(short = 'E', long, value_name = "N", default_value_t = 1)]
     pub(crate) conflict_exit_code: u8,
+    #[command(flatten)]
+    pub(crate) failovers: Failovers,
     /// How long the command has between SIGTERM and SIGKILL when the lock is lost
     #[arg(long, value_name = "TIME", value_parser = time::parse, default_value = "5s")]
     pub(crate) grace: Duration,
@@ -118,7 +120,8 @@ pub(crate) struct Holder {
 /// Check a server for risks to locks
 ///
 /// Checks the version and role, eviction and persistence, the user's permissions for plain locks, round trips and the
-/// clock. Acquires and releases a plain lock of its own as a trial. Other kinds of locks need more permissions.
+/// clock. Acquires and releases a plain lock of its own as a trial. Other kinds of locks need more permissions. With
+/// `--keep-across-failovers` the replicas and the permissions for that are checked, too.
 ///
 /// Several URLs name the servers of a majority (`RedLockManager`). Then the tool also checks that they are independent
 /// and can all grant.
@@ -133,6 +136,8 @@ pub(crate) struct Doctor {
     /// The name of the trial lock. Without it, a unique name
     #[arg(long)]
     pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) failovers: Failovers,
 }
 
 /// Measure the cost of locks on a server
@@ -186,6 +191,25 @@ impl Server {
     }
 }
 
+/// The treatment of locks at a failover.
+#[derive(Debug, Args)]
+pub(crate) struct Failovers {
+    /// Keep locks across failovers of N servers, the primary and its replicas, dead ones included. All users of the
+    /// locks need this setting. After a failover it may take 40s until a lock is granted
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_SERVERS))]
+    pub(crate) keep_across_failovers: Option<u32>,
+}
+
+impl Failovers {
+    /// Adds the setting to those of a manager.
+    pub(crate) fn of(&self, builder: LockManagerBuilder) -> LockManagerBuilder {
+        match self.keep_across_failovers {
+            Some(servers) => builder.keep_locks_across_failovers(Fleet::of_servers(servers)),
+            None => builder,
+        }
+    }
+}
+
 /// The server to measure.
 #[derive(Debug, Args)]
 pub(crate) struct Target {
@@ -196,6 +220,9 @@ pub(crate) struct Target {
 
 /// Maximum width of the help. Longer lines are hard to read.
 pub(crate) const WIDTH: usize = 100;
+
+/// Most servers of one primary. A larger number is a mistake, and no lock would be granted.
+const MOST_SERVERS: i64 = 99;
 
 const LOCAL: &str = "redis://127.0.0.1:6379";
 

@@ -11,11 +11,15 @@ use crate::end::{End, Failure, say};
 pub(crate) async fn check(options: &Doctor) -> Result<End, Failure> {
     let mut report = Report::default();
     match &options.urls[..] {
-        [url] => report.check_server(url, options.name.as_deref()).await?,
+        [url] => report.check_server(url, options).await?,
+        _ if options.failovers.keep_across_failovers.is_some() => {
+            let message = "--keep-across-failovers is for the one URL of a primary and its replicas";
+            return Err(Failure::of(End::Usage, message));
+        }
         urls => {
             for url in urls {
                 // One server of several must not keep the tool from checking the others.
-                if let Err(failure) = report.check_server(url, options.name.as_deref()).await {
+                if let Err(failure) = report.check_server(url, options).await {
                     report.bad("server", failure.message);
                 }
             }
@@ -47,8 +51,16 @@ impl Report {
         say(&format!("FAIL  {about:<11} {what}\n"));
     }
 
-    async fn check_server(&mut self, url: &str, name: Option<&str>) -> Result<(), Failure> {
-        let locks = LockManager::builder(url).watchdog_lease(LEASE).connect().await?;
+    async fn check_server(&mut self, url: &str, options: &Doctor) -> Result<(), Failure> {
+        let builder = || LockManager::builder(url).watchdog_lease(LEASE);
+        let locks = match options.failovers.of(builder()).connect().await {
+            // The other checks are useful without a fleet, too.
+            Err(error @ Error::UnsupportedFleet { .. }) => {
+                self.bad("failovers", error);
+                builder().connect().await?
+            }
+            locks => locks?,
+        };
         for node in locks.client().nodes() {
             self.look_at(&node).await?;
         }
@@ -59,7 +71,14 @@ impl Report {
             self.good("server", "version, eviction, persistence and permissions are fit for plain locks");
         }
         let own_name = format!("wheellock:doctor:{}", locks.id());
-        self.try_a_lock(&locks, name.unwrap_or(&own_name)).await;
+        self.try_a_lock(&locks, options.name.as_deref().unwrap_or(&own_name)).await;
+        // A new process is ready after the trial lock at the latest.
+        if let Some(health) = locks.fleet_health() {
+            match health.obstacle {
+                None => self.good("failovers", health),
+                Some(obstacle) => self.bad("failovers", obstacle),
+            }
+        }
         let _left = locks.shutdown(LAST_WORDS).await;
         Ok(())
     }

@@ -76,7 +76,10 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let end = match &error {
-            Error::InvalidName { .. } | Error::InvalidLease { .. } | Error::InvalidLabel { .. } => End::Usage,
+            Error::InvalidName { .. }
+            | Error::InvalidLease { .. }
+            | Error::InvalidLabel { .. }
+            | Error::UnsupportedFleet { .. } => End::Usage,
             Error::Server { source, .. } if source.kind() == wheellock::client::ErrorKind::Config => {
                 End::Usage
             }

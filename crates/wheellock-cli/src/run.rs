@@ -34,7 +34,7 @@ pub(crate) async fn run(options: &Run, again: &[&str]) -> Result<End, Failure> {
 }
 
 async fn connect(options: &Run) -> Result<LockManager, Failure> {
-    let builder = options.server.builder().watchdog_lease(options.lease);
+    let builder = options.failovers.of(options.server.builder().watchdog_lease(options.lease));
     let label = options.label.clone().unwrap_or_else(|| default_label(&options.command));
     let builder = if label.is_empty() { builder } else { builder.label(label) };
     Ok(builder.connect().await?)

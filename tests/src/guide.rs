@@ -40,6 +40,18 @@ pub fn deleting(verb: &str) -> &'static str {
     quoted.find(|rule| rule.strip_prefix('+') == Some(verb)).expect("the guide has the command")
 }
 
+/// Returns the further rules for a user whose locks survive failovers, and those for such a user's read-write locks.
+///
+/// # Panics
+///
+/// As [`permissions`].
+#[must_use]
+pub fn fleet_permissions() -> (Vec<&'static str>, Vec<&'static str>) {
+    let mut quoted = sentence("For a `Fleet` add").split('`').skip(1).step_by(2).map(str::split_whitespace);
+    let [all, read_write] = [(); 2].map(|()| quoted.next().expect("two lists of rules").collect());
+    (all, read_write)
+}
+
 /// Returns [`permissions`] for a cluster of Redis 7 or later.
 ///
 /// # Panics

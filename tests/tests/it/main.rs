@@ -30,6 +30,7 @@ mod faults_overload;
 mod faults_server;
 mod faults_wire;
 mod fenced;
+mod fleet;
 mod hand_over;
 mod histories;
 mod holders;

@@ -58,8 +58,8 @@ pub(crate) enum Verb {
 /// Exit codes: the command's own code; 128 and the signal's number if a signal ended the command, or this tool while
 /// it waited; 1, or the value of `--conflict-exit-code`, if other owners held the lock for the whole wait; 64 for
 /// wrong arguments; 65 if the name holds other data; 69 if the server cannot be reached, at the start or during the
-/// wait, or is not ready; 75 if the lock was lost before the command ended, whatever its own code; 126 or 127 if the
-/// command cannot be run. If the server does not reply at the end, the tool takes some seconds more to report that.
+/// wait, or is not ready; 75 if the lock was lost or held for its maximum time before the command ended, whatever its
+/// own code; 126 or 127 if the command cannot be run. If the server does not reply at the end, the tool takes some seconds more to report that.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// The lock's name, which is its key on the server
@@ -73,6 +73,9 @@ pub(crate) struct Run {
     /// How long the lock remains if this tool dies; at least 1s. It is renewed after every third of this time
     #[arg(long, value_name = "TIME", value_parser = lease, default_value = "30s")]
     pub(crate) lease: Duration,
+    /// How long the lock is held at most; at least 1s. Shortly before that, the command is stopped as if the lock were lost
+    #[arg(long, value_name = "TIME", value_parser = lease)]
+    pub(crate) at_most: Option<Duration>,
     /// The kind of lock. All users of a name must use the same kind, but plain, fenced and spin exclude each other
     #[arg(long, value_enum, default_value = "plain")]
     pub(crate) kind: Kind,
@@ -229,7 +232,7 @@ const LOCAL: &str = "redis://127.0.0.1:6379";
 /// Parses a lease. A process needs some time to be stopped before another owner gets the lock.
 fn lease(text: &str) -> Result<Duration, String> {
     let lease = time::parse(text)?;
-    if lease < SHORTEST_LEASE { Err("a lease has at least 1s".to_owned()) } else { Ok(lease) }
+    if lease < SHORTEST_LEASE { Err("at least 1s".to_owned()) } else { Ok(lease) }
 }
 
 fn bench_time(text: &str) -> Result<Duration, String> {
@@ -275,6 +278,7 @@ mod tests {
             &["w", "run", "n"][..],
             &["w", "run", "n", "--"],
             &["w", "run", "n", "--lease", "10ms", "--", "x"],
+            &["w", "run", "n", "--at-most", "10ms", "--", "x"],
         ] {
             assert!(parse(wrong).is_err(), "{wrong:?}");
         }

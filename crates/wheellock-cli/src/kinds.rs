@@ -60,14 +60,15 @@ impl Kind {
         }
     }
 
-    /// Acquires the lock. Waits for at most `wait`, or without a limit if it is `None`.
+    /// Acquires the lock, for at most `at_most`. Waits for at most `wait`. Without a value, either has no limit.
     pub(crate) async fn acquire(
         self,
         locks: &LockManager,
         name: &str,
         wait: Option<Duration>,
+        at_most: Option<Duration>,
     ) -> Result<Option<Hold>, Error> {
-        Ok(match (self.face(locks, name), wait) {
+        Ok(match (self.face(locks, name).for_at_most(at_most), wait) {
             (Face::Plain(lock), None) => Some(Hold::Plain(lock.acquire().await?)),
             (Face::Plain(lock), Some(wait)) => lock.try_acquire_for(wait).await?.map(Hold::Plain).acquired(),
             (Face::Fenced(lock), None) => Some(Hold::Fenced(lock.acquire().await?)),
@@ -82,6 +83,16 @@ impl Kind {
 enum Face {
     Plain(Lock),
     Fenced(FencedLock),
+}
+
+impl Face {
+    fn for_at_most(self, at_most: Option<Duration>) -> Self {
+        match (self, at_most) {
+            (Self::Plain(lock), Some(max)) => Self::Plain(lock.with_max_hold(max)),
+            (Self::Fenced(lock), Some(max)) => Self::Fenced(lock.with_max_hold(max)),
+            (face, None) => face,
+        }
+    }
 }
 
 /// A lock that is held.

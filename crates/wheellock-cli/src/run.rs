@@ -47,7 +47,7 @@ async fn under_lock(
     again: &[&str],
 ) -> Result<End, Failure> {
     let hold = tokio::select! {
-        hold = options.kind.acquire(locks, &options.name, options.wait) => hold?,
+        hold = options.kind.acquire(locks, &options.name, options.wait, options.at_most) => hold?,
         signal = signals.next() => return Ok(End::Signal(signal.as_raw())),
     };
     let Some(hold) = hold else {
@@ -69,7 +69,7 @@ async fn under_lock(
             return Ok(end.unwrap_or(End::Usage));
         }
     };
-    let limits = Limits::new(options.lease, options.grace);
+    let limits = Limits::new(options.lease, options.grace, options.at_most);
     let watched = watch(&mut child, hold.guard(), &limits, signals).await;
     // The state of the command is unknown, and the lock is about to be released.
     let (status, stopped) = watched.inspect_err(|_| child.kill_rest())?;
@@ -117,8 +117,7 @@ async fn watch(
             () = tokio::time::sleep(next.min(TICK)) => {}
         }
         if why.is_none() && stop.is_none() && limits.stop_before(guard.valid_until()).is_zero() {
-            let unreachable = || "the server could not be reached, and the lease was about to end".to_owned();
-            why = Some(stood_still(before, next).unwrap_or_else(unreachable));
+            why = Some(limits.why_stopped(guard.valid_until(), stood_still(before, next)));
         }
         if let Some(why) = why {
             child.signal(Signal::TERM);
@@ -147,13 +146,33 @@ struct Limits {
     last: Duration,
     /// How long before the end of the lease the command gets SIGTERM, at the latest.
     first: Duration,
+    /// The end of the lock's maximum time, if it has one.
+    ends: Option<BootInstant>,
+    /// How long before that end the last lease may end.
+    early: Duration,
 }
 
 impl Limits {
-    fn new(lease: Duration, grace: Duration) -> Self {
+    /// Creates the limits of a lock that was acquired just now.
+    fn new(lease: Duration, grace: Duration, at_most: Option<Duration>) -> Self {
+        let lease = at_most.map_or(lease, |max| max.min(lease));
         let last = (lease / 10).min(LONGEST_LAST);
         // A renewal is due when two thirds of the lease are left. It may still succeed until one third is left.
-        Self { grace, last, first: last + grace.min(lease / 3 - last) }
+        let first = last + grace.min(lease / 3 - last);
+        let ends = at_most.map(|max| BootInstant::now() + max);
+        // A lease is valid for 1 % less, and began before the reply of the server.
+        Self { grace, last, first, ends, early: lease / 20 }
+    }
+
+    /// Returns why a command is stopped whose lock is valid until `valid_until`.
+    fn why_stopped(&self, valid_until: BootInstant, stood_still: Option<String>) -> String {
+        match stood_still {
+            Some(why) => why,
+            None if self.ends.is_some_and(|ends| valid_until + self.early >= ends) => {
+                "the lock was held for its maximum time".to_owned()
+            }
+            None => "the server could not be reached, and the lease was about to end".to_owned(),
+        }
     }
 
     /// Returns how long the command may run before it gets SIGTERM.
@@ -241,7 +260,7 @@ mod tests {
         for (lease, grace, first, last) in
             [(30.0, 5.0, 6.0, 1.0), (30.0, 600.0, 10.0, 1.0), (30.0, 0.0, 1.0, 1.0), (3.0, 5.0, 1.0, 0.3)]
         {
-            let limits = Limits::new(seconds(lease), seconds(grace));
+            let limits = Limits::new(seconds(lease), seconds(grace), None);
             assert_eq!((limits.first, limits.last), (seconds(first), seconds(last)));
             let now = BootInstant::now();
             let valid_until = now + seconds(lease);
@@ -251,6 +270,19 @@ mod tests {
             assert!(killed_after <= seconds(lease - last).min(seconds(grace)) + seconds(1.0));
             assert!(limits.kill_at(now).remaining().is_zero(), "what is over is over");
         }
+    }
+
+    #[test]
+    fn maximum_shortens_lease_and_names_reason() {
+        let seconds = Duration::from_secs_f64;
+        let limits = Limits::new(seconds(30.0), seconds(5.0), Some(seconds(3.0)));
+        assert_eq!((limits.first, limits.last), (seconds(1.0), seconds(0.3)));
+        let now = BootInstant::now();
+        let said = |limits: &Limits, left| limits.why_stopped(now + seconds(left), None);
+        assert!(said(&limits, 2.9).contains("maximum"));
+        assert!(said(&limits, 1.0).contains("could not be reached"));
+        assert_eq!(limits.why_stopped(now, Some("it slept".to_owned())), "it slept");
+        assert!(said(&Limits::new(seconds(3.0), seconds(1.0), None), 2.9).contains("could not be reached"));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use wheellock_client::{Arg, Command, Script, Servers, Value};
 use crate::base::attempt::Attempt;
 use crate::base::backoff::Backoff;
 use crate::base::error::{Error, LostReason};
+use crate::base::hold_limits::HoldLimits;
 use crate::base::lease::Lease;
 use crate::base::owner::{Owner, OwnerText};
 use crate::kind::Wake;
@@ -66,11 +67,13 @@ pub struct Lock {
     /// The pauses between polls, for a handle that polls instead of subscribing. Copies share it, because few handles
     /// have a backoff, and every waiting task has a copy of the handle.
     backoff: Option<Arc<Backoff>>,
+    /// The limits of each hold. Copies share them, because few handles have limits.
+    limits: Option<Arc<HoldLimits>>,
 }
 
 impl Lock {
     pub(crate) fn new(context: Arc<Context>, name: Arc<Name>) -> Self {
-        Self { context, name, lease: None, owner: None, sides: None, backoff: None }
+        Self { context, name, lease: None, owner: None, sides: None, backoff: None, limits: None }
     }
 
     /// Returns the lock's name, which is also its key on the server.
@@ -82,6 +85,34 @@ impl Lock {
     /// unless released before. With a lease below 3 ms or above 100 years, acquiring fails.
     pub fn with_lease(&self, lease: Duration) -> Self {
         Self { lease: Some(lease), ..self.clone() }
+    }
+
+    /// Returns the same lock with a maximum time for each hold. The hold ends `max` after its grant at the latest, also if
+    /// its task is stuck or its process dies. The server itself ends the lease then. A guard still there is lost with
+    /// [`LostReason::HeldTooLong`], up to 0.5 s earlier. With a maximum below 3 ms or above 100 years, acquiring fails.
+    ///
+    /// A renewal that is delayed on its way can extend the lease by the length of that delay.
+    ///
+    /// - Of a [fixed lease](Self::with_lease) and a maximum, the shorter counts. [`renew`](Guard::renew) extends a fixed
+    ///   lease up to the maximum.
+    /// - An owner has one maximum for all its holds of a lock: the earliest end of its acquires, until its last guard is
+    ///   released.
+    /// - A guard that receives a hold by [hand-over](crate::LockManagerBuilder::hand_over) has its own maximum from then.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), wheellock::Error> {
+    /// # use std::time::Duration;
+    /// # let locks = wheellock::testing::Double::new().manager().await?;
+    /// let import = locks.lock("import").with_max_hold(Duration::from_secs(300));
+    /// let guard = import.acquire().await?; // renewed, but not for ever
+    /// assert_eq!(guard.lost().await, wheellock::LostReason::HeldTooLong);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn with_max_hold(&self, max: Duration) -> Self {
+        let limits = HoldLimits { max: Some(max) };
+        Self { limits: Some(Arc::new(limits)), ..self.clone() }
     }
 
     /// Returns the same lock, taken as `owner`. If that owner holds the lock, acquiring succeeds at once and raises the
@@ -507,6 +538,7 @@ impl Lock {
             share: Share { count: 1, renew: self.renews() },
             sides: self.sides.as_ref(),
             backoff: self.backoff.as_deref(),
+            limits: self.limits.as_deref(),
             many: None,
         })
     }
@@ -583,7 +615,13 @@ impl Lock {
     }
 
     pub(crate) fn lease(&self) -> Result<Lease, Error> {
-        self.lease.map_or(Ok(self.context.watchdog_lease), Lease::new)
+        let lease = self.lease.map_or(Ok(self.context.watchdog_lease), Lease::new)?;
+        self.limits.as_ref().map_or(Ok(lease), |limits| limits.first_lease(lease))
+    }
+
+    /// Returns the maximum time of each hold.
+    pub(crate) fn max_hold(&self) -> Option<Duration> {
+        self.limits.as_ref()?.max
     }
 
     pub(crate) fn renews(&self) -> bool {

@@ -96,8 +96,8 @@ fn a_scrape_has_what_was_counted() {
                 [&format!("wheellock_lost_total{{manager=\"orders\",family=\"orders\",reason=\"{reason}\"}}")]
         };
         assert_eq!(
-            (lost("expired"), lost("not_owner")),
-            (0.0, 0.0),
+            (lost("expired"), lost("not_owner"), lost("held_too_long")),
+            (0.0, 0.0, 0.0),
             "counters that an alert waits for are there"
         );
         let manager = |name: &str| samples[&format!("{name}{{manager=\"orders\"}}")];

@@ -288,6 +288,27 @@ async fn a_lost_lock_ends_the_command() {
     }
 }
 
+/// The lock is held for its maximum time. The command ends before that, even if it ignores the signal.
+#[test]
+fn maximum_time_ends_the_command() {
+    let server = RedisServer::start();
+    for (name, lease) in [("renewed", "1s"), ("brief", "30s")] {
+        let begun = file(&server, name);
+        let script = format!("trap '' TERM; echo $$ > {}; {}", begun.display(), forever(&server));
+        let began = Instant::now();
+        let job = Running::start(&server, &[name, "--at-most", "3s", "--lease", lease], &script);
+        let command = process(&begun);
+        let next =
+            ended(&server, &["run", name, "--", "sh", "-c", &format!("! kill -0 {}", command.as_raw_pid())]);
+        let waited = began.elapsed();
+        assert_eq!(code(&next), 0, "the next owner finds the command gone: {}", stderr(&next));
+        assert!(waited >= Duration::from_secs(2) && waited < Duration::from_secs(6), "{waited:?}");
+        let (code, said) = job.end();
+        assert_eq!(code, 75, "{said}");
+        assert!(said.contains("held for its maximum time"), "{said}");
+    }
+}
+
 /// The server stops or dies. The command ends before its lease ends on the server, even if it ignores the signal.
 #[test]
 fn unreachable_server_ends_command_before_expiry() {

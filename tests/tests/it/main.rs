@@ -44,6 +44,7 @@ mod large_replies;
 mod locks;
 mod log;
 mod losses;
+mod max_hold;
 mod misuse;
 mod model_server;
 mod moving_slots;

@@ -566,6 +566,8 @@ pub enum LostReason {
     NotOwner,
     /// The manager was [shut down](crate::LockManager::shutdown) and has released the lock.
     ShutDown,
+    /// The lock was held for its maximum time; see [`with_max_hold`](crate::Lock::with_max_hold).
+    HeldTooLong,
 }
 
 impl fmt::Display for LostReason {
@@ -574,6 +576,7 @@ impl fmt::Display for LostReason {
             Self::Expired => "its lease ran out without a renewal",
             Self::NotOwner => "the server no longer knows this owner as the holder",
             Self::ShutDown => "its manager was shut down and has given it back",
+            Self::HeldTooLong => "it was held for its maximum time",
         })
     }
 }

@@ -51,6 +51,11 @@ impl Lease {
     /// second lock was lost.
     const SHORTEST_KEPT: Self = Self::of_millis(20);
 
+    /// Creates a lease that ends within `left`, rounded down to a whole millisecond. The lease has at least one millisecond.
+    pub(crate) fn within(left: Duration) -> Self {
+        Self::of_millis(u64::try_from(left.as_millis()).unwrap_or(MAX_MILLIS).min(MAX_MILLIS))
+    }
+
     /// Creates a lease of `whole` milliseconds, and of at least one.
     const fn of_millis(whole: u64) -> Self {
         Self(NonZeroU64::MIN.saturating_add(whole.saturating_sub(1)))
@@ -84,6 +89,13 @@ impl Lease {
     /// Returns the length in nanoseconds. A `u64` could hold five times the longest lease.
     fn nanos(self) -> u64 {
         self.0.get().saturating_mul(1_000_000)
+    }
+
+    /// Returns by when the server ends this lease or a shorter one at the latest, if the lease is valid until `valid_until` and no part of
+    /// the time between was spent on the way to the server.
+    pub(crate) fn ends_by(self, valid_until: BootInstant) -> BootInstant {
+        // One more millisecond, because leases are whole milliseconds.
+        valid_until.plus_nanos(self.nanos() / 100 + GRANULARITY + 1_000_000)
     }
 
     /// Returns by when the server has certainly expired a key whose TTL was set to this lease. The request was answered or abandoned at

@@ -7,6 +7,7 @@ pub(crate) mod durability;
 pub(crate) mod error;
 pub(crate) mod fleet;
 pub(crate) mod fleet_terms;
+pub(crate) mod hold_limits;
 pub(crate) mod join_all;
 pub(crate) mod lease;
 pub(crate) mod owner;

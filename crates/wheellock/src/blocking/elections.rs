@@ -38,6 +38,11 @@ impl Election {
         Self { inner: self.inner.with_announcement(text), runtime: Arc::clone(&self.runtime) }
     }
 
+    /// Works like [`crate::Election::with_max_hold`].
+    pub fn with_max_hold(&self, max: Duration) -> Self {
+        Self { inner: self.inner.with_max_hold(max), runtime: Arc::clone(&self.runtime) }
+    }
+
     /// Waits until no other candidate leads, and becomes the leader.
     ///
     /// # Errors

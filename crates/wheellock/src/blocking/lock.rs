@@ -50,6 +50,12 @@ impl<L: AsyncLock> Lock<L> {
         Self::new(self.inner.with_lease(lease), &self.runtime)
     }
 
+    /// Returns the same lock with a maximum time for each hold. See [`crate::Lock::with_max_hold`]. A thread has one maximum for all
+    /// its holds of a lock.
+    pub fn with_max_hold(&self, max: Duration) -> Self {
+        Self::new(self.inner.with_max_hold(max), &self.runtime)
+    }
+
     /// Waits until the lock is free and takes it. Returns at once if the calling thread holds the lock already.
     ///
     /// A [`MultiLock`](super::MultiLock) is free when all its members are free at the same time. A [`RedLock`](super::RedLock) is

@@ -154,6 +154,12 @@ impl MultiLock {
         self.map(|lock| lock.with_lease(lease))
     }
 
+    /// Returns the same locks with a maximum time for each hold, as [`Lock::with_max_hold`]. The time of each member
+    /// counts from its own grant, so the guard is lost `max` after the first of these grants.
+    pub fn with_max_hold(&self, max: Duration) -> Self {
+        self.map(|lock| lock.with_max_hold(max))
+    }
+
     fn map(&self, change: impl Fn(&Lock) -> Lock) -> Self {
         let members = self.members.iter().map(change).collect();
         Self { members, lead: self.lead.clone(), order: Arc::clone(&self.order) }

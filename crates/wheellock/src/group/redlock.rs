@@ -239,9 +239,14 @@ impl RedLock {
         self.map(|lock| lock.with_lease(lease))
     }
 
+    /// Returns the same lock with a maximum time for each hold, as [`Lock::with_max_hold`]. A server that grants the lock
+    /// later, or again, ends it at the same time.
+    pub fn with_max_hold(&self, max: Duration) -> Self {
+        self.map(|lock| lock.with_max_hold(max))
+    }
+
     fn map(&self, change: impl Fn(&Lock) -> Lock) -> Self {
-        let locks = self.members.locks.iter().map(change).collect();
-        Self { members: MemberLocks { locks, ..self.members.clone() }, queue: Arc::clone(&self.queue) }
+        Self { members: self.members.map(change), queue: Arc::clone(&self.queue) }
     }
 
     /// Waits until a majority of the servers has granted the lock. Without [`with_lease`](Self::with_lease) the

@@ -64,6 +64,11 @@ impl Election {
         Self { lock: self.lock.clone(), announcement: text.as_ref().into() }
     }
 
+    /// Returns the same election with a maximum time for each leadership, as [`Lock::with_max_hold`].
+    pub fn with_max_hold(&self, max: Duration) -> Self {
+        Self { lock: self.lock.with_max_hold(max), announcement: Arc::clone(&self.announcement) }
+    }
+
     /// Waits until no other process leads, and then leads. The watchdog renews the lease until the leadership is
     /// resigned, dropped or lost, or this process dies. Then the next leader is elected, after one lease at most.
     ///

@@ -45,6 +45,11 @@ impl FencedLock {
         Self::new(self.lock.with_lease(lease))
     }
 
+    /// As [`Lock::with_max_hold`].
+    pub fn with_max_hold(&self, max: Duration) -> Self {
+        Self::new(self.lock.with_max_hold(max))
+    }
+
     /// As [`Lock::with_owner`]. An owner that holds the lock already gets the same token again.
     pub fn with_owner(&self, owner: Owner) -> Self {
         Self::new(self.lock.with_owner(owner))

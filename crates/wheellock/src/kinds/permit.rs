@@ -61,6 +61,11 @@ impl PermitSemaphore {
         Self { lock: self.lock.with_lease(lease) }
     }
 
+    /// Returns the same semaphore with a maximum time for each permit, as [`Lock::with_max_hold`].
+    pub fn with_max_hold(&self, max: Duration) -> Self {
+        Self { lock: self.lock.with_max_hold(max) }
+    }
+
     /// Waits until a permit is free and takes it. Without [`with_lease`](Self::with_lease) the watchdog renews its
     /// lease until the permit is released or dropped, or this process dies.
     ///

@@ -43,6 +43,7 @@ pub trait AsyncLock: Clone + Debug {
     /// Returns the same lock, taken as the owner `number` unless it has an owner. Permits have no owners.
     fn with_default_owner(&self, number: u64) -> Self;
     fn with_lease(&self, lease: Duration) -> Self;
+    fn with_max_hold(&self, max: Duration) -> Self;
 
     fn acquire(&self) -> impl Future<Output = Result<Self::Guard, Error>>;
     fn try_acquire(&self) -> impl Future<Output = Result<Attempt<Self::Guard>, Error>>;
@@ -69,6 +70,9 @@ macro_rules! forward_verbs {
     () => {
         fn with_lease(&self, lease: Duration) -> Self {
             self.with_lease(lease)
+        }
+        fn with_max_hold(&self, max: Duration) -> Self {
+            self.with_max_hold(max)
         }
         async fn acquire(&self) -> Result<Self::Guard, Error> {
             self.acquire().await

@@ -118,6 +118,7 @@ fn report_locks(labels: &[Label], now: &Metrics, before: &Metrics) {
     let losses = [
         ("expired", now.lost_expired, before.lost_expired),
         ("not_owner", now.lost_not_owner, before.lost_not_owner),
+        ("held_too_long", now.lost_held_too_long, before.lost_held_too_long),
     ];
     for (reason, now, before) in losses {
         let labels = [labels, &[Label::from_static_parts("reason", reason)]].concat();

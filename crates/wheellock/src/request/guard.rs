@@ -271,8 +271,7 @@ impl Guard {
     /// Returns an error if the lock is lost.
     pub(crate) fn check(&self) -> Result<(), Error> {
         // The watchdog may run late, so the clock decides, too.
-        let lost = self.context.holds().lost(self.hold);
-        let lost = lost.or_else(|| (!self.is_valid()).then_some(LostReason::Expired));
+        let lost = self.context.change(|holds, clock| holds.lost_at(self.hold, clock.now()));
         lost.map_or(Ok(()), |reason| Err(self.lost_error(reason)))
     }
 

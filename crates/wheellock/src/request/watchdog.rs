@@ -121,7 +121,7 @@ fn queue_renewals<'a>(
 pub(crate) fn wish(context: &Context, hold: HoldIndex, want: Want, waker: &Waker) -> Option<CallerIndex> {
     let (caller, flush) = context.transact(|holds, now, effects| {
         let until = now + context.client.config().response_timeout;
-        let (caller, renewal) = holds.wish(hold, want, until, waker)?;
+        let (caller, renewal) = holds.wish(hold, want, (now, until), waker)?;
         let flush = renewal.and_then(|renewal| {
             let (node, retry) = (Some(context.node_of(&renewal.name)), retry(renewal.with_source));
             queue_renewal(context, holds, (std::slice::from_ref(&renewal), node), &retry, now, effects)

@@ -36,6 +36,7 @@ use wheellock_client::layer::Retry;
 
 use crate::base::clock::BootInstant;
 use crate::base::error::LostReason;
+use crate::base::hold_limits::HoldLimits;
 use crate::base::lease::Lease;
 use crate::base::request_tag::About;
 use crate::base::server_clock::ServerClocks;
@@ -182,7 +183,7 @@ impl Holds {
             let held = now.saturating_duration_since(hold.guard_since);
             // A lease that still runs does not end by itself.
             let is_over = now >= hold.valid_until;
-            hold.releasing.give_back(if is_over { LostReason::Expired } else { LostReason::NotOwner });
+            hold.releasing.give_back(if is_over { hold.reason_of_end() } else { LostReason::NotOwner });
             let family = hold.name.family();
             self.tallies.of(family).released(held);
         }
@@ -500,9 +501,9 @@ impl Holds {
 
     /// Marks a hold as lost if its lease ended before the watchdog could check it.
     pub(crate) fn lose_if_expired(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) {
-        let is_over = |hold: &Hold| hold.is_believed() && now >= hold.valid_until;
-        if self.get(index).is_some_and(is_over) {
-            self.lose(index, LostReason::Expired, now, effects);
+        let hold = self.get(index).filter(|hold| hold.is_believed() && now >= hold.valid_until);
+        if let Some(reason) = hold.map(Hold::reason_of_end) {
+            self.lose(index, reason, now, effects);
         }
     }
 
@@ -565,6 +566,28 @@ impl Holds {
         }
     }
 
+    /// Returns the reason why a hold is lost at `now`, if it is lost. The clock decides, too, because the watchdog may run late.
+    pub(crate) fn lost_at(&self, index: HoldIndex, now: BootInstant) -> Option<LostReason> {
+        let Some(hold) = self.get(index) else { return Some(LostReason::Expired) };
+        let is_over = !hold.is_valid(now);
+        self.lost(index).or_else(|| is_over.then(|| hold.reason_of_end()))
+    }
+
+    /// Limits the time of a hold whose present guard's hold began at `from`.
+    pub(crate) fn limit(
+        &mut self,
+        index: HoldIndex,
+        limits: &HoldLimits,
+        from: BootInstant,
+        now: BootInstant,
+    ) {
+        let Some(hold) = self.get_mut(index) else { return };
+        if let Some(max) = limits.max {
+            hold.limit_to(from + max, now);
+            self.schedule(index);
+        }
+    }
+
     /// Returns the reason why a hold is lost at `now`, if it is lost. Otherwise stores `waker` under the number of `watcher`.
     pub(crate) fn watch(
         &mut self,
@@ -577,7 +600,7 @@ impl Holds {
         match hold.state {
             State::Lost(reason) => return Some(reason),
             // The clock may be ahead of the watchdog, whose timer stops while the machine is suspended.
-            State::Held if now >= hold.valid_until => return Some(LostReason::Expired),
+            State::Held if now >= hold.valid_until => return Some(hold.reason_of_end()),
             State::Asked | State::GivenBack | State::Held => {}
         }
         let number = *watcher.get_or_insert_with(|| {
@@ -609,7 +632,8 @@ impl Holds {
     /// Sets the alarm of a hold for its next single event. A hold that the watchdog renews at its beats needs no alarm.
     fn schedule(&mut self, index: HoldIndex) {
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
-        let in_turn = hold.is_kept_alive() && hold.renewing.is_in_turn();
+        // The beats do not extend a hold at its maximum, so its alarm watches its end.
+        let in_turn = hold.is_kept_alive() && hold.renewing.is_in_turn() && !hold.is_at_limit();
         let lost_at = (hold.is_believed() && !in_turn).then(|| hold.lost_at());
         let at = earlier(lost_at, earlier(hold.releasing.planned(), hold.renewing.planned()));
         if let Some(old) = hold.alarm.take() {

@@ -55,6 +55,8 @@ pub struct Metrics {
     /// Number of refreshes of this process's entry in its [`Fleet`](crate::Fleet) that the server or enough replicas did not confirm. Without
     /// a confirmed refresh within the window, no lock is acquired.
     pub failed_refreshes: u64,
+    /// Number of locks lost because they were held for their maximum time ([`LostReason::HeldTooLong`]).
+    pub lost_held_too_long: u64,
     /// Number of jumps of the server's clock, as seen by renewals.
     pub server_clock_jumps: u64,
     /// Number of locks held now. Several guards of one owner on one lock count as one.
@@ -91,6 +93,7 @@ impl Metrics {
             lost_in_failover,
             reclaimed,
             failed_refreshes,
+            lost_held_too_long,
             server_clock_jumps,
             held,
             failing,
@@ -112,6 +115,7 @@ impl Metrics {
         self.lost_in_failover += lost_in_failover;
         self.reclaimed += reclaimed;
         self.failed_refreshes += failed_refreshes;
+        self.lost_held_too_long += lost_held_too_long;
         self.server_clock_jumps += server_clock_jumps;
         self.held += held;
         self.failing += failing;
@@ -206,6 +210,7 @@ pub(crate) struct Tally {
     pub(crate) lost_in_failover: u64,
     pub(crate) reclaimed: u64,
     pub(crate) failed_refreshes: u64,
+    lost_held_too_long: u64,
     wait: Histogram,
     hold: Histogram,
     renewal_lateness: Histogram,
@@ -254,6 +259,7 @@ impl Tally {
         match reason {
             LostReason::Expired => self.lost_expired += 1,
             LostReason::NotOwner => self.lost_not_owner += 1,
+            LostReason::HeldTooLong => self.lost_held_too_long += 1,
             // The shutdown releases it.
             LostReason::ShutDown => {}
         }
@@ -278,6 +284,7 @@ impl Tally {
             lost_in_failover,
             reclaimed,
             failed_refreshes,
+            lost_held_too_long,
             wait,
             hold,
             renewal_lateness,
@@ -296,6 +303,7 @@ impl Tally {
             lost_in_failover,
             reclaimed,
             failed_refreshes,
+            lost_held_too_long,
             server_clock_jumps,
             held,
             failing,

@@ -6,6 +6,7 @@ mod herds;
 mod kinds;
 mod losses;
 mod lost_answers;
+mod max_hold;
 mod refusals;
 mod traits;
 mod virtual_permits;

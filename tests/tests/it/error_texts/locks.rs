@@ -185,6 +185,7 @@ pub(super) fn losses() -> Vec<Row> {
         ("No renewal for a whole lease", LostReason::Expired),
         ("A forced release, or a deleted key", LostReason::NotOwner),
         ("A shutdown", LostReason::ShutDown),
+        ("The end of `with_max_hold`", LostReason::HeldTooLong),
     ]
     .into_iter()
     .map(|(situation, reason)| fixed(situation, reason))

@@ -33,6 +33,11 @@ impl MemberLocks {
         self.servers.quorum()
     }
 
+    /// Returns the locks with `change` applied to each.
+    pub(super) fn map(&self, change: impl Fn(&Lock) -> Lock) -> Self {
+        Self { locks: self.locks.iter().map(change).collect(), servers: Arc::clone(&self.servers) }
+    }
+
     /// Requests the lock of the server at `place`, which must reply by `deadline`.
     pub(super) fn request(
         &self,

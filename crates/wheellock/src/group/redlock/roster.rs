@@ -95,7 +95,7 @@ impl Roster {
                 // request at once would undo the first, and would not keep the delay that a server without its data
                 // needs.
                 Some(LostReason::NotOwner) => self.is_no_longer_barred(place, now),
-                Some(LostReason::ShutDown) | None => false,
+                Some(LostReason::ShutDown | LostReason::HeldTooLong) | None => false,
             },
             Some(Member::Pending) | None => false,
         }
@@ -141,6 +141,8 @@ struct Keeper {
     /// The pause until missing members are requested again, and its length. `None` with a fixed lease, because only
     /// `renew` extends it.
     turn: Option<(Sleep, Duration)>,
+    /// End of the lock's maximum time, if it has one. A member that is requested again ends then, too.
+    ends: Option<BootInstant>,
 }
 
 impl Keeper {
@@ -154,7 +156,13 @@ impl Keeper {
         roster.keeper = Some(cx.waker().clone());
         let mut pending = roster.pending.take().unwrap_or_default();
         if std::mem::take(&mut roster.requests_now) | is_turn {
-            for place in roster.missing(self.timer.now(), &pending) {
+            let missing = roster.missing(self.timer.now(), &pending);
+            let ends = self.ends.filter(|_| !missing.is_empty());
+            if let Some((ends, lock)) = ends.zip(self.locks.locks.first()) {
+                let left = ends.saturating_duration_since(lock.context.clock.now());
+                self.locks = self.locks.map(|lock| lock.with_max_hold(left));
+            }
+            for place in missing {
                 pending.add(place, self.locks.request(place, None));
             }
         }
@@ -198,6 +206,7 @@ pub(super) fn keep(locks: MemberLocks, members: Vec<Member>, pending: Pending) -
         let period = lease.renew_after();
         (timer.sleep_until(timer.now() + period), period)
     });
+    let ends = lock.and_then(|lock| Some(lock.context.clock.now() + lock.max_hold()?));
     let roster = Arc::new(Mutex::new(Roster {
         barred_until: vec![None; members.len()],
         quorum: locks.quorum(),
@@ -209,7 +218,7 @@ pub(super) fn keep(locks: MemberLocks, members: Vec<Member>, pending: Pending) -
         bar,
         keeper: None,
     }));
-    let mut keeper = Keeper { roster: Arc::clone(&roster), locks, timer, turn };
+    let mut keeper = Keeper { roster: Arc::clone(&roster), locks, timer, turn, ends };
     let _detached = runtime.spawn(std::future::poll_fn(move |cx| keeper.poll(cx)));
     roster
 }

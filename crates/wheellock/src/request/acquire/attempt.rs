@@ -15,6 +15,7 @@ use crate::base::backoff::Backoff;
 use crate::base::clock::BootInstant;
 use crate::base::durability::Shortfall;
 use crate::base::error::{Error, Outcome};
+use crate::base::hold_limits::HoldLimits;
 use crate::base::lease::Lease;
 use crate::kind::{Holders, Wake};
 use crate::request::context::Context;
@@ -39,6 +40,8 @@ pub(crate) struct Request<'a> {
     pub(crate) sides: Option<&'a Sides>,
     /// The pauses of a caller that polls after pauses and does not subscribe.
     pub(crate) backoff: Option<&'a Backoff>,
+    /// The limits of the time for which the hold is held.
+    pub(crate) limits: Option<&'a HoldLimits>,
     /// The permits of a caller that wants several of them together.
     pub(crate) many: Option<&'a Many>,
 }
@@ -441,7 +444,7 @@ impl PendingHold<'_, '_> {
     }
 
     fn one_granted(&self, hold: Option<HoldIndex>, terms: Terms, reply: GrantReply) -> Result<Guard, Error> {
-        let Request { context, name, sides, .. } = *self.request;
+        let Request { context, name, sides, limits, .. } = *self.request;
         let granted = context.transact(|holds, now, effects| {
             let (held, request) = match holds.granted(hold?, terms, reply, now, effects)? {
                 Granted::Held(hold, request) => (Some(hold), request),
@@ -449,6 +452,10 @@ impl PendingHold<'_, '_> {
             };
             if let (Some(held), Some(sides)) = (held, sides) {
                 holds.verify_other_side(held, &sides.other, now);
+            }
+            if let (Some(held), Some(limits)) = (held, limits) {
+                // `sent` precedes the server's grant, so the maximum ends early rather than late.
+                holds.limit(held, limits, terms.sent, now);
             }
             effects.request_all(request);
             held

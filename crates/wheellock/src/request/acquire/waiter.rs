@@ -95,9 +95,9 @@ impl<'a> Waiter<'a> {
 
     /// Accepts a hold that another guard of this process handed over. Returns `None` if the hold was lost meanwhile.
     fn take_over(&mut self, hold: u32) -> Option<Guard> {
-        let Request { context, name, .. } = *self.request;
+        let Request { context, name, limits, .. } = *self.request;
         let guard = Guard::new(Arc::clone(context), Arc::clone(name), hold, HANDED);
-        if !context.change(|holds, clock| holds.take_over(hold, clock.now())) {
+        if !context.change(|holds, clock| holds.take_over(hold, limits, clock.now())) {
             drop(guard);
             context.let_waiters_ask(name);
             return None;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::hold::KnownBy;
 use super::{Hold, HoldIndex, Holds, Share, State};
 use crate::base::clock::BootInstant;
+use crate::base::hold_limits::HoldLimits;
 use crate::wait::name::Name;
 use crate::wait::turns::{Contenders, Opening};
 use crate::wait::wait_queue::{Handed, TurnLimit};
@@ -34,8 +35,9 @@ impl Holds {
         limit: TurnLimit,
         now: BootInstant,
     ) -> Result<Handed, GiveBack> {
+        let period = self.alarms.period();
         let hold = self.get_mut(index).ok_or(GiveBack::Unfit)?;
-        if !hold.is_known_as_one_guards(share, now) {
+        if !hold.is_known_as_one_guards(share, now) || hold.is_shortened(period) {
             return Err(GiveBack::Unfit);
         }
         // The budget counts from the server's grant. `guard_since` is later after a hand-over.
@@ -55,8 +57,12 @@ impl Holds {
         hold.known_by = KnownBy::HandedOver(Opening::Not);
         // The next guard's hold begins now. `Handed` keeps the instant of the server's grant.
         hold.guard_since = now;
+        let was_limited = hold.clear_limit();
         let (serial, family) = (hold.serial, hold.name.family());
         self.tallies.of(family).handed_over(held);
+        if was_limited {
+            self.schedule(index);
+        }
         Ok(Handed::new(serial, granted_at))
     }
 
@@ -71,12 +77,21 @@ impl Holds {
         hold.map(|hold| hold.known_by = KnownBy::HandedOver(Opening::Not)).is_some()
     }
 
-    /// Accepts a handed-over hold for a waiter. Returns true if the hold is still held.
-    pub(crate) fn take_over(&mut self, index: HoldIndex, now: BootInstant) -> bool {
+    /// Accepts a handed-over hold for a waiter with these limits. Returns true if the hold is still held.
+    pub(crate) fn take_over(
+        &mut self,
+        index: HoldIndex,
+        limits: Option<&HoldLimits>,
+        now: BootInstant,
+    ) -> bool {
         let is_held = |hold: &&Hold| hold.is_valid(now);
         // The waiter may be polled long after the hand-over.
         let Some(hold) = self.holds.get(index as usize).filter(is_held) else { return false };
+        let since = hold.guard_since;
         self.tallies.of(hold.name.family()).took_over();
+        if let Some(limits) = limits {
+            self.limit(index, limits, since, now);
+        }
         true
     }
 

@@ -82,6 +82,17 @@ pub(super) struct Rare {
     pub(super) watchers: Vec<(u64, Waker)>,
     /// Instant of the last check that followed a change of the key.
     looked: Option<BootInstant>,
+    /// The maximum time of the hold, if it has one.
+    limit: Option<Limit>,
+}
+
+/// The maximum time of a hold.
+#[derive(Clone, Copy)]
+struct Limit {
+    /// Instant at which the hold ends at the latest.
+    end: BootInstant,
+    /// True if the server's lease may end later. The next renewal shortens it.
+    is_exceeded: bool,
 }
 
 /// The longer lease that an attempt requests.
@@ -110,7 +121,7 @@ impl Hold {
             State::Asked | State::GivenBack | State::Held | State::Lost(LostReason::ShutDown) => true,
             // Our arithmetic says lost, but the key may live a moment longer, so free it. If the owner may have taken the lock
             // again in the meantime, the key belongs to that newer hold and must stay.
-            State::Lost(LostReason::Expired) => !self.is_presented(),
+            State::Lost(LostReason::Expired | LostReason::HeldTooLong) => !self.is_presented(),
             State::Lost(_) => false,
         }
     }
@@ -121,7 +132,7 @@ impl Hold {
             // After a failover the server may know that this owner waits, and not know the grant.
             State::Lost(LostReason::NotOwner) => self.name.kind().queues_on_server,
             // The hash lives as long as its longest lease, so this owner's field may outlive its own lease.
-            State::Lost(LostReason::Expired) => self.is_presented(),
+            State::Lost(LostReason::Expired | LostReason::HeldTooLong) => self.is_presented(),
             _ => false,
         };
         has_left && self.guards == 0
@@ -232,7 +243,9 @@ impl Hold {
     /// Schedules a renewal at once if the next beat may come after the end of the lease. That happens after a slow reply. A hold
     /// that is renewed at beats has no alarm of its own.
     pub(super) fn plan_early_renewal(&mut self, now: BootInstant, period: Duration) {
-        if self.is_kept_alive() && self.renewing.planned().is_none() && self.lost_at() <= now + period {
+        let is_due = self.renewing.planned().is_none() && self.lost_at() <= now + period;
+        // A renewal cannot extend a hold beyond its maximum.
+        if self.is_kept_alive() && is_due && !self.is_at_limit() {
             self.renewing.plan(now);
         }
     }
@@ -251,11 +264,78 @@ impl Hold {
     pub(super) fn lasts_until(&mut self, valid_until: BootInstant, lease: Lease, now: BootInstant) {
         if self.guards == 0 {
             (self.lease, self.valid_until, self.guard_since) = (lease, valid_until, now);
+            self.clear_limit();
         } else {
             // The script never shortens the lease of an outer guard.
             self.lease = self.lease.max(lease);
             self.valid_until = self.valid_until.max(valid_until);
+            self.apply_limit(now);
         }
+    }
+
+    /// Limits the hold to `end`. An earlier limit stays, because all guards of an owner share one lease.
+    pub(super) fn limit_to(&mut self, end: BootInstant, now: BootInstant) {
+        let rare = self.rare.get_or_insert_default();
+        let earlier = rare.limit.filter(|limit| limit.end <= end);
+        rare.limit = Some(earlier.unwrap_or(Limit { end, is_exceeded: false }));
+        self.apply_limit(now);
+    }
+
+    /// Ends the belief in the hold with its maximum. If the server's lease may end later, plans a renewal that shortens it.
+    fn apply_limit(&mut self, now: BootInstant) {
+        let ends = self.lease.ends_by(self.valid_until);
+        let Some(limit) = self.rare.as_mut().and_then(|rare| rare.limit.as_mut()) else { return };
+        // The first grant of a short maximum ends with it, except for the rounding.
+        if ends <= limit.end + LIMIT_ROUNDING {
+            return;
+        }
+        limit.is_exceeded = true;
+        // The renewal that shortens the lease may be executed without a reply. The lease then counts from its send at the earliest.
+        let shortened = Lease::within(limit.end.saturating_duration_since(now)).valid_until(now);
+        self.valid_until = self.valid_until.min(shortened);
+        self.renewing.verify_at(now);
+    }
+
+    /// Removes the maximum, because the hold begins anew. Returns true if there was one.
+    pub(super) fn clear_limit(&mut self) -> bool {
+        self.rare.as_mut().is_some_and(|rare| rare.limit.take().is_some())
+    }
+
+    fn limit(&self) -> Option<Limit> {
+        self.rare.as_ref()?.limit
+    }
+
+    /// Returns true if the lease lasts until the hold's maximum, so that renewals do not extend it.
+    pub(super) fn is_at_limit(&self) -> bool {
+        self.limit().is_some_and(|limit| self.lease.ends_by(self.valid_until) >= limit.end)
+    }
+
+    /// Returns true if the server's lease may last beyond the hold's maximum.
+    pub(super) fn exceeds_limit(&self) -> bool {
+        self.limit().is_some_and(|limit| limit.is_exceeded)
+    }
+
+    /// Records that the server's lease ends with the maximum at the latest.
+    pub(super) fn fits_limit(&mut self) {
+        if let Some(limit) = self.rare.as_mut().and_then(|rare| rare.limit.as_mut()) {
+            limit.is_exceeded = false;
+        }
+    }
+
+    /// Returns true if the maximum has shortened the lease below the lease that the watchdog renews after each `period`.
+    pub(super) fn is_shortened(&self, period: Duration) -> bool {
+        self.limit().is_some() && self.lease.renew_after() < period
+    }
+
+    /// Returns why the hold ends at `valid_until`.
+    pub(super) fn reason_of_end(&self) -> LostReason {
+        if self.is_at_limit() { LostReason::HeldTooLong } else { LostReason::Expired }
+    }
+
+    /// Returns the lease of a renewal that is sent at `now`. It ends with the maximum at the latest.
+    pub(super) fn lease_to_renew(&self, now: BootInstant) -> Lease {
+        let lease = self.longest_lease();
+        self.limit().map_or(lease, |limit| lease.min(Lease::within(limit.end.saturating_duration_since(now))))
     }
 
     /// Records that the server counted no share of this hold before.
@@ -306,11 +386,17 @@ impl Hold {
 
     /// Returns true if a request that was sent at `sent` or later granted or extended the lease.
     pub(super) fn was_extended_since(&self, sent: BootInstant) -> bool {
-        self.valid_until >= self.lease.valid_until(sent)
+        self.valid_until >= self.validity_from(sent)
     }
 
     pub(super) fn was_extended_after(&self, sent: BootInstant) -> bool {
-        self.valid_until > self.lease.valid_until(sent)
+        self.valid_until > self.validity_from(sent)
+    }
+
+    /// Returns until when a request that was sent at `sent` makes the hold valid.
+    fn validity_from(&self, sent: BootInstant) -> BootInstant {
+        let left = self.limit().map(|limit| Lease::within(limit.end.saturating_duration_since(sent)));
+        left.map_or(self.lease, |left| left.min(self.lease)).valid_until(sent)
     }
 
     /// Returns true if the watchdog keeps the lease alive.
@@ -395,6 +481,9 @@ impl Hold {
 /// Scheduling delay that a `lost()` may suffer and still be on time, for leases of 2 s and more. Shorter leases use a twentieth
 /// of their length. The value is generous, because a busy machine delays a task by tens of milliseconds.
 const LOST_EARLY_AT_MOST: Duration = Duration::from_millis(100);
+
+/// Time by which a lease may end after its hold's maximum, because leases are whole milliseconds and `Lease::ends_by` rounds up.
+const LIMIT_ROUNDING: Duration = Duration::from_millis(2);
 
 /// Time after which a redirection is retried. The client learns within about 10 ms which node serves a slot.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(10);

@@ -375,7 +375,7 @@ impl World {
             Event::Ask => {
                 let Some(hold) = self.guards.last().copied() else { return ControlFlow::Break(()) };
                 let until = self.now + WAIT;
-                let wished = self.holds.wish(hold, Want::Renew, until, Waker::noop());
+                let wished = self.holds.wish(hold, Want::Renew, (self.now, until), Waker::noop());
                 let Some((wish, renewal)) = wished else { return ControlFlow::Break(()) };
                 assert!(renewal.as_ref().is_none_or(|renewal| renewal.extend));
                 self.wishes.push((hold, wish, until));
@@ -477,7 +477,7 @@ impl World {
         let asked_for =
             self.renewals.iter().flat_map(|script| self.holds.batch(*script)).map(|renewal| renewal.hold);
         assert!(under_way.chain(asked_for).all(|other| other != index), "the server is being told of it");
-        assert!(self.holds.take_over(index, self.now), "nothing has happened in between");
+        assert!(self.holds.take_over(index, None, self.now), "nothing has happened in between");
         ControlFlow::Continue(())
     }
 
@@ -657,7 +657,7 @@ fn expired_hand_over_is_not_taken() {
         assert!(world.step(Event::Acquire).is_continue());
         assert!(world.step(Event::HandOver).is_continue());
         let hold = world.guards[0];
-        assert_eq!(world.holds.take_over(hold, world.now + late), is_taken, "{late:?}");
+        assert_eq!(world.holds.take_over(hold, None, world.now + late), is_taken, "{late:?}");
     }
 }
 
@@ -688,7 +688,8 @@ fn clock_jump_shortens_unextended_leases() {
     let (kept, fixed, extended) = (world.take(1, true), world.take(2, false), world.take(3, true));
     let hear = |world: &mut World, at: Duration, server: Duration| {
         world.now = start + at;
-        let (_, renewal) = world.holds.wish(extended, Want::Renew, world.now + WAIT, Waker::noop()).unwrap();
+        let (_, renewal) =
+            world.holds.wish(extended, Want::Renew, (world.now, world.now + WAIT), Waker::noop()).unwrap();
         let script = world.holds.begin_renewal(vec![renewal.unwrap()], Some(0), world.now);
         let reply = RenewalReply { server, locks: vec![Renewed::Extended] };
         world.holds.end_renewal(script, Some(&reply), world.now, |_| 0, &mut Effects::default())

@@ -154,7 +154,7 @@ impl Holds {
         self.settle(index, due.effects);
         let Some(hold) = self.get(index) else { return };
         if hold.is_believed() && now >= hold.lost_at() {
-            return self.lose(index, LostReason::Expired, now, due.effects);
+            return self.lose(index, hold.reason_of_end(), now, due.effects);
         }
         if hold.renewing.is_due(now) {
             self.ask(index, now, due);
@@ -171,16 +171,17 @@ impl Holds {
             return;
         }
         if now >= hold.lost_at() {
-            return self.lose(index, LostReason::Expired, now, due.effects);
+            let reason = hold.reason_of_end();
+            return self.lose(index, reason, now, due.effects);
         }
-        match self.start_renewal(index, wished) {
+        match self.start_renewal(index, wished, now) {
             Some(renewal) => due.renew.push(renewal),
             None => self.plan_reclaim(index, now),
         }
     }
 
     /// Starts a request to the server now, whatever is scheduled.
-    fn start_renewal(&mut self, index: HoldIndex, wished: Option<Want>) -> Option<Renewal> {
+    fn start_renewal(&mut self, index: HoldIndex, wished: Option<Want>, now: BootInstant) -> Option<Renewal> {
         let hold = self.holds.get_mut(index as usize)?;
         let membership = self.membership.as_ref().filter(|_| !hold.renewing.is_written());
         let reclaim = membership.map(|membership| membership.reclaim(hold));
@@ -188,11 +189,15 @@ impl Holds {
             // The new server would not know the hold. The hold is written as soon as a refresh counts there.
             return None;
         }
-        let reclaim = reclaim.flatten();
+        let lease = hold.lease_to_renew(now);
+        // A reclaim writes the lease anew, and must not exceed the hold's maximum either.
+        let reclaim = reclaim.flatten().map(|it| Reclaim { lease: it.lease.min(lease.millis()), ..it });
         hold.renewing.begin();
         let only_looks = hold.renewing.take_only_looks();
-        let extend =
-            (hold.renewing.is_wanted() && !only_looks) || wished == Some(Want::Renew) || reclaim.is_some();
+        // At its maximum a hold is only checked. An extension that is late on its way would last beyond the maximum.
+        let extends = hold.renewing.is_wanted() && !only_looks && !hold.is_at_limit();
+        let must_write = reclaim.is_some() || hold.exceeds_limit();
+        let extend = extends || wished == Some(Want::Renew) || must_write;
         self.callers.asked(hold.releasing.callers, if extend { Want::Renew } else { Want::Check });
         // A change of a shared lock is normal. So only a renewal at a beat asks the server to tell of the next change.
         let is_news = (extend || !hold.name.kind().is_shared()) && reclaim.is_none();
@@ -202,7 +207,7 @@ impl Holds {
             serial: hold.serial,
             name: Arc::clone(&hold.name),
             owner: hold.owner,
-            lease: hold.longest_lease(),
+            lease,
             extend,
             with_source: hold.renewing.is_with_source(),
             alone: hold.renewing.is_alone(),
@@ -223,13 +228,13 @@ impl Holds {
         &mut self,
         index: HoldIndex,
         want: Want,
-        until: BootInstant,
+        (now, until): (BootInstant, BootInstant),
         waker: &Waker,
     ) -> Option<(CallerIndex, Option<Renewal>)> {
         let hold = self.get(index).filter(|hold| hold.state == State::Held)?;
         let under_way = hold.renewing.is_under_way();
         let caller = self.begin_wait(index, (want, true), until, waker)?;
-        let renewal = if under_way { None } else { self.start_renewal(index, Some(want)) };
+        let renewal = if under_way { None } else { self.start_renewal(index, Some(want), now) };
         Some((caller, renewal))
     }
 
@@ -381,7 +386,7 @@ impl Holds {
             let pause = hold.pause_after_refusal(pause);
             if refused == Refused::Arrived && pause.is_zero() {
                 let want = if renewal.extend { Want::Renew } else { Want::Check };
-                at_once.extend(self.start_renewal(renewal.hold, Some(want)));
+                at_once.extend(self.start_renewal(renewal.hold, Some(want), now));
             } else {
                 hold.renewing.plan(now + pause);
                 self.schedule(renewal.hold);
@@ -423,7 +428,8 @@ impl Holds {
             if renewal.extend {
                 self.failures.record_expiry(self.tallies.of(family));
             }
-            return self.lose(renewal.hold, LostReason::Expired, now, effects);
+            let reason = hold.reason_of_end();
+            return self.lose(renewal.hold, reason, now, effects);
         }
         match how {
             Renewed::Extended => {
@@ -551,6 +557,7 @@ fn extended(hold: &mut Hold, lease: Lease, sent: BootInstant, now: BootInstant) 
     let planned = lease.renewal_before(hold.valid_until);
     // The longer lease of an attempt under way is believed only when its grant is processed.
     hold.extended_until(lease.min(hold.lease).valid_until(sent));
+    hold.fits_limit();
     hold.answered(now);
     (now >= planned).then(|| now.saturating_duration_since(planned))
 }

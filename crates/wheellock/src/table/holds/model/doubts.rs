@@ -30,7 +30,8 @@ fn request_spanning_jump_is_repeated() {
     assert_eq!(world.hear(0, Duration::ZERO), None);
     world.now = world.now + LEASE / 10;
     // An extension that other servers must acknowledge.
-    let (_, renewal) = world.holds.wish(renewed, Want::Renew, world.now + WAIT, Waker::noop()).unwrap();
+    let (_, renewal) =
+        world.holds.wish(renewed, Want::Renew, (world.now, world.now + WAIT), Waker::noop()).unwrap();
     let script = world.holds.begin_renewal(vec![renewal.unwrap()], Some(0), world.now);
     let reply = RenewalReply { server: world.server_time(), locks: vec![Renewed::Extended] };
     let acks = world.holds.await_acks(script, &reply, world.now, |_| 0, &mut Effects::default());

@@ -76,7 +76,7 @@ fn hand_over_counts_hold_and_acquire() {
     let (mut world, hold) = one_hold();
     let before = world.holds.counted();
     hand_over(&mut world, hold, None).unwrap();
-    assert!(world.holds.take_over(hold, world.now));
+    assert!(world.holds.take_over(hold, None, world.now));
     let counted = world.holds.counted();
     assert_eq!((counted.acquires, counted.hand_overs), (before.acquires + 1, before.hand_overs + 1));
     assert_eq!(counted.hold.count(), before.hold.count() + 1);
@@ -86,12 +86,12 @@ fn hand_over_counts_hold_and_acquire() {
 fn hold_is_taken_until_expiry() {
     let (mut world, hold) = one_hold();
     let end = world.valid_until(hold);
-    assert!(world.holds.take_over(hold, end.saturating_sub(Duration::from_nanos(1))));
-    assert!(!world.holds.take_over(hold, end));
+    assert!(world.holds.take_over(hold, None, end.saturating_sub(Duration::from_nanos(1))));
+    assert!(!world.holds.take_over(hold, None, end));
     world.now = world.now + LEASE / 2;
     world.keep();
     assert!(world.step(Event::Renewed(Renewed::NotOwner)).is_continue());
-    assert!(!world.holds.take_over(hold, world.now), "another owner has it");
+    assert!(!world.holds.take_over(hold, None, world.now), "another owner has it");
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn half_lease_suffices_for_hand_over() {
 fn other_hold_wish_stops_nothing() {
     let (mut world, hold) = one_hold();
     let other = world.take(7, true);
-    world.holds.wish(other, Want::Renew, world.now + WAIT, Waker::noop()).unwrap();
+    world.holds.wish(other, Want::Renew, (world.now, world.now + WAIT), Waker::noop()).unwrap();
     assert!(hand_over(&mut world, hold, None).is_ok());
 }
 
@@ -127,7 +127,7 @@ fn unfit_hold_passes_to_no_guard() {
     assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit));
     // A guard waits for an extension.
     let (mut world, hold) = one_hold();
-    world.holds.wish(hold, Want::Renew, world.now + WAIT, Waker::noop()).unwrap();
+    world.holds.wish(hold, Want::Renew, (world.now, world.now + WAIT), Waker::noop()).unwrap();
     assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit));
     // The hold is in doubt, and no guard waits.
     let (mut world, hold) = one_hold();
@@ -148,9 +148,9 @@ fn unfit_hold_passes_to_no_guard() {
 fn unanswered_wish_prevents_hand_over() {
     let (mut world, hold) = one_hold();
     let until = world.now + WAIT;
-    let (_, renewal) = world.holds.wish(hold, Want::Renew, until, Waker::noop()).unwrap();
+    let (_, renewal) = world.holds.wish(hold, Want::Renew, (world.now, until), Waker::noop()).unwrap();
     let script = world.holds.begin_renewal(vec![renewal.unwrap()], Some(0), world.now);
-    let (_, next) = world.holds.wish(hold, Want::Renew, until, Waker::noop()).unwrap();
+    let (_, next) = world.holds.wish(hold, Want::Renew, (world.now, until), Waker::noop()).unwrap();
     assert!(next.is_none(), "the first renewal is under way");
     world.answer(script, &[1]);
     assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit));
@@ -202,7 +202,7 @@ fn only_freeing_release_lets_others() {
     assert!(!let_others(&mut world, hold));
     // A guard waits for an extension.
     let (mut world, hold) = one_hold();
-    world.holds.wish(hold, Want::Renew, world.now + WAIT, Waker::noop()).unwrap();
+    world.holds.wish(hold, Want::Renew, (world.now, world.now + WAIT), Waker::noop()).unwrap();
     assert!(!let_others(&mut world, hold));
 }
 

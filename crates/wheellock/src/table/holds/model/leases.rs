@@ -86,7 +86,7 @@ impl Owner {
             }
             Step::ExtendByHand => {
                 let (Some((hold, _)), until) = (self.guards.front(), self.world.now + WAIT) else { return };
-                let wish = self.world.holds.wish(*hold, Want::Renew, until, Waker::noop());
+                let wish = self.world.holds.wish(*hold, Want::Renew, (self.world.now, until), Waker::noop());
                 if let Some((_, Some(renewal))) = wish {
                     self.answer(renewal);
                 }

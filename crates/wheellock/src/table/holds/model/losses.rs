@@ -28,7 +28,8 @@ fn loss_wakes_watchers_and_callers() {
     }
     assert_eq!(world.holds.watch(hold, &mut one, &again, world.now), None);
     world.holds.unwatch(hold, three.unwrap());
-    let (caller, _) = world.holds.wish(hold, Want::Check, world.now + WAIT, Waker::noop()).unwrap();
+    let (caller, _) =
+        world.holds.wish(hold, Want::Check, (world.now, world.now + WAIT), Waker::noop()).unwrap();
     world.lose(hold);
     assert_eq!(tasks.map(|task| task.woken()), [0, 1, 1, 0]);
     assert!(matches!(world.holds.result(caller, Waker::noop()), Some(Ok(Confirmation::Lost))));

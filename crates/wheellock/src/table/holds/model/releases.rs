@@ -166,8 +166,10 @@ fn shutdown_skips_lost_lock_release() {
     let request = world.holds.release(hold, GUARD, world.now).expect("two of three are left");
     assert!(world.holds.release(hold, GUARD, world.now).is_none(), "it follows");
     world.holds.reconcile_again(request.hold, Unreconciled::Failed, world.now, &mut Effects::default());
-    let (_, renewal) =
-        world.holds.wish(hold, Want::Renew, world.now + WAIT, Waker::noop()).expect("it is held");
+    let (_, renewal) = world
+        .holds
+        .wish(hold, Want::Renew, (world.now, world.now + WAIT), Waker::noop())
+        .expect("it is held");
     let script = world.holds.begin_renewal(vec![renewal.expect("nothing is under way")], None, world.now);
     world.answer(script, &[0]);
     assert_eq!(world.holds.lost(hold), Some(LostReason::NotOwner));

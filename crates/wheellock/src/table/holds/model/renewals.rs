@@ -86,7 +86,7 @@ fn manual_renewal_follows_pending_verification() {
     world.now = world.now + LEASE / 10;
     // The wish waits for the reply to a request of its own.
     let until = world.now + WAIT;
-    let (wish, at_once) = world.holds.wish(hold, Want::Renew, until, Waker::noop()).unwrap();
+    let (wish, at_once) = world.holds.wish(hold, Want::Renew, (world.now, until), Waker::noop()).unwrap();
     assert!(at_once.is_none());
     world.answer(script, &[100]);
     assert!(world.holds.result(wish, Waker::noop()).is_none());
@@ -252,8 +252,10 @@ fn late_renewal_reply_triggers_next_renewal() {
     let start = world.now;
     let hold = world.take(1, true);
     world.now = start + LEASE / 20;
-    let (_, renewal) =
-        world.holds.wish(hold, Want::Renew, world.now + WAIT, Waker::noop()).expect("it is held");
+    let (_, renewal) = world
+        .holds
+        .wish(hold, Want::Renew, (world.now, world.now + WAIT), Waker::noop())
+        .expect("it is held");
     let script = world.holds.begin_renewal(vec![renewal.expect("nothing is under way")], None, world.now);
     for turn in 1..=2 {
         world.now = start + turn * LEASE / 3;
@@ -273,7 +275,7 @@ fn timeout_reports_whether_request_was_sent() {
         let mut world = World::new();
         let (renewed, released) = (world.take(1, true), world.take(2, true));
         let until = world.now + WAIT;
-        let wished = world.holds.wish(renewed, Want::Renew, until, Waker::noop());
+        let wished = world.holds.wish(renewed, Want::Renew, (world.now, until), Waker::noop());
         let (wish, renewal) = wished.expect("it is held");
         let batch = world.holds.begin_renewal(vec![renewal.unwrap()], None, world.now);
         let times = (world.now, until);
@@ -294,7 +296,8 @@ fn timeout_reports_whether_request_was_sent() {
 
 /// Begins the renewal that a guard wishes for. Returns the guard's caller and the script.
 fn wish(world: &mut World, hold: HoldIndex, want: Want) -> (CallerIndex, u32) {
-    let (caller, renewal) = world.holds.wish(hold, want, world.now + WAIT, Waker::noop()).unwrap();
+    let (caller, renewal) =
+        world.holds.wish(hold, want, (world.now, world.now + WAIT), Waker::noop()).unwrap();
     (caller, world.holds.begin_renewal(vec![renewal.unwrap()], Some(0), world.now))
 }
 
@@ -400,7 +403,8 @@ fn unacknowledged_extension_is_repeated() {
     let hold = world.take(1, true);
     world.now = world.now + LEASE / 10;
     let (check, script) = wish(&mut world, hold, Want::Check);
-    let (renew, _) = world.holds.wish(hold, Want::Renew, world.now + WAIT, Waker::noop()).unwrap();
+    let (renew, _) =
+        world.holds.wish(hold, Want::Renew, (world.now, world.now + WAIT), Waker::noop()).unwrap();
     let believed = world.valid_until(hold);
     let reply = RenewalReply { server: world.server_time(), locks: vec![Renewed::Extended] };
     let mut effects = Effects::default();
@@ -420,7 +424,8 @@ fn unacknowledged_extension_is_repeated() {
     );
     // The reply shows a loss, so no acknowledgement is to come.
     let (_, script) = {
-        let (caller, renewal) = world.holds.wish(hold, Want::Check, world.now + WAIT, Waker::noop()).unwrap();
+        let (caller, renewal) =
+            world.holds.wish(hold, Want::Check, (world.now, world.now + WAIT), Waker::noop()).unwrap();
         (caller, world.holds.begin_renewal(vec![renewal.unwrap()], Some(0), world.now))
     };
     let reply = RenewalReply { server: world.server_time(), locks: vec![Renewed::NotOwner] };

@@ -197,7 +197,8 @@ fn failed_wish_reports_error_at_deadline() {
     for is_executed in [false, true] {
         let (mut world, hold) = World::with_guards(1);
         let until = world.now + 2 * TICK;
-        let (caller, renewal) = world.holds.wish(hold, Want::Renew, until, Waker::noop()).unwrap();
+        let (caller, renewal) =
+            world.holds.wish(hold, Want::Renew, (world.now, until), Waker::noop()).unwrap();
         let script = world.holds.begin_renewal(vec![renewal.unwrap()], Some(0), world.now);
         assert_eq!(world.holds.wishing(script), [hold]);
         if is_executed {
@@ -214,7 +215,8 @@ fn failed_wish_reports_error_at_deadline() {
 #[test]
 fn wish_learns_of_shortfall() {
     let (mut world, hold) = World::with_guards(1);
-    let (caller, renewal) = world.holds.wish(hold, Want::Renew, world.now + WAIT, Waker::noop()).unwrap();
+    let (caller, renewal) =
+        world.holds.wish(hold, Want::Renew, (world.now, world.now + WAIT), Waker::noop()).unwrap();
     let _script = world.holds.begin_renewal(vec![renewal.unwrap()], Some(0), world.now);
     let by = crate::base::durability::Shortfall { acked: 0, wanted: 1 };
     world.holds.wishes_fell_short(hold, by, &mut Effects::default());

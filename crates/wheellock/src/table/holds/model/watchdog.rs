@@ -142,7 +142,7 @@ fn ended_script_wakes_watchdog() {
         let (mut world, task) = (World::new(), Arc::<Task>::default());
         let holds: Vec<_> = (1..=SCRIPTS as u64).map(|owner| world.take(owner, false)).collect();
         let scripts = holds.iter().map(|hold| {
-            let wished = world.holds.wish(*hold, Want::Renew, world.now + WAIT, Waker::noop());
+            let wished = world.holds.wish(*hold, Want::Renew, (world.now, world.now + WAIT), Waker::noop());
             let (caller, renewal) = wished.unwrap();
             // Without a caller, the request is not repeated.
             world.holds.leave(caller);

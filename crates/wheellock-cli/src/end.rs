@@ -79,7 +79,8 @@ impl From<Error> for Failure {
             Error::InvalidName { .. }
             | Error::InvalidLease { .. }
             | Error::InvalidLabel { .. }
-            | Error::UnsupportedFleet { .. } => End::Usage,
+            | Error::UnsupportedFleet { .. }
+            | Error::NoMinHold { .. } => End::Usage,
             Error::Server { source, .. } if source.kind() == wheellock::client::ErrorKind::Config => {
                 End::Usage
             }

@@ -60,15 +60,16 @@ impl Kind {
         }
     }
 
-    /// Acquires the lock, for at most `at_most`. Waits for at most `wait`. Without a value, either has no limit.
+    /// Acquires the lock, for at most `at_most` and at least `at_least`. Waits for at most `wait`. Without a value there is no limit.
     pub(crate) async fn acquire(
         self,
         locks: &LockManager,
         name: &str,
         wait: Option<Duration>,
-        at_most: Option<Duration>,
+        (at_most, at_least): (Option<Duration>, Option<Duration>),
     ) -> Result<Option<Hold>, Error> {
-        Ok(match (self.face(locks, name).for_at_most(at_most), wait) {
+        let face = self.face(locks, name).for_at_most(at_most).for_at_least(at_least);
+        Ok(match (face, wait) {
             (Face::Plain(lock), None) => Some(Hold::Plain(lock.acquire().await?)),
             (Face::Plain(lock), Some(wait)) => lock.try_acquire_for(wait).await?.map(Hold::Plain).acquired(),
             (Face::Fenced(lock), None) => Some(Hold::Fenced(lock.acquire().await?)),
@@ -90,6 +91,14 @@ impl Face {
         match (self, at_most) {
             (Self::Plain(lock), Some(max)) => Self::Plain(lock.with_max_hold(max)),
             (Self::Fenced(lock), Some(max)) => Self::Fenced(lock.with_max_hold(max)),
+            (face, None) => face,
+        }
+    }
+
+    fn for_at_least(self, at_least: Option<Duration>) -> Self {
+        match (self, at_least) {
+            (Self::Plain(lock), Some(min)) => Self::Plain(lock.with_min_hold(min)),
+            (Self::Fenced(lock), Some(min)) => Self::Fenced(lock.with_min_hold(min)),
             (face, None) => face,
         }
     }

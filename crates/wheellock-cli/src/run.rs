@@ -47,7 +47,7 @@ async fn under_lock(
     again: &[&str],
 ) -> Result<End, Failure> {
     let hold = tokio::select! {
-        hold = options.kind.acquire(locks, &options.name, options.wait, options.at_most) => hold?,
+        hold = options.kind.acquire(locks, &options.name, options.wait, (options.at_most, options.at_least)) => hold?,
         signal = signals.next() => return Ok(End::Signal(signal.as_raw())),
     };
     let Some(hold) = hold else {

@@ -111,8 +111,45 @@ impl Lock {
     /// # }
     /// ```
     pub fn with_max_hold(&self, max: Duration) -> Self {
-        let limits = HoldLimits { max: Some(max) };
+        self.with_limits(HoldLimits { max: Some(max), ..self.limits() })
+    }
+
+    /// Returns the same lock with a minimum time for each hold. A release before `min` after the grant keeps the lock
+    /// until then. The guard counts as released, and no process renews or releases the lock in that time. So two hosts
+    /// whose clocks differ do not run a short scheduled job twice. With a minimum below 3 ms or above 100 years, acquiring
+    /// fails.
+    ///
+    /// - The time counts from the grant, by clocks that do not depend on the hosts' time of day.
+    /// - On the server, a spent owner with a text of the usual form takes the holder's place. [`holder`](Self::holder)
+    ///   shows this process. A [forced release](Self::force_release) ends the time.
+    /// - If the holder dies or loses the lock, the lock is free at the end of its lease, and another process may run the
+    ///   job again.
+    /// - Of an owner's acquires, the latest end counts. The owner itself cannot take the lock again before that.
+    ///
+    /// Plain, spin, fenced, fair and simple locks have a minimum. For others acquiring fails with [`Error::NoMinHold`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), wheellock::Error> {
+    /// # use std::time::Duration;
+    /// # let double = wheellock::testing::Double::new();
+    /// # let (locks, others) = (double.manager().await?, double.manager().await?);
+    /// let tick = locks.lock("tick").with_min_hold(Duration::from_secs(60));
+    /// tick.try_run(async |_guard| Ok::<_, wheellock::Error>(())).await?;
+    /// assert!(!others.lock("tick").try_acquire().await?.is_acquired()); // for a minute
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn with_min_hold(&self, min: Duration) -> Self {
+        self.with_limits(HoldLimits { min: Some(min), ..self.limits() })
+    }
+
+    fn with_limits(&self, limits: HoldLimits) -> Self {
         Self { limits: Some(Arc::new(limits)), ..self.clone() }
+    }
+
+    fn limits(&self) -> HoldLimits {
+        self.limits.as_deref().copied().unwrap_or_default()
     }
 
     /// Returns the same lock, taken as `owner`. If that owner holds the lock, acquiring succeeds at once and raises the
@@ -529,6 +566,9 @@ impl Lock {
     /// Returns the request for one hold of this lock, with the settings of this handle.
     pub(crate) fn request(&self) -> Result<Request<'_>, Error> {
         self.check_name()?;
+        if self.has_min_hold() && self.name.kind().retire.is_none() {
+            return Err(self.no_min_hold());
+        }
         Ok(Request {
             context: &self.context,
             name: &self.name,
@@ -617,6 +657,16 @@ impl Lock {
     pub(crate) fn lease(&self) -> Result<Lease, Error> {
         let lease = self.lease.map_or(Ok(self.context.watchdog_lease), Lease::new)?;
         self.limits.as_ref().map_or(Ok(lease), |limits| limits.first_lease(lease))
+    }
+
+    /// Returns true if each hold has a minimum time.
+    pub(crate) fn has_min_hold(&self) -> bool {
+        self.limits.as_ref().is_some_and(|limits| limits.min.is_some())
+    }
+
+    /// Returns the error of a lock that cannot have a minimum time.
+    pub(crate) fn no_min_hold(&self) -> Error {
+        Error::NoMinHold { lock: self.name().to_owned() }
     }
 
     /// Returns the maximum time of each hold.

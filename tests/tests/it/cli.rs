@@ -288,6 +288,28 @@ async fn a_lost_lock_ends_the_command() {
     }
 }
 
+/// The command ends long before the minimum. No other run gets the lock before the minimum is over.
+#[test]
+fn minimum_time_runs_job_once() {
+    let server = RedisServer::start();
+    for kind in ["plain", "fenced", "fair", "simple"] {
+        let began = Instant::now();
+        let run = |options: &[&str]| {
+            let arguments = [&["run", kind, "--kind", kind][..], options, &["--", "true"]].concat();
+            code(&ended(&server, &arguments))
+        };
+        assert_eq!(run(&["--at-least", "3s"]), 0);
+        assert!(began.elapsed() < Duration::from_secs(2), "the tool itself does not wait");
+        let next = run(&["--wait", "0", "-E", "7"]);
+        assert!(next == 7 || began.elapsed() >= Duration::from_secs(3), "{kind}: {next}");
+        assert_eq!(run(&[]), 0);
+        assert!(began.elapsed() >= Duration::from_secs(3), "{kind}: {:?}", began.elapsed());
+        assert_eq!(run(&["--wait", "0"]), 0, "a run without a minimum keeps nothing");
+    }
+    let refused = ended(&server, &["run", "n", "--kind", "read", "--at-least", "3s", "--", "true"]);
+    assert_eq!(code(&refused), 64, "{}", stderr(&refused));
+}
+
 /// The lock is held for its maximum time. The command ends before that, even if it ignores the signal.
 #[test]
 fn maximum_time_ends_the_command() {

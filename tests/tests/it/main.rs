@@ -45,6 +45,7 @@ mod locks;
 mod log;
 mod losses;
 mod max_hold;
+mod min_hold;
 mod misuse;
 mod model_server;
 mod moving_slots;

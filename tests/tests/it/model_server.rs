@@ -201,6 +201,10 @@ fn random_script_call(random: &mut SplitMix) -> Vec<String> {
             (hot_release(Which::Release), vec![key], vec![channel, holder, count, verb, tag, opening])
         }
         0..3 => (Which::Acquire, vec![key], vec![lease, holder, count]),
+        3 if random.below(3) == 0 => {
+            let (spent, left) = (random.of(&HOLDERS), random.of(&LIVE_LEASES));
+            (Which::Retire, vec![key], vec![channel, holder, spent, left, verb, tag])
+        }
         3..5 => (Which::Release, vec![key], vec![channel, holder, count, verb]),
         5 if random.below(2) == 0 => {
             let last = random.below(KEYS.len());
@@ -281,6 +285,10 @@ fn random_call_of_a_kind(random: &mut SplitMix) -> Vec<String> {
         }
         36 => (Which::FairRelease, key, vec![channel, holder, left, verb, tag]),
         37 => (Which::FairForceRelease, key, vec![channel, verb, tag]),
+        23 if random.below(3) == 0 => {
+            let (spent, left) = (random.of(&TOKENS), random.of(&LIVE_LEASES));
+            (Which::SimpleRetire, &*simple, vec![channel, random.of(&TOKENS), spent, left, verb, tag])
+        }
         23 => (Which::SimpleRelease, &*simple, vec![channel, random.of(&TOKENS), "0", verb]),
         26..28 => (Which::LookAtLeader, random.of(&[key, &simple]), vec![tag]),
         28..30 => (
@@ -599,6 +607,8 @@ const CALLS_ON_A: &[(Which, &[&str])] = &[
     (Which::Acquire, &["60000", "u:1", "2"]),
     (Which::AcquireAll, &["60000", "u:1", "2"]),
     (Which::Release, &["of:{a}", "u:1", "0", "PUBLISH"]),
+    (Which::Retire, &["of:{a}", "u:1", "u:2", "60000", "PUBLISH", "{a}"]),
+    (Which::SimpleRetire, &["of:{a}", "token", "spent", "60000", "PUBLISH", "{a}"]),
     (Which::Mark, &["{a}", "60000"]),
     (Which::Tell, &["of:{a}", "PUBLISH"]),
     (Which::Renew, &["60000", "u:1"]),

@@ -109,6 +109,12 @@ pub enum Error {
         /// The lock's name.
         lock: String,
     },
+    /// A lock of this kind cannot have a [minimum time](crate::Lock::with_min_hold). No request was sent.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
+    NoMinHold {
+        /// The lock's name.
+        lock: String,
+    },
     /// This owner already holds the lock and would wait for itself for ever.
     ///
     /// Either the lock is not reentrant, or the owner holds it as another kind of lock. A lock, a fenced lock and a fair lock of the same
@@ -316,6 +322,7 @@ impl Error {
                 }
             }
             Self::NoMembers
+            | Self::NoMinHold { .. }
             | Self::NotReentrant { .. }
             | Self::DuplicateMember { .. }
             | Self::NotIndependent { .. }
@@ -372,6 +379,7 @@ impl Error {
             | Self::OtherData { .. }
             | Self::Upgrade { .. }
             | Self::NoMembers
+            | Self::NoMinHold { .. }
             | Self::NotReentrant { .. }
             | Self::DuplicateMember { .. }
             | Self::NotIndependent { .. }
@@ -419,7 +427,10 @@ impl fmt::Display for Error {
             Self::UnexpectedReply { operation, reply } => {
                 write!(f, "cannot {operation}: the server answered with an unexpected {reply}")
             }
-            Self::OtherData { .. } | Self::Upgrade { .. } | Self::NotReentrant { .. } => self.fmt_refusal(f),
+            Self::OtherData { .. }
+            | Self::Upgrade { .. }
+            | Self::NotReentrant { .. }
+            | Self::NoMinHold { .. } => self.fmt_refusal(f),
             Self::GrantedTooLate { lock, lease } => {
                 write!(f, "lock \"{}\" was granted after its lease of {lease:?} had run out", quotable(lock))
             }
@@ -469,6 +480,9 @@ impl Error {
                  alone",
                 quotable(lock)
             ),
+            Self::NoMinHold { lock } => {
+                write!(f, "lock \"{}\": this kind of lock cannot be held for a minimum time", quotable(lock))
+            }
             Self::Upgrade { lock } => write!(
                 f,
                 "lock \"{}\": this owner holds it for reading and would wait for itself to write: it has to release that first",

@@ -56,6 +56,11 @@ impl Lease {
         Self::of_millis(u64::try_from(left.as_millis()).unwrap_or(MAX_MILLIS).min(MAX_MILLIS))
     }
 
+    /// Returns `left` in milliseconds, rounded up, for `PEXPIRE`.
+    pub(crate) fn millis_of(left: Duration) -> i64 {
+        i64::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
+    }
+
     /// Creates a lease of `whole` milliseconds, and of at least one.
     const fn of_millis(whole: u64) -> Self {
         Self(NonZeroU64::MIN.saturating_add(whole.saturating_sub(1)))

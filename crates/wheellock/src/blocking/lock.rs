@@ -181,6 +181,11 @@ impl Lock {
         Self::new(self.inner.with_owner(owner), &self.runtime)
     }
 
+    /// Works like [`crate::Lock::with_min_hold`]. The thread itself cannot take the lock again before the minimum is over.
+    pub fn with_min_hold(&self, min: Duration) -> Self {
+        Self::new(self.inner.with_min_hold(min), &self.runtime)
+    }
+
     /// Works like [`crate::Lock::with_backoff`].
     pub fn with_backoff(&self, backoff: Backoff) -> Self {
         Self::new(self.inner.with_backoff(backoff), &self.runtime)

@@ -98,6 +98,10 @@ pub struct MultiLock {
 /// [`Error::NoMembers`], [`Error::DuplicateMember`].
 pub fn multi_lock(members: impl IntoIterator<Item = Lock>) -> Result<MultiLock, Error> {
     let members: Arc<[Lock]> = members.into_iter().collect();
+    // A set takes and releases members while it waits for others. A minimum would keep these from every other caller.
+    if let Some(member) = members.iter().find(|member| member.has_min_hold()) {
+        return Err(member.no_min_hold());
+    }
     let lead = members.first().cloned().ok_or(Error::NoMembers)?;
     Ok(MultiLock { order: in_order(&members)?, lead, members })
 }

@@ -31,6 +31,8 @@ pub(crate) struct Kind {
     pub(crate) reclaim: Option<Arc<Script>>,
     /// Lowers a holder's count, and notifies the waiters when the lock is free; `None` if this kind has no holds.
     pub(crate) release: Option<Arc<Script>>,
+    /// Replaces a holder by a spent owner, which keeps the lock until a minimum time is over; `None` if this kind has no minimum.
+    pub(crate) retire: Option<Arc<Script>>,
     /// Runs several calls of `acquire` and `release` at once. Both of these scripts are marked as parts of the bundle. `None` if each call
     /// runs by itself.
     pub(crate) bundle: Option<Arc<Script>>,
@@ -134,7 +136,8 @@ pub(crate) use lua;
 
 /// The reentrant lock: Redisson's `RLock`. A hash of owner to hold count under the lock's plain name.
 pub(crate) static REENTRANT: LazyLock<Kind> = LazyLock::new(|| {
-    Kind::counted("", PLAIN_CHANNEL).handed_over().bundled_by(lua!("holders_of.lua", "together.lua")).polled()
+    let row = Kind::counted("", PLAIN_CHANNEL).retired();
+    row.handed_over().bundled_by(lua!("holders_of.lua", "together.lua")).polled()
 });
 
 /// The reentrant lock that numbers every grant: Redisson's `RFencedLock`.
@@ -146,7 +149,7 @@ pub(crate) static FENCED: LazyLock<Kind> = LazyLock::new(|| {
         renew: Some(variadic(lua!("fenced/renew.lua"))),
         companions: Companions::Token,
         grant: GrantForm::Token,
-        ..Kind::counted("", PLAIN_CHANNEL)
+        ..Kind::counted("", PLAIN_CHANNEL).retired()
     };
     row.bundled().polled()
 });
@@ -187,7 +190,7 @@ pub(crate) static FAIR: LazyLock<Kind> = LazyLock::new(|| {
         companions: Companions::Queue,
         wake: Wake::OwnChannel,
         queues_on_server: true,
-        ..Kind::counted("", PLAIN_CHANNEL)
+        ..Kind::counted("", PLAIN_CHANNEL).retired()
     };
     row.bundled()
 });
@@ -202,6 +205,7 @@ pub(crate) static SIMPLE: LazyLock<Kind> = LazyLock::new(|| {
         renew: Some(variadic(lua!("simple/renew.lua"))),
         reclaim: Some(variadic(lua!("fleet/grace.lua", "simple/reclaim.lua"))),
         release: Some(Arc::new(Script::new(lua!("simple/release.lua"), 1, 4).natively(&native::DELETE))),
+        retire: Some(script(lua!("simple/retire.lua"), 6)),
         force_release: Some(script(lua!("simple/force_release.lua"), 2)),
         show_holders: Some(script(lua!("simple/holders.lua"), 1)),
         holders: Holders::Single,
@@ -345,6 +349,7 @@ impl Kind {
             renew: Some(variadic(lua!("renew.lua"))),
             reclaim: Some(variadic(lua!("fleet/grace.lua", "reclaim.lua"))),
             release: Some(script(lua!("release.lua"), 4)),
+            retire: None,
             bundle: None,
             hot_release: None,
             force_release: Some(script(lua!("holders_of.lua", "force_release.lua"), 2)),
@@ -395,6 +400,11 @@ impl Kind {
         }
     }
 
+    /// Adds a minimum time: the release of a hold may leave the lock to a spent owner.
+    fn retired(self) -> Self {
+        Self { retire: Some(script(lua!("retire.lua"), 6)), ..self }
+    }
+
     /// Adds hand-over: a hold may pass to another waiter of this process without a request to the server.
     fn handed_over(self) -> Self {
         let Some(release) = &self.release else { return self };
@@ -443,9 +453,9 @@ impl Kind {
 
     /// Returns the scripts that acquire, renew and release. Scripts that only show something are loaded at their first use.
     fn scripts(&self) -> impl Iterator<Item = &Arc<Script>> {
-        let Self { acquire, poll, acquire_all, renew, release, bundle, hot_release, force_release, .. } =
-            self;
-        let others = [poll, acquire_all, renew, release, bundle, hot_release, force_release];
+        let Self { acquire, poll, acquire_all, renew, release, retire, bundle, .. } = self;
+        let Self { hot_release, force_release, .. } = self;
+        let others = [poll, acquire_all, renew, release, retire, bundle, hot_release, force_release];
         std::iter::once(acquire).chain(others.into_iter().flatten())
     }
 

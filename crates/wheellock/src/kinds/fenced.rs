@@ -50,6 +50,11 @@ impl FencedLock {
         Self::new(self.lock.with_max_hold(max))
     }
 
+    /// As [`Lock::with_min_hold`].
+    pub fn with_min_hold(&self, min: Duration) -> Self {
+        Self::new(self.lock.with_min_hold(min))
+    }
+
     /// As [`Lock::with_owner`]. An owner that holds the lock already gets the same token again.
     pub fn with_owner(&self, owner: Owner) -> Self {
         Self::new(self.lock.with_owner(owner))

@@ -332,7 +332,14 @@ impl Context {
         let queue = |script: &Script, params: &[Arg<'_>]| {
             self.client.queue_eval(script, wire::KEYS, params, retry, token.into(), false)
         };
+        let kept = request.min.as_ref().and_then(|min| Some((min.spent, min.left(self.clock.now())?)));
         let flush = match (hot, &name.kind().hot_release) {
+            _ if kept.is_some() => {
+                let (spent, left) = kept?;
+                let spent = self.holder_text(name, spent);
+                let holders = [owner.as_bytes(), spent.as_bytes()];
+                queue(name.kind().retire.as_ref()?, &wire::retire(name, holders, left, publish))
+            }
             (Some((_, opening)), Some(script)) => {
                 queue(script, &wire::hot_release(name, owner.as_bytes(), publish, opening))
             }

@@ -36,7 +36,7 @@ use wheellock_client::layer::Retry;
 
 use crate::base::clock::BootInstant;
 use crate::base::error::LostReason;
-use crate::base::hold_limits::HoldLimits;
+use crate::base::hold_limits::{HoldLimits, MinHold};
 use crate::base::lease::Lease;
 use crate::base::request_tag::About;
 use crate::base::server_clock::ServerClocks;
@@ -390,6 +390,7 @@ impl Holds {
             name: Arc::clone(&hold.name),
             owner: hold.owner,
             count,
+            min: hold.min_after_release(count),
             retry: Retry::default(),
         };
         if ends_earlier {
@@ -573,15 +574,20 @@ impl Holds {
         self.lost(index).or_else(|| is_over.then(|| hold.reason_of_end()))
     }
 
-    /// Limits the time of a hold whose present guard's hold began at `from`.
+    /// Limits the time of a hold. The server granted it, or another guard handed it over, between `from` and `now`. `new_owner` returns
+    /// an owner that no other code knows.
     pub(crate) fn limit(
         &mut self,
         index: HoldIndex,
         limits: &HoldLimits,
-        from: BootInstant,
-        now: BootInstant,
+        (from, now): (BootInstant, BootInstant),
+        new_owner: impl FnOnce() -> u64,
     ) {
         let Some(hold) = self.get_mut(index) else { return };
+        if let Some(min) = limits.min {
+            // `now` follows the grant, so the minimum ends late rather than early.
+            hold.keep_for(MinHold { since: now, min, spent: new_owner() });
+        }
         if let Some(max) = limits.max {
             hold.limit_to(from + max, now);
             self.schedule(index);

@@ -248,6 +248,18 @@ pub(crate) fn release<'a>(name: &'a Name, holder: &'a [u8], count: u32, publish:
     Params { all: [key, channel, holder.into(), count.into(), publish.into(), tag, none(), none()], len }
 }
 
+/// Returns the parameters of a kind's `retire`, by which the owner `spent` keeps the lock for `left`.
+pub(crate) fn retire<'a>(
+    name: &'a Name,
+    [holder, spent]: [&'a [u8]; 2],
+    left: Duration,
+    publish: &'static str,
+) -> Params<'a> {
+    let (key, channel, left) = (name.key().into(), name.channel().into(), Lease::millis_of(left).into());
+    let all = [key, channel, holder.into(), spent.into(), left, publish.into(), name.tag().into(), "".into()];
+    Params { all, len: 7 }
+}
+
 /// Returns the parameters of a kind's `hot_release`.
 pub(crate) fn hot_release<'a>(
     name: &'a Name,

@@ -7,6 +7,7 @@ mod kinds;
 mod losses;
 mod lost_answers;
 mod max_hold;
+mod min_hold;
 mod refusals;
 mod traits;
 mod virtual_permits;

@@ -95,6 +95,7 @@ fn given() -> Vec<(&'static str, Error)> {
             },
         ),
         ("A reader that asks to write", Error::Upgrade { lock: lock.clone() }),
+        ("A kind of lock without a minimum time", Error::NoMinHold { lock: lock.clone() }),
         ("An owner that holds a lock that is not reentrant", Error::NotReentrant { lock: lock.clone() }),
         (
             "A grant that came after its lease",

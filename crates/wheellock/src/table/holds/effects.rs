@@ -13,6 +13,7 @@ use wheellock_client::{Outcome, Value};
 
 use super::HoldIndex;
 use crate::base::error::LostReason;
+use crate::base::hold_limits::MinHold;
 use crate::base::server_clock::Jump;
 use crate::wait::name::Name;
 
@@ -22,6 +23,8 @@ pub(crate) struct Reconcile {
     pub(crate) name: Arc<Name>,
     pub(crate) owner: u64,
     pub(crate) count: u32,
+    /// The minimum time that the release keeps, if the hold has one. Boxed, because few holds have one.
+    pub(crate) min: Option<Box<MinHold>>,
     /// Lessons of earlier attempts for the retry.
     pub(crate) retry: Retry,
 }

@@ -37,7 +37,7 @@ impl Holds {
     ) -> Result<Handed, GiveBack> {
         let period = self.alarms.period();
         let hold = self.get_mut(index).ok_or(GiveBack::Unfit)?;
-        if !hold.is_known_as_one_guards(share, now) || hold.is_shortened(period) {
+        if !hold.is_known_as_one_guards(share, now) || hold.must_be_released(period, now) {
             return Err(GiveBack::Unfit);
         }
         // The budget counts from the server's grant. `guard_since` is later after a hand-over.
@@ -83,6 +83,7 @@ impl Holds {
         index: HoldIndex,
         limits: Option<&HoldLimits>,
         now: BootInstant,
+        new_owner: impl FnOnce() -> u64,
     ) -> bool {
         let is_held = |hold: &&Hold| hold.is_valid(now);
         // The waiter may be polled long after the hand-over.
@@ -90,7 +91,7 @@ impl Holds {
         let since = hold.guard_since;
         self.tallies.of(hold.name.family()).took_over();
         if let Some(limits) = limits {
-            self.limit(index, limits, since, now);
+            self.limit(index, limits, (since, now), new_owner);
         }
         true
     }

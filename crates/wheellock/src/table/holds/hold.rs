@@ -13,6 +13,7 @@ use super::schedule::TICK;
 use super::{Effects, Share};
 use crate::base::clock::BootInstant;
 use crate::base::error::LostReason;
+use crate::base::hold_limits::MinHold;
 use crate::base::lease::Lease;
 use crate::wait::name::Name;
 use crate::wait::turns::Opening;
@@ -84,6 +85,8 @@ pub(super) struct Rare {
     looked: Option<BootInstant>,
     /// The maximum time of the hold, if it has one.
     limit: Option<Limit>,
+    /// The minimum time of the hold, if it has one.
+    min: Option<MinHold>,
 }
 
 /// The maximum time of a hold.
@@ -296,9 +299,23 @@ impl Hold {
         self.renewing.verify_at(now);
     }
 
-    /// Removes the maximum, because the hold begins anew. Returns true if there was one.
+    /// Removes the limits, because the hold begins anew. Returns true if there was a maximum.
     pub(super) fn clear_limit(&mut self) -> bool {
-        self.rare.as_mut().is_some_and(|rare| rare.limit.take().is_some())
+        self.rare.as_mut().is_some_and(|rare| {
+            rare.min = None;
+            rare.limit.take().is_some()
+        })
+    }
+
+    /// Keeps the lock for a minimum time. A later end of the hold stays.
+    pub(super) fn keep_for(&mut self, min: MinHold) {
+        let rare = self.rare.get_or_insert_default();
+        rare.min = Some(min.later(rare.min));
+    }
+
+    /// Returns the minimum time that a release keeps, if the release leaves `count` shares.
+    pub(super) fn min_after_release(&self, count: u32) -> Option<Box<MinHold>> {
+        self.rare.as_ref()?.min.filter(|_| count == 0).map(Box::new)
     }
 
     fn limit(&self) -> Option<Limit> {
@@ -322,9 +339,12 @@ impl Hold {
         }
     }
 
-    /// Returns true if the maximum has shortened the lease below the lease that the watchdog renews after each `period`.
-    pub(super) fn is_shortened(&self, period: Duration) -> bool {
-        self.limit().is_some() && self.lease.renew_after() < period
+    /// Returns true if limits prevent a hand-over. The minimum may not be over. Or the maximum has shortened the lease below the lease
+    /// that the watchdog renews after each `period`.
+    pub(super) fn must_be_released(&self, period: Duration, now: BootInstant) -> bool {
+        let Some(rare) = &self.rare else { return false };
+        let is_shortened = rare.limit.is_some() && self.lease.renew_after() < period;
+        is_shortened || rare.min.is_some_and(|min| min.left(now).is_some())
     }
 
     /// Returns why the hold ends at `valid_until`.

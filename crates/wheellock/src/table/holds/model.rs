@@ -477,7 +477,7 @@ impl World {
         let asked_for =
             self.renewals.iter().flat_map(|script| self.holds.batch(*script)).map(|renewal| renewal.hold);
         assert!(under_way.chain(asked_for).all(|other| other != index), "the server is being told of it");
-        assert!(self.holds.take_over(index, None, self.now), "nothing has happened in between");
+        assert!(self.holds.take_over(index, None, self.now, || 0), "nothing has happened in between");
         ControlFlow::Continue(())
     }
 
@@ -657,7 +657,7 @@ fn expired_hand_over_is_not_taken() {
         assert!(world.step(Event::Acquire).is_continue());
         assert!(world.step(Event::HandOver).is_continue());
         let hold = world.guards[0];
-        assert_eq!(world.holds.take_over(hold, None, world.now + late), is_taken, "{late:?}");
+        assert_eq!(world.holds.take_over(hold, None, world.now + late, || 0), is_taken, "{late:?}");
     }
 }
 

@@ -46,6 +46,8 @@ scripts! {
     Acquire => &kind::REENTRANT.acquire,
     AcquireAll => of(&kind::REENTRANT.acquire_all),
     Release => of(&kind::REENTRANT.release),
+    Retire => of(&kind::REENTRANT.retire),
+    SimpleRetire => of(&kind::SIMPLE.retire),
     Mark => &kind::MARK,
     Tell => &kind::TELL,
     Renew => of(&kind::REENTRANT.renew),
@@ -169,7 +171,7 @@ impl Which {
     }
 
     pub(super) fn is_release(self) -> bool {
-        self.is_in_a_row(|kind| kind.release.as_ref())
+        self.is_in_a_row(|kind| kind.release.as_ref()) || self.is_in_a_row(|kind| kind.retire.as_ref())
     }
 
     pub fn is_renewal(self) -> bool {

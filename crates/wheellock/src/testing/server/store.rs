@@ -321,6 +321,12 @@ impl Store {
             (Which::Release, &[key], &[channel, holder, count, verb]) => {
                 self.release(key, [verb, channel], holder, count)
             }
+            (Which::Retire, &[key], &[channel, holder, spent, left, verb, tag]) => {
+                self.retire(key, [verb, channel], [holder, spent], left, tag)
+            }
+            (Which::SimpleRetire, &[key], &[channel, token, spent, left, verb, _]) => {
+                self.simple_retire(key, [verb, channel], [token, spent], left)
+            }
             (Which::HotRelease(_), &[key], &[ref args @ .., tag, opening]) => {
                 return self.hot_release(which, key, args, tag, opening);
             }
@@ -477,6 +483,37 @@ impl Store {
             }
         }
         Ok(Answer::Integer(1))
+    }
+
+    /// Replaces a holder by a spent owner, which keeps the lock for `left` milliseconds.
+    fn retire(
+        &mut self,
+        key: &str,
+        [verb, channel]: [&str; 2],
+        [holder, spent]: [&str; 2],
+        left: &str,
+        tag: &str,
+    ) -> Result {
+        self.note(Which::Retire, key, holder, Some("0"));
+        if self.text(key).is_some() {
+            return Ok(Answer::Nil);
+        }
+        if !self.held_by(key, holder) {
+            return Ok(if self.held_by(key, spent) { Answer::Integer(1) } else { Answer::Nil });
+        }
+        let left = integer(left)?;
+        self.set_count(key, spent, "1");
+        if spent != holder {
+            self.forget(key, holder);
+        }
+        if self.fields(key).len() == 1 || self.pttl(key) < left {
+            self.pexpire(key, left);
+        }
+        let heard = self.publish([verb, channel, "0"]);
+        if let Some((first, _)) = self.fields(&format!("{}{tag}", fair::QUEUES)).into_iter().next() {
+            self.publish([verb, &format!("{channel}:{first}"), "0"]);
+        }
+        Ok(Answer::Integer(1 + heard))
     }
 
     /// Runs a release, and checks for contenders that no message reaches.

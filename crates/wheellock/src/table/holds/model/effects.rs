@@ -4,7 +4,7 @@ use super::*;
 
 fn request(owner: u64) -> Reconcile {
     let name = Arc::new(Name::new("n", &kind::REENTRANT, false));
-    Reconcile { hold: 0, name, owner, count: 0, retry: Retry::default() }
+    Reconcile { hold: 0, name, owner, count: 0, min: None, retry: Retry::default() }
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn hand_over_counts_hold_and_acquire() {
     let (mut world, hold) = one_hold();
     let before = world.holds.counted();
     hand_over(&mut world, hold, None).unwrap();
-    assert!(world.holds.take_over(hold, None, world.now));
+    assert!(world.holds.take_over(hold, None, world.now, || 0));
     let counted = world.holds.counted();
     assert_eq!((counted.acquires, counted.hand_overs), (before.acquires + 1, before.hand_overs + 1));
     assert_eq!(counted.hold.count(), before.hold.count() + 1);
@@ -86,12 +86,12 @@ fn hand_over_counts_hold_and_acquire() {
 fn hold_is_taken_until_expiry() {
     let (mut world, hold) = one_hold();
     let end = world.valid_until(hold);
-    assert!(world.holds.take_over(hold, None, end.saturating_sub(Duration::from_nanos(1))));
-    assert!(!world.holds.take_over(hold, None, end));
+    assert!(world.holds.take_over(hold, None, end.saturating_sub(Duration::from_nanos(1)), || 0));
+    assert!(!world.holds.take_over(hold, None, end, || 0));
     world.now = world.now + LEASE / 2;
     world.keep();
     assert!(world.step(Event::Renewed(Renewed::NotOwner)).is_continue());
-    assert!(!world.holds.take_over(hold, None, world.now), "another owner has it");
+    assert!(!world.holds.take_over(hold, None, world.now, || 0), "another owner has it");
 }
 
 #[test]

@@ -84,6 +84,24 @@ impl Store {
         Ok(Answer::Integer(1 + self.free(key, tell)))
     }
 
+    pub(super) fn simple_retire(
+        &mut self,
+        key: &str,
+        tell: [&str; 2],
+        [token, spent]: [&str; 2],
+        left: &str,
+    ) -> Result {
+        self.note(Which::SimpleRetire, key, token, Some("0"));
+        if self.text(key) == Some(spent) {
+            return Ok(Answer::Integer(1));
+        }
+        if self.text(key) != Some(token) {
+            return Ok(Answer::Nil);
+        }
+        self.set_text(key, spent, Some(integer(left)?));
+        Ok(Answer::Integer(1 + self.publish([tell[0], tell[1], "0"])))
+    }
+
     pub(super) fn simple_force_release(&mut self, key: &str, tell: [&str; 2]) -> Result {
         self.note(Which::SimpleForceRelease, key, "", None);
         if !self.keys.contains_key(key) {

@@ -79,8 +79,11 @@ fn pairs() -> impl Iterator<Item = (&'static Kind, &'static Kind)> {
 fn scripts_never_build_keys() {
     for kind in rows() {
         for text in kind.scripts().map(|script| script.text()) {
-            let is_hot = kind.hot_release.as_ref().is_some_and(|hot| hot.text() == text);
-            let builds_keys = text.contains("..") && matches!(kind.companions, Companions::None) && !is_hot;
+            // These scripts only look for the first waiter of a fair lock, in calls that may fail.
+            let mut looking = kind.hot_release.iter().chain(&kind.retire);
+            let is_looking = looking.any(|script| script.text() == text);
+            let builds_keys =
+                text.contains("..") && matches!(kind.companions, Companions::None) && !is_looking;
             assert!(!builds_keys, "no key is built inside a script: {text}");
             assert!(text.starts_with("-- "), "every script says what it does");
         }

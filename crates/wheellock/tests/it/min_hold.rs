@@ -35,9 +35,9 @@ async fn early_release_keeps_lock() {
                 let guard = lock.with_min_hold(min).acquire().await.unwrap();
                 tokio::time::sleep(held).await;
                 if is_dropped {
-                    drop(guard)
+                    drop(guard);
                 } else {
-                    guard.release().await.unwrap()
+                    guard.release().await.unwrap();
                 }
                 let next = other.acquire().await.unwrap();
                 let (kept, wanted) = (granted.elapsed(), min.max(held));

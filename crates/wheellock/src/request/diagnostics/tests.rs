@@ -28,7 +28,7 @@ fn script_commands_map_to_kinds() {
         "decrby del exists get hdel hexists hget hgetall hlen hmget hrandfield hscan hset incr incrby lindex llen lpop \
          lrange lrem pexpire pttl pubsub rpush set time zadd zcard zcount zincrby zrange zrem zremrangebyrank zscore"
     );
-    assert_eq!(commands["lindex"], ["lock", "fair_lock", "write"]);
+    assert_eq!(commands["lindex"], ["lock", "fair_lock", "write", "fenced_lock"]);
     assert!(commands["pexpire"].contains(&"lock") && commands["pexpire"].contains(&"semaphore"));
 }
 

@@ -503,8 +503,9 @@ impl Store {
         }
         let left = integer(left)?;
         self.set_count(key, spent, "1");
-        if spent != holder {
-            self.forget(key, holder);
+        self.forget(key, holder);
+        if self.fields(key).is_empty() {
+            self.keys.remove(key);
         }
         if self.fields(key).len() == 1 || self.pttl(key) < left {
             self.pexpire(key, left);

@@ -333,17 +333,17 @@ impl Context {
             self.client.queue_eval(script, wire::KEYS, params, retry, token.into(), false)
         };
         let kept = request.min.as_ref().and_then(|min| Some((min.spent, min.left(self.clock.now())?)));
-        let flush = match (hot, &name.kind().hot_release) {
-            _ if kept.is_some() => {
-                let (spent, left) = kept?;
+        let kept = kept.zip(name.kind().retire.as_ref());
+        let flush = match (kept, hot.zip(name.kind().hot_release.as_ref())) {
+            (Some(((spent, left), script)), _) => {
                 let spent = self.holder_text(name, spent);
                 let holders = [owner.as_bytes(), spent.as_bytes()];
-                queue(name.kind().retire.as_ref()?, &wire::retire(name, holders, left, publish))
+                queue(script, &wire::retire(name, holders, left, publish))
             }
-            (Some((_, opening)), Some(script)) => {
+            (None, Some(((_, opening), script))) => {
                 queue(script, &wire::hot_release(name, owner.as_bytes(), publish, opening))
             }
-            _ => {
+            (None, None) => {
                 let script = name.kind().release.as_ref()?;
                 queue(script, &wire::release(name, owner.as_bytes(), request.count, publish))
             }

@@ -57,7 +57,7 @@ impl Holds {
         hold.known_by = KnownBy::HandedOver(Opening::Not);
         // The next guard's hold begins now. `Handed` keeps the instant of the server's grant.
         hold.guard_since = now;
-        let was_limited = hold.clear_limit();
+        let was_limited = hold.clear_limits();
         let (serial, family) = (hold.serial, hold.name.family());
         self.tallies.of(family).handed_over(held);
         if was_limited {

@@ -267,7 +267,7 @@ impl Hold {
     pub(super) fn lasts_until(&mut self, valid_until: BootInstant, lease: Lease, now: BootInstant) {
         if self.guards == 0 {
             (self.lease, self.valid_until, self.guard_since) = (lease, valid_until, now);
-            self.clear_limit();
+            self.clear_limits();
         } else {
             // The script never shortens the lease of an outer guard.
             self.lease = self.lease.max(lease);
@@ -300,7 +300,7 @@ impl Hold {
     }
 
     /// Removes the limits, because the hold begins anew. Returns true if there was a maximum.
-    pub(super) fn clear_limit(&mut self) -> bool {
+    pub(super) fn clear_limits(&mut self) -> bool {
         self.rare.as_mut().is_some_and(|rare| {
             rare.min = None;
             rare.limit.take().is_some()

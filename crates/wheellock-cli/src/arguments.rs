@@ -59,7 +59,8 @@ pub(crate) enum Verb {
 /// it waited; 1, or the value of `--conflict-exit-code`, if other owners held the lock for the whole wait; 64 for
 /// wrong arguments; 65 if the name holds other data; 69 if the server cannot be reached, at the start or during the
 /// wait, or is not ready; 75 if the lock was lost or held for its maximum time before the command ended, whatever its
-/// own code; 126 or 127 if the command cannot be run. If the server does not reply at the end, the tool takes some seconds more to report that.
+/// own code; 126 or 127 if the command cannot be run. If the server does not reply at the end, the tool takes some
+/// seconds more to report that.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// The lock's name, which is its key on the server

@@ -30,6 +30,7 @@ async fn limited_hold_matches_wire_contract() {
         let ends = before.elapsed() + Duration::from_millis(left);
         longest = longest.max(ends);
         assert!(granted.elapsed() + Duration::from_millis(left) <= MAX + LATE, "{left} ms left");
+        // The expiry is sampled until the key is gone.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(longest >= MAX - LEASE / 2, "it was renewed: {longest:?}");

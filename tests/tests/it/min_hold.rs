@@ -31,6 +31,7 @@ async fn spent_owner_matches_wire_contract() {
         let owner = guard.owner();
         let (manager_id, _) =
             owner.to_string().rsplit_once(':').map(|(id, n)| (id.to_owned(), n.to_owned())).unwrap();
+        // A minimum that counts from the release would end this much later than `LATE` / 2 allows.
         tokio::time::sleep(MIN / 4).await;
         guard.release().await.unwrap();
         let spent = match name {

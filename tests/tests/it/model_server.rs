@@ -218,7 +218,11 @@ fn random_script_call(random: &mut SplitMix) -> Vec<String> {
             let args = keys.iter().flat_map(|_| [random.of(&LEASES), random.of(&HOLDERS)]).collect();
             (Which::Renew, keys, args)
         }
-        _ => (Which::ForceRelease, vec![key], vec![channel, verb]),
+        _ => (
+            Which::ForceRelease,
+            vec![key],
+            vec![channel, verb, random.of(&HOLDERS), random.of(&LIVE_LEASES)],
+        ),
     };
     script_call(random, which, &keys, &args)
 }
@@ -269,7 +273,13 @@ fn random_call_of_a_kind(random: &mut SplitMix) -> Vec<String> {
         11..14 => (Which::WriteAcquire, key, vec![lease, &writer, count, tag, random.of(&["0", waits])]),
         14..17 => (Which::WriteRelease, key, vec![channel, &writer, left, verb, tag]),
         17..19 => {
-            (Which::ReadWriteForceRelease, key, vec![channel, verb, tag, random.of(&["read", "write"])])
+            let side = random.of(&["read", "write"]);
+            let spent = random.of(&[holder, &writer]);
+            (
+                Which::ReadWriteForceRelease,
+                key,
+                vec![channel, verb, spent, random.of(&LIVE_LEASES), tag, side],
+            )
         }
         19 if random.below(2) == 0 => (Which::ReadWriteIsHeld, key, vec![random.of(&["read", "write"])]),
         19..21 => (Which::ReadWriteRenew, key, vec![any_lease, random.of(&[holder, &writer]), tag]),
@@ -284,7 +294,7 @@ fn random_call_of_a_kind(random: &mut SplitMix) -> Vec<String> {
             (Which::FairAcquire, key, vec![lease, holder, count, stands, channel, verb, tag])
         }
         36 => (Which::FairRelease, key, vec![channel, holder, left, verb, tag]),
-        37 => (Which::FairForceRelease, key, vec![channel, verb, tag]),
+        37 => (Which::FairForceRelease, key, vec![channel, verb, holder, random.of(&LIVE_LEASES), tag]),
         23 if random.below(3) == 0 => {
             let (spent, left) = (random.of(&TOKENS), random.of(&LIVE_LEASES));
             (Which::SimpleRetire, &*simple, vec![channel, random.of(&TOKENS), spent, left, verb, tag])
@@ -310,7 +320,10 @@ fn random_call_of_a_kind(random: &mut SplitMix) -> Vec<String> {
             };
             return words.map(str::to_owned).into();
         }
-        _ => (Which::SimpleForceRelease, &*simple, vec![channel, verb]),
+        _ => {
+            let (spent, left) = (random.of(&TOKENS), random.of(&LIVE_LEASES));
+            (Which::SimpleForceRelease, &*simple, vec![channel, verb, spent, left])
+        }
     };
     script_call(random, which, &[key], &args)
 }
@@ -612,7 +625,7 @@ const CALLS_ON_A: &[(Which, &[&str])] = &[
     (Which::Mark, &["{a}", "60000"]),
     (Which::Tell, &["of:{a}", "PUBLISH"]),
     (Which::Renew, &["60000", "u:1"]),
-    (Which::ForceRelease, &["of:{a}", "PUBLISH"]),
+    (Which::ForceRelease, &["of:{a}", "PUBLISH", "u:2", "60000"]),
     (Which::FencedAcquire, &["60000", "u:1", "2", "{a}"]),
     (Which::FencedRenew, &["60000", "u:1", "{a}"]),
     (Which::ReadAcquire, &["60000", "u:1", "2", "{a}", "1"]),
@@ -620,7 +633,7 @@ const CALLS_ON_A: &[(Which, &[&str])] = &[
     (Which::WriteAcquire, &["60000", "u:1:write", "2", "{a}", "600000"]),
     (Which::WriteRelease, &["of:{a}", "u:1:write", "0", "PUBLISH", "{a}"]),
     (Which::ReadWriteRenew, &["60000", "u:1", "{a}"]),
-    (Which::ReadWriteForceRelease, &["of:{a}", "PUBLISH", "{a}", "read"]),
+    (Which::ReadWriteForceRelease, &["of:{a}", "PUBLISH", "u:2", "60000", "{a}", "read"]),
     (Which::ReadWriteIsHeld, &["read"]),
     (Which::Holders, &["100"]),
     (Which::ReadWriteHolders, &["100", "read", "{a}"]),
@@ -628,10 +641,10 @@ const CALLS_ON_A: &[(Which, &[&str])] = &[
     (Which::SimpleAcquire, &["60000", "token", "1"]),
     (Which::SimpleRelease, &["of:{a}", "token", "0", "PUBLISH"]),
     (Which::SimpleRenew, &["60000", "token"]),
-    (Which::SimpleForceRelease, &["of:{a}", "PUBLISH"]),
+    (Which::SimpleForceRelease, &["of:{a}", "PUBLISH", "spent", "60000"]),
     (Which::FairAcquire, &["60000", "u:1", "2", "1", "of:{a}", "PUBLISH", "{a}"]),
     (Which::FairRelease, &["of:{a}", "u:1", "0", "PUBLISH", "{a}"]),
-    (Which::FairForceRelease, &["of:{a}", "PUBLISH", "{a}"]),
+    (Which::FairForceRelease, &["of:{a}", "PUBLISH", "u:2", "60000", "{a}"]),
     (Which::SemaphoreAcquire, &["60000", "u:1", "2", "{a}"]),
     (Which::SemaphoreRenew, &["60000", "u:1", "{a}"]),
     (Which::SemaphoreRelease, &["of:{a}", "u:1", "0", "PUBLISH", "{a}"]),

@@ -321,11 +321,21 @@ pub(crate) fn read_contenders(reply: &Value) -> Contenders {
     Contenders { receivers, poll: found || released == Some(-1) }
 }
 
-/// Returns the parameters of a kind's `force_release`.
-pub(crate) fn force_release<'a>(name: &'a Name, publish: &'static str) -> Vec<Arg<'a>> {
+/// Returns the parameters of a kind's `force_release`, after which the owner `spent` keeps the lock for `head_start`.
+pub(crate) fn force_release<'a>(
+    name: &'a Name,
+    publish: &'static str,
+    spent: &'a [u8],
+    head_start: Lease,
+) -> Vec<Arg<'a>> {
     let tag = release_has_tag(name).then(|| name.tag().into());
     let mode = name.kind().mode.map(Arg::from);
-    [name.key().into(), name.channel().into(), publish.into()].into_iter().chain(tag).chain(mode).collect()
+    let head_start = head_start.millis().into();
+    [name.key().into(), name.channel().into(), publish.into(), spent.into(), head_start]
+        .into_iter()
+        .chain(tag)
+        .chain(mode)
+        .collect()
 }
 
 /// Returns the key with the holders of a lock. The server tells of changes of this key.

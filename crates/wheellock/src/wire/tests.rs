@@ -117,8 +117,9 @@ fn queries_name_side_of_lock() {
         assert_eq!(texts(&is_held_by_script(&name)), [&["n"], mode].concat());
         let tag = if mode.is_empty() { &[][..] } else { &["{n}"] };
         assert_eq!(texts(&show_holders(&name)), [&["n", most], mode, tag].concat());
-        let expected = [&["n", name.channel(), "PUBLISH"], tag, mode].concat();
-        assert_eq!(texts(&force_release(&name, "PUBLISH")), expected);
+        let expected = [&["n", name.channel(), "PUBLISH", "spent", "20"], tag, mode].concat();
+        let head_start = Lease::new(20 * MS).unwrap();
+        assert_eq!(texts(&force_release(&name, "PUBLISH", b"spent", head_start)), expected);
     }
     let channel = own_channel(&name(&FAIR), &owner(&FAIR));
     assert_eq!(channel, format!("redisson_lock__channel:{{n}}:{UUID}:7").as_bytes());

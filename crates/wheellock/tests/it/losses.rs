@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use wheellock::testing::Double;
-use wheellock::{Guard, LockManager, LostReason};
+use wheellock::{Guard, Lock, LockManager, LostReason};
 
 /// Much shorter than the time until the watchdog renews.
 const AT_ONCE: Duration = Duration::from_secs(1);
@@ -81,5 +81,39 @@ async fn changed_lock_is_lost_at_once() {
     for (name, guard) in [("kept", kept), ("fixed", fixed)] {
         assert!(others.lock(name).force_release().await.unwrap());
         assert_lost(name, &guard).await;
+    }
+}
+
+/// The server grants the lock only after a notified holder knows of its loss.
+#[tokio::test(start_paused = true)]
+async fn forced_release_notifies_holder_before_grant() {
+    let double = Double::new();
+    let [holders, waiters, operators] =
+        [double.manager().await, double.manager().await, double.manager().await];
+    let [holders, waiters, operators] = [holders.unwrap(), waiters.unwrap(), operators.unwrap()];
+    let lock_of: [fn(&LockManager) -> Lock; 5] = [
+        |locks| locks.lock("plain"),
+        |locks| locks.fair_lock("fair"),
+        |locks| locks.simple_lock("simple"),
+        |locks| locks.read_write_lock("read").read(),
+        |locks| locks.read_write_lock("write").write(),
+    ];
+    for lock_of in lock_of {
+        let held = lock_of(&holders).acquire().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        let writer = match held.name() {
+            "read" => waiters.read_write_lock("read").write(),
+            _ => lock_of(&waiters),
+        };
+        let waiting = tokio::spawn(async move { writer.acquire().await });
+        tokio::time::sleep(AT_ONCE).await;
+        let since = tokio::time::Instant::now();
+        assert!(lock_of(&operators).force_release().await.unwrap());
+        let next = waiting.await.unwrap().unwrap();
+        let after = since.elapsed();
+        let head_start = Duration::from_millis(20);
+        assert!(head_start <= after && after < 3 * head_start, "{} after {after:?}", held.name());
+        assert!(!held.is_valid(), "{}", held.name());
+        next.release().await.unwrap();
     }
 }

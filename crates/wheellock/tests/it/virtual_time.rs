@@ -31,6 +31,8 @@ const TAG: &str = "{n}";
 /// Minimum time that a connected server has for its first reply, however short the wait is.
 const FIRST_ANSWER: Duration = Duration::from_millis(300);
 const STRANGER: &str = "00000000-0000-4000-8000-000000000000:1";
+/// An owner that keeps a lock for a moment after a forced release.
+const SPENT: &str = "11111111-2222-3333-4444-555555555555:8";
 /// Short, so that renewals fall due within few steps of the clock. The watchdog renews after every third of it.
 const LEASE: Duration = Duration::from_millis(300);
 /// Step of a world's clock. The clock moves only when no task has more work. A step is shorter than a twentieth of the lease, which is
@@ -614,7 +616,8 @@ impl World {
     /// Releases the lock by force, for all holders of any kind.
     fn force(&mut self) {
         let channel = self.kind.channel();
-        let (plain, with_tag) = ([NAME, channel, "PUBLISH"], [NAME, channel, "PUBLISH", TAG]);
+        let plain = [NAME, channel, "PUBLISH", SPENT, "20"];
+        let with_tag = [NAME, channel, "PUBLISH", SPENT, "20", TAG];
         match self.kind {
             Kind::Plain | Kind::Fenced => self.server.run_for_another(Which::ForceRelease, "1", &plain),
             Kind::Fair => self.server.run_for_another(Which::FairForceRelease, "1", &with_tag),
@@ -623,7 +626,7 @@ impl World {
             }
             Kind::Read | Kind::Write => {
                 for side in ["read", "write"] {
-                    let params = [NAME, channel, "PUBLISH", TAG, side];
+                    let params = [NAME, channel, "PUBLISH", SPENT, "20", TAG, side];
                     self.server.run_for_another(Which::ReadWriteForceRelease, "1", &params);
                 }
             }

@@ -1,14 +1,17 @@
--- Frees one side of a read-write lock, whatever its holders, and notifies the waiters.
+-- Ends the holds of one side of a read-write lock, whatever its holders, and notifies the waiters. A spent writer keeps
+-- both sides for a head start, as in `force_release.lua`.
 --
 -- KEYS[1]  the lock
 -- ARGV[1]  its channel; not a key, because a user's key patterns need not cover it
 -- ARGV[2]  PUBLISH or SPUBLISH: the waiters' way to listen
--- ARGV[3]  common part of the names of the lock's other keys, all in the lock's slot
--- ARGV[4]  `read` or `write`: the side
+-- ARGV[3]  spent owner
+-- ARGV[4]  head start in milliseconds
+-- ARGV[5]  common part of the names of the lock's other keys, all in the lock's slot
+-- ARGV[6]  `read` or `write`: the side
 --
 -- Returns 1 if this side was held, 0 if not. If the key is not a read-write lock, the script changes nothing and
 -- returns the error WRONGTYPE.
-local lock, tag, side = KEYS[1], ARGV[3], ARGV[4]
+local lock, tag, side = KEYS[1], ARGV[5], ARGV[6]
 local mode = redis.pcall('hget', lock, 'mode')
 if type(mode) == 'table' then
     return mode
@@ -35,5 +38,7 @@ if missing then
     redis.call('exists', lock, missing)
 end
 redis.call('del', lock)
+redis.call('hset', lock, 'mode', 'write', string.gsub(ARGV[3], ':write$', '') .. ':write', '1')
+redis.call('pexpire', lock, ARGV[4])
 redis.pcall(ARGV[2], ARGV[1], side == 'read' and '0' or '1')
 return 1

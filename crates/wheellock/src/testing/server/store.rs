@@ -343,7 +343,9 @@ impl Store {
             }
             (Which::AcquireAll, keys, args) => self.acquire_all(keys, each(keys, args)?),
             (Which::Renew, keys, args) => self.renew(keys, each(keys, args)?),
-            (Which::ForceRelease, &[key], &[channel, verb]) => self.force_release(key, [verb, channel]),
+            (Which::ForceRelease, &[key], &[channel, verb, spent, left]) => {
+                self.force_release(key, [verb, channel], [spent, left])
+            }
             (Which::FencedAcquire, &[key], &[lease, holder, count, tag]) => {
                 self.fenced_acquire(key, lease, holder, count, tag)
             }
@@ -361,8 +363,8 @@ impl Store {
                 self.write_release(key, [verb, channel], holder, count, tag)
             }
             (Which::ReadWriteRenew, keys, args) => self.read_write_renew(keys, each(keys, args)?),
-            (Which::ReadWriteForceRelease, &[key], &[channel, verb, tag, side]) => {
-                self.side_force_release(key, [verb, channel], tag, side)
+            (Which::ReadWriteForceRelease, &[key], &[channel, verb, spent, left, tag, side]) => {
+                self.side_force_release(key, [verb, channel], [spent, left], tag, side)
             }
             (Which::SimpleAcquire, &[key], &[lease, token, _]) => self.simple_acquire(key, lease, token),
             (Which::SimpleRelease, &[key], &[channel, token, count, verb]) => {
@@ -384,11 +386,11 @@ impl Store {
             (Which::FairRelease, &[key], &[channel, holder, count, verb, tag]) => {
                 self.fair_release(key, [verb, channel], holder, count, tag)
             }
-            (Which::FairForceRelease, &[key], &[channel, verb, tag]) => {
-                self.fair_force_release(key, [verb, channel], tag)
+            (Which::FairForceRelease, &[key], &[channel, verb, spent, left, tag]) => {
+                self.fair_force_release(key, [verb, channel], [spent, left], tag)
             }
-            (Which::SimpleForceRelease, &[key], &[channel, verb]) => {
-                self.simple_force_release(key, [verb, channel])
+            (Which::SimpleForceRelease, &[key], &[channel, verb, spent, left]) => {
+                self.simple_force_release(key, [verb, channel], [spent, left])
             }
             // new-kind: calls
             (which, &[key], args) => return self.run_of_many(which, key, args),
@@ -593,13 +595,22 @@ impl Store {
         Answer::Array(time.into_iter().chain(answers).collect())
     }
 
-    fn force_release(&mut self, key: &str, tell: [&str; 2]) -> Result {
+    fn force_release(&mut self, key: &str, [verb, channel]: [&str; 2], spent: [&str; 2]) -> Result {
         self.note(Which::ForceRelease, key, "", None);
         if !self.is_lock(key)? {
             return Ok(Answer::Integer(0));
         }
-        self.free(key, tell);
+        self.leave_to(key, spent)?;
+        self.publish([verb, channel, "0"]);
         Ok(Answer::Integer(1))
+    }
+
+    /// Leaves a lock to a spent owner, for this number of milliseconds.
+    fn leave_to(&mut self, key: &str, [spent, left]: [&str; 2]) -> Result<()> {
+        self.keys.remove(key);
+        self.set_count(key, spent, "1");
+        self.pexpire(key, integer(left)?);
+        Ok(())
     }
 
     /// Returns true if the key is a lock whose fields are holders. Fails if it holds other data.

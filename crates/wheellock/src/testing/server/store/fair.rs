@@ -87,12 +87,18 @@ impl Store {
         Ok(if held { Answer::Integer(1) } else { Answer::Nil })
     }
 
-    pub(super) fn fair_force_release(&mut self, key: &str, tell: [&str; 2], tag: &str) -> Result {
+    pub(super) fn fair_force_release(
+        &mut self,
+        key: &str,
+        tell: [&str; 2],
+        spent: [&str; 2],
+        tag: &str,
+    ) -> Result {
         self.note(Which::FairForceRelease, key, "", None);
         if !self.is_lock(key)? {
             return Ok(Answer::Integer(0));
         }
-        self.keys.remove(key);
+        self.leave_to(key, spent)?;
         self.tell_the_head(tell, tag)?;
         Ok(Answer::Integer(1))
     }

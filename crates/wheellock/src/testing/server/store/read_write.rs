@@ -197,6 +197,7 @@ impl Store {
         &mut self,
         key: &str,
         [verb, channel]: [&str; 2],
+        [spent, left]: [&str; 2],
         tag: &str,
         side: &str,
     ) -> Result {
@@ -213,6 +214,9 @@ impl Store {
             }
         }
         self.keys.remove(key);
+        self.set_count(key, "mode", "write");
+        self.set_count(key, &format!("{}:write", spent.trim_end_matches(":write")), "1");
+        self.pexpire(key, integer(left)?);
         self.publish([verb, channel, if side == "read" { "0" } else { "1" }]);
         Ok(Answer::Integer(1))
     }

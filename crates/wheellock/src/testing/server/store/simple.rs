@@ -102,7 +102,12 @@ impl Store {
         Ok(Answer::Integer(1 + self.publish([tell[0], tell[1], "0"])))
     }
 
-    pub(super) fn simple_force_release(&mut self, key: &str, tell: [&str; 2]) -> Result {
+    pub(super) fn simple_force_release(
+        &mut self,
+        key: &str,
+        [verb, channel]: [&str; 2],
+        [spent, left]: [&str; 2],
+    ) -> Result {
         self.note(Which::SimpleForceRelease, key, "", None);
         if !self.keys.contains_key(key) {
             return Ok(Answer::Integer(0));
@@ -110,7 +115,8 @@ impl Store {
         if self.text(key).is_none() {
             return Err(wrong_type());
         }
-        self.free(key, tell);
+        self.set_text(key, spent, Some(integer(left)?));
+        self.publish([verb, channel, "0"]);
         Ok(Answer::Integer(1))
     }
 

@@ -1,5 +1,7 @@
 //! The operation of a fleet: diagnostics, permissions, health, shutdown and the command line.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
@@ -75,6 +77,35 @@ async fn missing_replicas_are_reported() {
         let other = Finding::OtherServerCount { servers, connected: 2 };
         assert_eq!(found(&set.url(), servers).await, [other]);
     }
+}
+
+/// `min-replicas-to-write` looks at the replicas once per second. So a server accepts writes that arrived while it was paused, although it
+/// was replaced meanwhile.
+#[test]
+fn replaced_primary_accepts_write_after_pause() {
+    let mut set = Replicas::start(1, &Settings::default());
+    let old = &set.servers()[0];
+    for (name, value) in [("min-replicas-max-lag", "1"), ("min-replicas-to-write", "1")] {
+        assert_eq!(old.cli(&["CONFIG", "SET", name, value]), "OK");
+    }
+    assert!(poll_until(PATIENCE, || old.cli(&["SET", "before", "1"]) == "OK"));
+    let mut client = UnixStream::connect(old.socket_path()).unwrap();
+    let mut reply = [0; 5];
+    // Afterwards the server has accepted the connection. It would look at the replicas before it accepts one.
+    client.write_all(b"SET early 1\r\n").unwrap();
+    client.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply, b"+OK\r\n");
+    old.pause();
+    client.write_all(b"SET late 1\r\n").unwrap();
+    set.promote(1);
+    // The replica must look older than the setting allows.
+    std::thread::sleep(Duration::from_secs(3));
+    let old = &set.servers()[0];
+    old.resume();
+    client.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply, b"+OK\r\n");
+    let is_refused = || old.cli(&["SET", "later", "1"]).contains("NOREPLICAS");
+    assert!(poll_until(PATIENCE, is_refused), "later writes are refused");
 }
 
 /// Sets the user of plain locks in a fleet. The user has the guide's permissions, except for `left_out`.

@@ -80,6 +80,8 @@ impl From<Error> for Failure {
             | Error::InvalidLease { .. }
             | Error::InvalidLabel { .. }
             | Error::UnsupportedFleet { .. }
+            | Error::NoTicket { .. }
+            | Error::InvalidTicket { .. }
             | Error::NoMinHold { .. } => End::Usage,
             Error::Server { source, .. } if source.kind() == wheellock::client::ErrorKind::Config => {
                 End::Usage

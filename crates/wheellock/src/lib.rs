@@ -113,6 +113,7 @@ pub use base::durability::Durability;
 pub use base::error::{Error, LostReason, MemberFailure, Outcome};
 pub use base::fleet::{Fleet, FleetHealth};
 pub use base::owner::{Owner, ParsePermitIdError, PermitId};
+pub use base::ticket::{ParseTicketError, Ticket};
 pub use group::multi_lock::{LostMember, MultiGuard, MultiLock, multi_lock};
 pub use group::redlock::{MemberState, RedLock, RedLockGuard, RedLockManager, RedLockMember};
 pub use kinds::election::{Election, Leader, Leadership, Observer};

@@ -18,9 +18,10 @@ use crate::base::error::{Error, LostReason};
 use crate::base::hold_limits::HoldLimits;
 use crate::base::lease::Lease;
 use crate::base::owner::{Owner, OwnerText};
+use crate::base::ticket::Ticket;
 use crate::kind::Wake;
 use crate::lock::verbs::{AsyncLock, forward_verbs};
-use crate::request::acquire::{Over, Request, Wait, acquire, first_answer_by};
+use crate::request::acquire::{Over, Request, Wait, acquire, adopt, first_answer_by};
 use crate::request::context::Context;
 use crate::request::guard::Guard;
 use crate::request::label;
@@ -593,7 +594,13 @@ impl Lock {
             backoff: self.backoff.as_deref(),
             limits: self.limits.as_deref(),
             many: None,
+            giver: None,
         })
+    }
+
+    /// Takes the place of the owner that the ticket names: see [`LockManager::adopt`](crate::LockManager::adopt).
+    pub(crate) async fn adopt(&self, ticket: &Ticket) -> Result<Guard, Error> {
+        adopt(self.request().map(|request| Request { giver: Some(&ticket.owner), ..request })).await
     }
 
     /// Returns the text of `owner` for this lock.

@@ -205,6 +205,7 @@ fn random_script_call(random: &mut SplitMix) -> Vec<String> {
             let (spent, left) = (random.of(&HOLDERS), random.of(&LIVE_LEASES));
             (Which::Retire, vec![key], vec![channel, holder, spent, left, verb, tag])
         }
+        4 if random.below(3) == 0 => (Which::Adopt, vec![key], vec![lease, holder, random.of(&HOLDERS)]),
         3..5 => (Which::Release, vec![key], vec![channel, holder, count, verb]),
         5 if random.below(2) == 0 => {
             let last = random.below(KEYS.len());
@@ -267,6 +268,13 @@ fn random_call_of_a_kind(random: &mut SplitMix) -> Vec<String> {
     let said = random.of(&["u:1 5 here", "u:2 12 ", "v:1 7 at one place\nor another"]);
     let (which, key, args) = match random.below(42) {
         38.. => return random_call_of_a_row(random),
+        0 if random.below(3) == 0 => {
+            let (holder, owner) = (random.of(&[holder, &writer]), random.of(&HOLDERS));
+            match random.below(2) {
+                0 => (Which::FencedAdopt, key, vec![lease, holder, owner, tag]),
+                _ => (Which::Adopt, key, vec![lease, holder, owner]),
+            }
+        }
         0..2 => (Which::FencedAcquire, key, vec![lease, holder, count, tag]),
         2..7 => (Which::ReadAcquire, key, vec![lease, holder, count, tag, random.of(&["0", "1"])]),
         7..11 => (Which::ReadRelease, key, vec![channel, holder, left, verb, tag]),
@@ -298,6 +306,9 @@ fn random_call_of_a_kind(random: &mut SplitMix) -> Vec<String> {
         23 if random.below(3) == 0 => {
             let (spent, left) = (random.of(&TOKENS), random.of(&LIVE_LEASES));
             (Which::SimpleRetire, &*simple, vec![channel, random.of(&TOKENS), spent, left, verb, tag])
+        }
+        23 if random.below(3) == 0 => {
+            (Which::SimpleAdopt, &*simple, vec![lease, random.of(&TOKENS), random.of(&TOKENS)])
         }
         23 => (Which::SimpleRelease, &*simple, vec![channel, random.of(&TOKENS), "0", verb]),
         26..28 => (Which::LookAtLeader, random.of(&[key, &simple]), vec![tag]),
@@ -622,6 +633,9 @@ const CALLS_ON_A: &[(Which, &[&str])] = &[
     (Which::Release, &["of:{a}", "u:1", "0", "PUBLISH"]),
     (Which::Retire, &["of:{a}", "u:1", "u:2", "60000", "PUBLISH", "{a}"]),
     (Which::SimpleRetire, &["of:{a}", "token", "spent", "60000", "PUBLISH", "{a}"]),
+    (Which::Adopt, &["60000", "u:2", "u:1"]),
+    (Which::FencedAdopt, &["60000", "u:2", "u:1", "{a}"]),
+    (Which::SimpleAdopt, &["60000", "other", "token"]),
     (Which::Mark, &["{a}", "60000"]),
     (Which::Tell, &["of:{a}", "PUBLISH"]),
     (Which::Renew, &["60000", "u:1"]),

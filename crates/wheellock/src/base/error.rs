@@ -9,6 +9,7 @@ pub use wheellock_client::Outcome;
 
 use crate::base::durability::{Durability, Shortfall};
 use crate::base::fleet::Fleet;
+use crate::base::ticket::ParseTicketError;
 
 /// A failed lock operation.
 ///
@@ -114,6 +115,30 @@ pub enum Error {
     NoMinHold {
         /// The lock's name.
         lock: String,
+    },
+    /// This hold cannot become a [ticket](crate::Guard::into_ticket), and the lock was released. Its kind has no tickets, or its owner holds
+    /// the lock more than once. Or the [ticket](crate::Ticket) names a kind that has none.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
+    NoTicket {
+        /// The lock's name.
+        lock: String,
+        /// The label of the lock's kind.
+        kind: String,
+    },
+    /// The text is not a [ticket](crate::Ticket).
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
+    InvalidTicket {
+        /// The reason.
+        reason: ParseTicketError,
+    },
+    /// The server does not know the owner that the [ticket](crate::Ticket) names as the lock's only holder. The ticket was adopted before,
+    /// its lease has ended, or it is of another server. The server changed nothing.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
+    TicketEnded {
+        /// The lock's name.
+        lock: String,
+        /// The server.
+        server: Arc<str>,
     },
     /// This owner already holds the lock and would wait for itself for ever.
     ///
@@ -308,7 +333,9 @@ impl Error {
             | Self::Lost { .. }
             | Self::GrantedTooLate { .. }
             | Self::NotReplicated { .. } => Outcome::MaybeExecuted,
-            Self::OtherData { .. } | Self::Upgrade { .. } | Self::Held { .. } => Outcome::Rejected,
+            Self::OtherData { .. } | Self::Upgrade { .. } | Self::Held { .. } | Self::TicketEnded { .. } => {
+                Outcome::Rejected
+            }
             // A request for a server's identity has no effect.
             Self::NoQuorum { lock, .. } if lock.is_empty() => Outcome::NotSent,
             Self::NoQuorum { granted, failures, .. } => {
@@ -323,6 +350,8 @@ impl Error {
             }
             Self::NoMembers
             | Self::NoMinHold { .. }
+            | Self::NoTicket { .. }
+            | Self::InvalidTicket { .. }
             | Self::NotReentrant { .. }
             | Self::DuplicateMember { .. }
             | Self::NotIndependent { .. }
@@ -378,8 +407,11 @@ impl Error {
             | Self::ShutDown { .. }
             | Self::OtherData { .. }
             | Self::Upgrade { .. }
+            | Self::TicketEnded { .. }
             | Self::NoMembers
             | Self::NoMinHold { .. }
+            | Self::NoTicket { .. }
+            | Self::InvalidTicket { .. }
             | Self::NotReentrant { .. }
             | Self::DuplicateMember { .. }
             | Self::NotIndependent { .. }
@@ -395,6 +427,12 @@ impl Error {
             | Self::NoRandomness
             | Self::NoBackgroundThread { .. } => false,
         }
+    }
+}
+
+impl From<ParseTicketError> for Error {
+    fn from(reason: ParseTicketError) -> Self {
+        Self::InvalidTicket { reason }
     }
 }
 
@@ -430,7 +468,10 @@ impl fmt::Display for Error {
             Self::OtherData { .. }
             | Self::Upgrade { .. }
             | Self::NotReentrant { .. }
-            | Self::NoMinHold { .. } => self.fmt_refusal(f),
+            | Self::NoMinHold { .. }
+            | Self::NoTicket { .. }
+            | Self::InvalidTicket { .. }
+            | Self::TicketEnded { .. } => self.fmt_refusal(f),
             Self::GrantedTooLate { lock, lease } => {
                 write!(f, "lock \"{}\" was granted after its lease of {lease:?} had run out", quotable(lock))
             }
@@ -483,6 +524,17 @@ impl Error {
             Self::NoMinHold { lock } => {
                 write!(f, "lock \"{}\": this kind of lock cannot be held for a minimum time", quotable(lock))
             }
+            Self::NoTicket { lock, kind } => write!(
+                f,
+                "lock \"{}\" cannot travel: {kind} has no tickets, or its owner holds it more than once",
+                quotable(lock)
+            ),
+            Self::InvalidTicket { reason } => write!(f, "{reason}"),
+            Self::TicketEnded { lock, server } => write!(
+                f,
+                "the ticket for lock \"{}\" was adopted before, its lease has ended, or it is of another server than {server}",
+                quotable(lock)
+            ),
             Self::Upgrade { lock } => write!(
                 f,
                 "lock \"{}\": this owner holds it for reading and would wait for itself to write: it has to release that first",

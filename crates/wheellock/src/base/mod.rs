@@ -15,5 +15,6 @@ pub(crate) mod quorum;
 pub(crate) mod request_slots;
 pub(crate) mod request_tag;
 pub(crate) mod server_clock;
+pub(crate) mod ticket;
 pub(crate) mod tickets;
 pub(crate) mod work;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::served::Served;
 use crate::lock::verbs::AsyncLock;
 use crate::request::context::Context;
-use crate::{Attempt, Backoff, BootInstant, Error, Holder, Holders, Owner};
+use crate::{Attempt, Backoff, BootInstant, Error, Holder, Holders, Owner, Ticket};
 
 /// A reentrant lock by name for threads, like [`crate::Lock`].
 ///
@@ -161,7 +161,7 @@ impl<L: AsyncLock> Lock<L> {
     }
 
     pub(super) fn guard(&self, inner: L::Guard) -> Guard<L> {
-        Guard { inner, runtime: Arc::clone(&self.runtime) }
+        Guard::new(inner, &self.runtime)
     }
 
     /// Returns the lock with the calling thread as its owner, unless it has an owner already.
@@ -319,6 +319,10 @@ pub struct Guard<L: AsyncLock = crate::Lock> {
 }
 
 impl<L: AsyncLock> Guard<L> {
+    pub(super) fn new(inner: L::Guard, runtime: &Arc<Served>) -> Self {
+        Self { inner, runtime: Arc::clone(runtime) }
+    }
+
     /// Returns the instant until which the lock may be believed held, as far as is known now. See [`crate::Guard::valid_until`].
     pub fn valid_until(&self) -> BootInstant {
         L::valid_until(&self.inner)
@@ -373,6 +377,16 @@ impl Guard {
     /// Returns the owner of the hold. This is the thread that acquired the lock, unless it presented another owner.
     pub fn owner(&self) -> Owner {
         self.inner.owner()
+    }
+
+    /// Renews the lease, and turns this guard into a ticket for another process. See [`crate::Guard::into_ticket`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`crate::Guard::into_ticket`].
+    #[track_caller]
+    pub fn into_ticket(self) -> Result<Ticket, Error> {
+        self.runtime.block_on(self.inner.into_ticket())
     }
 }
 

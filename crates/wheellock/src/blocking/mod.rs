@@ -47,7 +47,7 @@ pub use lock::{Guard, Lock};
 pub use semaphores::{CountDownLatch, Permit, PermitSemaphore, Permits, Semaphore};
 pub use sets::{MultiGuard, MultiLock, RedLock, RedLockGuard, RedLockManager, multi_lock};
 
-use crate::{Error, Finding, FleetHealth, Health, Leftover, LockManagerBuilder, Metrics, Owner};
+use crate::{Error, Finding, FleetHealth, Health, Leftover, LockManagerBuilder, Metrics, Owner, Ticket};
 use lock::this_thread;
 use served::{Served, background};
 
@@ -92,6 +92,34 @@ impl LockManager {
     /// Returns a reentrant lock, shared with every process that uses this name. No I/O.
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
         Lock::new(self.inner.lock(name.as_ref()), &self.runtime)
+    }
+
+    /// Takes over the lock of a ticket, with a fresh owner. See [`crate::LockManager::adopt`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`crate::LockManager::adopt`].
+    ///
+    /// # Panics
+    ///
+    /// In asynchronous code; see [`blocking`](self).
+    #[track_caller]
+    pub fn adopt(&self, ticket: &Ticket) -> Result<Guard, Error> {
+        self.runtime.block_on(self.inner.adopt(ticket)).map(|guard| Guard::new(guard, &self.runtime))
+    }
+
+    /// Releases the lock of a ticket. See [`crate::LockManager::release_ticket`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`crate::LockManager::release_ticket`].
+    ///
+    /// # Panics
+    ///
+    /// In asynchronous code; see [`blocking`](self).
+    #[track_caller]
+    pub fn release_ticket(&self, ticket: &Ticket) -> Result<bool, Error> {
+        self.runtime.block_on(self.inner.release_ticket(ticket))
     }
 
     /// Returns the owner of the calling thread. A lock uses it unless [`Lock::with_owner`] presents another owner.

@@ -33,6 +33,8 @@ pub(crate) struct Kind {
     pub(crate) release: Option<Arc<Script>>,
     /// Replaces a holder by a spent owner, which keeps the lock until a minimum time is over; `None` if this kind has no minimum.
     pub(crate) retire: Option<Arc<Script>>,
+    /// Gives a lock to a new holder in place of the owner that a ticket names; `None` if holds of this kind have no tickets.
+    pub(crate) adopt: Option<Arc<Script>>,
     /// Runs several calls of `acquire` and `release` at once. Both of these scripts are marked as parts of the bundle. `None` if each call
     /// runs by itself.
     pub(crate) bundle: Option<Arc<Script>>,
@@ -147,6 +149,7 @@ pub(crate) static FENCED: LazyLock<Kind> = LazyLock::new(|| {
         acquire: script(lua!("holders_of.lua", "token.lua", "fenced/acquire.lua"), 4),
         acquire_all: None,
         renew: Some(variadic(lua!("fenced/renew.lua"))),
+        adopt: Some(script(lua!("token.lua", "fenced/adopt.lua"), 4)),
         companions: Companions::Token,
         grant: GrantForm::Token,
         ..Kind::counted("", PLAIN_CHANNEL).retired()
@@ -160,6 +163,7 @@ pub(crate) static READ: LazyLock<Kind> = LazyLock::new(|| {
         label: "read",
         acquire: script(lua!("read/acquire.lua"), 5),
         release: Some(script(lua!("read/release.lua", "read_write/live.lua", "read/leave.lua"), 5)),
+        adopt: None,
         is_shared: true,
         ..Kind::read_write("read")
     };
@@ -206,6 +210,7 @@ pub(crate) static SIMPLE: LazyLock<Kind> = LazyLock::new(|| {
         reclaim: Some(variadic(lua!("fleet/grace.lua", "simple/reclaim.lua"))),
         release: Some(Arc::new(Script::new(lua!("simple/release.lua"), 1, 4).natively(&native::DELETE))),
         retire: Some(script(lua!("simple/retire.lua"), 6)),
+        adopt: Some(script(lua!("simple/adopt.lua"), 3)),
         force_release: Some(script(lua!("simple/force_release.lua"), 4)),
         show_holders: Some(script(lua!("simple/holders.lua"), 1)),
         holders: Holders::Single,
@@ -256,6 +261,7 @@ pub(crate) static LATCH: LazyLock<Kind> = LazyLock::new(|| Kind {
     renew: None,
     reclaim: None,
     release: None,
+    adopt: None,
     force_release: None,
     show_holders: None,
     braces: Braces::Always,
@@ -350,6 +356,7 @@ impl Kind {
             reclaim: Some(variadic(lua!("fleet/grace.lua", "reclaim.lua"))),
             release: Some(script(lua!("release.lua"), 4)),
             retire: None,
+            adopt: Some(script(lua!("adopt.lua"), 3)),
             bundle: None,
             hot_release: None,
             force_release: Some(script(lua!("holders_of.lua", "force_release.lua"), 4)),
@@ -391,6 +398,7 @@ impl Kind {
             noun: "semaphore",
             acquire_all: None,
             reclaim: None,
+            adopt: None,
             force_release: None,
             show_holders: None,
             holders: Holders::Beside,
@@ -453,9 +461,9 @@ impl Kind {
 
     /// Returns the scripts that acquire, renew and release. Scripts that only show something are loaded at their first use.
     fn scripts(&self) -> impl Iterator<Item = &Arc<Script>> {
-        let Self { acquire, poll, acquire_all, renew, release, retire, bundle, .. } = self;
-        let Self { hot_release, force_release, .. } = self;
-        let others = [poll, acquire_all, renew, release, retire, bundle, hot_release, force_release];
+        let Self { acquire, poll, acquire_all, renew, release, retire, adopt, .. } = self;
+        let Self { bundle, hot_release, force_release, .. } = self;
+        let others = [poll, acquire_all, renew, release, retire, adopt, bundle, hot_release, force_release];
         std::iter::once(acquire).chain(others.into_iter().flatten())
     }
 

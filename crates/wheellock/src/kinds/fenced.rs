@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::base::attempt::Attempt;
 use crate::base::error::{Error, LostReason};
 use crate::base::owner::Owner;
+use crate::base::ticket::Ticket;
 use crate::lock::Lock;
 use crate::lock::verbs::{self, AsyncLock, forward_verbs};
 use crate::request::guard::Guard;
@@ -205,6 +206,10 @@ pub struct FencedGuard {
 }
 
 impl FencedGuard {
+    pub(crate) fn new(guard: Guard) -> Self {
+        Self { guard }
+    }
+
     /// Returns the fencing token of this grant. It is greater than the token of every earlier grant to another holder,
     /// in every process and language. The tokens of one owner's holds at one time are equal.
     ///
@@ -226,6 +231,20 @@ impl FencedGuard {
     /// As [`Guard::release`].
     pub async fn release(self) -> Result<(), Error> {
         self.guard.release().await
+    }
+
+    /// As [`Guard::into_ticket`]. [`LockManager::adopt_fenced`](crate::LockManager::adopt_fenced) turns the ticket into a guard with a new
+    /// token.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Guard::into_ticket`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::into_ticket`].
+    pub async fn into_ticket(self) -> Result<Ticket, Error> {
+        self.guard.into_ticket().await
     }
 
     async fn release_after_work(self) -> Result<(), Error> {

@@ -20,9 +20,10 @@ use crate::base::fleet::{Fleet, FleetHealth};
 use crate::base::fleet_terms::Terms;
 use crate::base::lease::Lease;
 use crate::base::owner::{Owner, new_uuid};
-use crate::kind;
+use crate::base::ticket::Ticket;
+use crate::kind::{self, Kind};
 use crate::kinds::election::Election;
-use crate::kinds::fenced::FencedLock;
+use crate::kinds::fenced::{FencedGuard, FencedLock};
 use crate::kinds::latch::CountDownLatch;
 use crate::kinds::permit::PermitSemaphore;
 use crate::kinds::read_write::ReadWriteLock;
@@ -35,6 +36,7 @@ use crate::request::context::{Context, Settings};
 use crate::request::diagnostics::{Finding, check_durability, diagnose, releases_are_silent};
 use crate::request::events;
 use crate::request::fleet;
+use crate::request::guard::Guard;
 use crate::request::label;
 use crate::request::watchdog;
 use crate::table::metrics::Metrics;
@@ -208,6 +210,65 @@ impl LockManager {
     /// Returns an election, without I/O. One of all campaigners leads, in all processes that use this name.
     pub fn election(&self, name: impl AsRef<str>) -> Election {
         Election::new(&self.context, name.as_ref())
+    }
+
+    /// Takes over the lock of a [`Ticket`], with a fresh owner and a renewed lease, in one round trip. The lock is never free in between, and
+    /// only one call adopts a ticket. Redisson sees one holder throughout.
+    ///
+    /// For the new token of a fenced lock, use [`adopt_fenced`](Self::adopt_fenced).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Lock::acquire`]. A dropped call may have adopted the ticket. Then it releases the lock.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TicketEnded`] if the owner that the ticket names does not hold the lock on this server any more; [`Error::NoTicket`] if
+    /// this version does not know the ticket's kind; the errors of [`Lock::try_acquire`].
+    pub async fn adopt(&self, ticket: &Ticket) -> Result<Guard, Error> {
+        let no_ticket = || Error::NoTicket { lock: ticket.lock.clone(), kind: ticket.kind.clone() };
+        let has_tickets = |row: &&Kind| row.label == ticket.kind && row.adopt.is_some();
+        let kind = kind::rows().find(has_tickets).ok_or_else(no_ticket)?;
+        let lock = if std::ptr::eq(kind, &*kind::WRITE) {
+            self.read_write_lock(&ticket.lock).write()
+        } else {
+            Lock::new(Arc::clone(&self.context), self.context.name(&ticket.lock, kind))
+        };
+        lock.adopt(ticket).await
+    }
+
+    /// Does the same as [`adopt`](Self::adopt) for a [`FencedLock`], with a new fencing token. The token is greater than the token of the
+    /// guard that the ticket came from, so the resource refuses late requests of that process.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`adopt`](Self::adopt).
+    ///
+    /// # Errors
+    ///
+    /// As [`adopt`](Self::adopt); [`Error::NoTicket`] if the ticket is of another kind.
+    pub async fn adopt_fenced(&self, ticket: &Ticket) -> Result<FencedGuard, Error> {
+        if ticket.kind != kind::FENCED.label {
+            return Err(Error::NoTicket { lock: ticket.lock.clone(), kind: ticket.kind.clone() });
+        }
+        self.adopt(ticket).await.map(FencedGuard::new)
+    }
+
+    /// Releases the lock of a [`Ticket`]. Returns false if the ticket has ended already.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may still take effect.
+    ///
+    /// # Errors
+    ///
+    /// The other errors of [`adopt`](Self::adopt), and those of [`Guard::release`].
+    pub async fn release_ticket(&self, ticket: &Ticket) -> Result<bool, Error> {
+        match self.adopt(ticket).await {
+            Ok(guard) => guard.release().await.map(|()| true),
+            Err(Error::TicketEnded { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns a new owner, for taking locks reentrantly: see [`Lock::with_owner`].

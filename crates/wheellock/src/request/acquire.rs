@@ -17,10 +17,11 @@ use wheellock_client::Timer;
 use crate::base::error::Error;
 use crate::kind::Wake;
 use crate::request::guard::Guard;
+use crate::request::retry::RefusedWrite;
 use crate::wait::name::Name;
 use crate::wait::spans::{Held, acquiring};
 use crate::wait::wait_queue::WaitQueue;
-use crate::wire::Refusal;
+use crate::wire::{Precedence, Refusal};
 
 use attempt::Form;
 pub(crate) use attempt::{Answer, Request};
@@ -249,6 +250,23 @@ pub(crate) async fn ask(
     deadline: Option<Instant>,
 ) -> Result<Answer, Error> {
     request?.ask(deadline).await
+}
+
+/// Takes the place of the owner that a ticket names, or returns an error if that owner does not hold the lock alone and once.
+pub(crate) fn adopt<'a>(
+    request: Result<Request<'a>, Error>,
+) -> impl Future<Output = Result<Guard, Error>> + use<'a> {
+    let subject = request.as_ref().ok().map(|request| request.name.span_fields());
+    acquiring(subject, true, async move || {
+        let request = request?;
+        match request.attempt(Precedence::NONE, None, RefusedWrite::Ends, Form::Alone).await? {
+            Answer::Granted(guard, _) => Ok(guard),
+            Answer::Held(_) => Err(Error::TicketEnded {
+                lock: request.name.text().to_owned(),
+                server: request.context.client.server_address(),
+            }),
+        }
+    })
 }
 
 /// A poll from outside the queue, while the queue is empty. A lock without waiters is taken this way. The number of

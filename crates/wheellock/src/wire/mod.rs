@@ -260,6 +260,15 @@ pub(crate) fn retire<'a>(
     Params { all, len: 7 }
 }
 
+/// Returns the parameters of a kind's `adopt`, by which `holder` takes the place of the owner `giver`.
+pub(crate) fn adopt<'a>(name: &'a Name, lease: Lease, holder: &'a [u8], giver: &'a [u8]) -> Params<'a> {
+    let none = || Arg::from("");
+    let (tag, len) =
+        if name.kind().companions == Companions::Token { (name.tag().into(), 5) } else { (none(), 4) };
+    let (key, lease) = (name.key().into(), lease.millis().into());
+    Params { all: [key, lease, holder.into(), giver.into(), tag, none(), none(), none()], len }
+}
+
 /// Returns the parameters of a kind's `hot_release`.
 pub(crate) fn hot_release<'a>(
     name: &'a Name,

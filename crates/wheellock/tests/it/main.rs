@@ -9,6 +9,7 @@ mod lost_answers;
 mod max_hold;
 mod min_hold;
 mod refusals;
+mod tickets;
 mod traits;
 mod virtual_permits;
 mod virtual_sets;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wheellock::testing::{Double, Outage};
-use wheellock::{Durability, Error, Finding, Fleet, LockManager, LostReason, Outcome};
+use wheellock::{Durability, Error, Finding, Fleet, LockManager, LostReason, Outcome, Ticket};
 use wheellock_tests::RedisServer;
 
 use super::{Row, fixed, row};
@@ -96,6 +96,18 @@ fn given() -> Vec<(&'static str, Error)> {
         ),
         ("A reader that asks to write", Error::Upgrade { lock: lock.clone() }),
         ("A kind of lock without a minimum time", Error::NoMinHold { lock: lock.clone() }),
+        (
+            "A guard whose kind has no tickets",
+            Error::NoTicket { lock: lock.clone(), kind: "read".to_owned() },
+        ),
+        (
+            "A ticket that was cut",
+            Error::InvalidTicket { reason: "wl1:00000000:lock".parse::<Ticket>().unwrap_err() },
+        ),
+        (
+            "A ticket that was adopted before",
+            Error::TicketEnded { lock: lock.clone(), server: Arc::clone(&server) },
+        ),
         ("An owner that holds a lock that is not reentrant", Error::NotReentrant { lock: lock.clone() }),
         (
             "A grant that came after its lease",

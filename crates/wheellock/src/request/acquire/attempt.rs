@@ -17,7 +17,8 @@ use crate::base::durability::Shortfall;
 use crate::base::error::{Error, Outcome};
 use crate::base::hold_limits::HoldLimits;
 use crate::base::lease::Lease;
-use crate::kind::{Holders, Wake};
+use crate::base::owner::{Owner, OwnerText};
+use crate::kind::{Holders, Kind, Wake};
 use crate::request::context::Context;
 use crate::request::guard::Guard;
 use crate::request::retry::{RefusedWrite, Retried, retry_acknowledged, retry_since, wait_for_owner};
@@ -44,6 +45,8 @@ pub(crate) struct Request<'a> {
     pub(crate) limits: Option<&'a HoldLimits>,
     /// The permits of a caller that wants several of them together.
     pub(crate) many: Option<&'a Many>,
+    /// The owner that a ticket names. The caller takes its place.
+    pub(crate) giver: Option<&'a Owner>,
 }
 
 /// The form of one attempt.
@@ -304,9 +307,14 @@ impl<'a> Request<'a> {
             let eval = |script: &Script, params: &[Arg<'_>]| {
                 context.client.start_eval(script, wire::KEYS, params, retry, start, waker)
             };
-            match &name.kind().poll {
+            let Kind { acquire, poll, adopt, .. } = name.kind();
+            if let (Some(adopt), Some(giver)) = (adopt, self.giver) {
+                let giver = OwnerText::new(&giver.manager, giver.number, name.kind().holder_suffix);
+                return eval(adopt, &wire::adopt(name, lease, holder.as_bytes(), giver.as_bytes()));
+            }
+            match poll {
                 Some(poll) if form != Form::Alone => eval(poll, &wire::poll(name, params, publish)),
-                _ => eval(&name.kind().acquire, &params),
+                _ => eval(acquire, &params),
             }
         };
         let (retried, fresh, shortfall) = match self.context.wanted {

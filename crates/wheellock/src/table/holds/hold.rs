@@ -474,7 +474,7 @@ impl Hold {
     }
 
     /// Returns the count that the server is to have. A guard that was told of a loss wants no share.
-    pub(super) fn wanted(&self) -> u32 {
+    pub(crate) fn wanted(&self) -> u32 {
         let guards = if self.is_lost() { 0 } else { self.guards };
         guards + self.releasing.attempts() + self.forgotten()
     }

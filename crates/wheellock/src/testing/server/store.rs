@@ -324,6 +324,13 @@ impl Store {
             (Which::Retire, &[key], &[channel, holder, spent, left, verb, tag]) => {
                 self.retire(key, [verb, channel], [holder, spent], left, tag)
             }
+            (Which::Adopt, &[key], &[lease, holder, owner]) => self.adopt(key, lease, holder, owner),
+            (Which::FencedAdopt, &[key], &[lease, holder, owner, tag]) => {
+                self.fenced_adopt(key, lease, [holder, owner], tag)
+            }
+            (Which::SimpleAdopt, &[key], &[lease, token, owner]) => {
+                self.simple_adopt(key, lease, token, owner)
+            }
             (Which::SimpleRetire, &[key], &[channel, token, spent, left, verb, _]) => {
                 self.simple_retire(key, [verb, channel], [token, spent], left)
             }
@@ -517,6 +524,42 @@ impl Store {
             self.publish([verb, &format!("{channel}:{first}"), "0"]);
         }
         Ok(Answer::Integer(1 + heard))
+    }
+
+    /// Gives a lock to a new holder in place of `owner`.
+    fn adopt(&mut self, key: &str, lease: &str, holder: &str, owner: &str) -> Result {
+        let again = self.may_adopt(Which::Adopt, key, holder, owner)?;
+        let Some(again) = again else { return Ok(Answer::Integer(self.pttl(key))) };
+        self.replace(key, lease, holder, owner)?;
+        Ok(if again { Answer::Status("AGAIN".to_owned()) } else { Answer::Nil })
+    }
+
+    fn fenced_adopt(&mut self, key: &str, lease: &str, [holder, owner]: [&str; 2], tag: &str) -> Result {
+        let again = self.may_adopt(Which::FencedAdopt, key, holder, owner)?;
+        let Some(again) = again else { return Ok(Answer::Integer(self.pttl(key))) };
+        let token = self.token_of_grant(tag, again)?;
+        self.replace(key, lease, holder, owner)?;
+        Ok(Answer::Array(vec![Answer::Integer(if again { 2 } else { 1 }), token]))
+    }
+
+    /// Returns whether the holder has the lock already. Returns `None` if the holder may not take the place of `owner`.
+    fn may_adopt(&mut self, which: Which, key: &str, holder: &str, owner: &str) -> Result<Option<bool>> {
+        self.no_text(key)?;
+        let fields = self.fields(key);
+        let again = self.held_by(key, holder);
+        let others = fields.iter().filter(|(field, _)| field != owner && field != "mode").count();
+        let may = again || others == 0 && self.field(key, owner).as_deref() == Some("1");
+        self.note(which, key, holder, may.then_some("1"));
+        Ok(may.then_some(again))
+    }
+
+    fn replace(&mut self, key: &str, lease: &str, holder: &str, owner: &str) -> Result<()> {
+        if !self.held_by(key, holder) {
+            self.forget(key, owner);
+            self.set_count(key, holder, "1");
+        }
+        self.pexpire(key, integer(lease)?);
+        Ok(())
     }
 
     /// Runs a release, and checks for contenders that no message reaches.

@@ -102,6 +102,19 @@ impl Store {
         Ok(Answer::Integer(1 + self.publish([tell[0], tell[1], "0"])))
     }
 
+    pub(super) fn simple_adopt(&mut self, key: &str, lease: &str, token: &str, owner: &str) -> Result {
+        self.note(Which::SimpleAdopt, key, token, Some("1"));
+        if self.text(key).is_none() && self.keys.contains_key(key) {
+            return Err(wrong_type());
+        }
+        let again = self.text(key) == Some(token);
+        if !again && self.text(key) != Some(owner) {
+            return Ok(Answer::Integer(self.pttl(key)));
+        }
+        self.set_text(key, token, Some(integer(lease)?));
+        Ok(if again { Answer::Status("AGAIN".to_owned()) } else { Answer::Nil })
+    }
+
     pub(super) fn simple_force_release(
         &mut self,
         key: &str,

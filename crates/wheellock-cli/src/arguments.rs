@@ -25,6 +25,8 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     Run(Run),
+    Acquire(Acquire),
+    Release(Release),
     Holder(Holder),
     Doctor(Doctor),
     Bench(Bench),
@@ -67,6 +69,9 @@ pub(crate) struct Run {
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) server: Server,
+    /// NAME is a ticket of `acquire` or of a program. The command runs under its lock, from this process on
+    #[arg(long, conflicts_with_all = ["wait", "kind", "at_most", "at_least"])]
+    pub(crate) adopt: bool,
     /// How long to wait for the lock, such as 500ms, 1.5s, 2m or 1h. A number alone is seconds, and 0 tries once.
     /// Without it, the wait has no limit. The tool does not wait for an unreachable server
     #[arg(long, value_name = "TIME", value_parser = time::parse)]
@@ -102,6 +107,41 @@ pub(crate) struct Run {
     /// The command and its arguments
     #[arg(last = true, required = true)]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Acquire a lock, and print a ticket for it
+///
+/// The lock stays held when this tool has ended, until the lease ends. No process renews it. `release TICKET` releases
+/// the lock, and `run --adopt TICKET` runs a command under it, on any host.
+///
+/// Exit codes: as of `run`.
+#[derive(Debug, Args)]
+pub(crate) struct Acquire {
+    /// The lock's name, which is its key on the server
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) server: Server,
+    /// How long to wait for the lock, as for `run`
+    #[arg(long, value_name = "TIME", value_parser = time::parse)]
+    pub(crate) wait: Option<Duration>,
+    /// How long the lock stays held; at least 1s
+    #[arg(long, value_name = "TIME", value_parser = lease, default_value = "30s")]
+    pub(crate) lease: Duration,
+    /// The kind of lock; not read
+    #[arg(long, value_enum, default_value = "plain")]
+    pub(crate) kind: Kind,
+}
+
+/// Release the lock of a ticket
+///
+/// Exit codes: 0 if the lock was released; 1 if the ticket has ended, because it was used before or its lease is over;
+/// 64 for wrong arguments; 69 if the server cannot be reached, or is not ready.
+#[derive(Debug, Args)]
+pub(crate) struct Release {
+    /// The ticket that `acquire` has printed
+    pub(crate) ticket: String,
+    #[command(flatten)]
+    pub(crate) server: Server,
 }
 
 /// Print a lock's holders

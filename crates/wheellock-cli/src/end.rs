@@ -86,6 +86,7 @@ impl From<Error> for Failure {
             Error::Server { source, .. } if source.kind() == wheellock::client::ErrorKind::Config => {
                 End::Usage
             }
+            Error::TicketEnded { .. } => End::No,
             Error::OtherData { .. } => End::OtherData,
             Error::Lost { .. } | Error::GrantedTooLate { .. } => End::Lost,
             _ => End::Unavailable,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use wheellock::{Error, FencedGuard, FencedLock, Guard, Lock, LockManager};
+use wheellock::{Error, FencedGuard, FencedLock, Guard, Lock, LockManager, Ticket};
 
 /// A kind of lock.
 #[expect(clippy::doc_markdown, reason = "it is read on terminals")]
@@ -123,6 +123,22 @@ impl Hold {
         match self {
             Self::Plain(_) => None,
             Self::Fenced(guard) => Some(guard.token()),
+        }
+    }
+
+    /// Takes over the lock of a ticket.
+    pub(crate) async fn adopt(locks: &LockManager, ticket: &Ticket) -> Result<Self, Error> {
+        match locks.adopt_fenced(ticket).await {
+            Ok(guard) => Ok(Self::Fenced(guard)),
+            Err(Error::NoTicket { .. }) => locks.adopt(ticket).await.map(Self::Plain),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) async fn into_ticket(self) -> Result<Ticket, Error> {
+        match self {
+            Self::Plain(guard) => guard.into_ticket().await,
+            Self::Fenced(guard) => guard.into_ticket().await,
         }
     }
 

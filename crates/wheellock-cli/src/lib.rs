@@ -22,6 +22,7 @@ mod kinds;
 mod manual;
 mod run;
 mod signals;
+mod ticket;
 mod time;
 
 use std::ffi::OsString;
@@ -61,6 +62,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, again: &[&str]) -> Exi
     };
     let end = match arguments.verb {
         Verb::Run(options) => on_runtime(run::run(&options, again)),
+        Verb::Acquire(options) => on_runtime(ticket::acquire(&options)),
+        Verb::Release(options) => on_runtime(ticket::release(&options)),
         Verb::Holder(options) => on_runtime(holder::show(&options)),
         Verb::Doctor(options) => on_runtime(doctor::check(&options)),
         Verb::Bench(options) => on_runtime(bench::measure(&options)),

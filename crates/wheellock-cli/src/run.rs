@@ -47,7 +47,7 @@ async fn under_lock(
     again: &[&str],
 ) -> Result<End, Failure> {
     let hold = tokio::select! {
-        hold = options.kind.acquire(locks, &options.name, options.wait, (options.at_most, options.at_least)) => hold?,
+        hold = take(options, locks) => hold?,
         signal = signals.next() => return Ok(End::Signal(signal.as_raw())),
     };
     let Some(hold) = hold else {
@@ -56,8 +56,9 @@ async fn under_lock(
         }
         return Ok(End::Conflict(options.conflict_exit_code));
     };
+    let name = hold.guard().name().to_owned();
     let environment = [
-        Some(("WHEELLOCK_NAME", options.name.clone())),
+        Some(("WHEELLOCK_NAME", if options.adopt { name.clone() } else { options.name.clone() })),
         hold.token().map(|token| ("WHEELLOCK_TOKEN", token.to_string())),
     ];
     let environment: Vec<_> = environment.into_iter().flatten().collect();
@@ -79,11 +80,19 @@ async fn under_lock(
         child.kill_rest();
         // Release a lock that was only about to be lost.
         let _released = hold.release().await;
-        let name = options.server.full_name(&options.name);
         return Err(Failure::of(End::Lost, format!("{name:?}: {why}; the command was stopped")));
     }
-    give_back(&options.server.full_name(&options.name), hold, was_valid).await?;
+    give_back(&name, hold, was_valid).await?;
     Ok(end_of(status))
+}
+
+/// Acquires the lock, or adopts it. Returns `None` if other owners held it for the whole wait.
+async fn take(options: &Run, locks: &LockManager) -> Result<Option<Hold>, Error> {
+    if options.adopt {
+        return Hold::adopt(locks, &options.name.parse()?).await.map(Some);
+    }
+    let limits = (options.at_most, options.at_least);
+    options.kind.acquire(locks, &options.name, options.wait, limits).await
 }
 
 /// Watches the command and the lock until the command has ended. Returns its status, and the reason if this tool

@@ -69,6 +69,7 @@ mod shutdown;
 mod simple;
 mod simulation;
 mod slots;
+mod tickets;
 mod tls;
 mod together;
 mod topologies;

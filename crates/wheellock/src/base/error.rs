@@ -117,7 +117,7 @@ pub enum Error {
         lock: String,
     },
     /// This hold cannot become a [ticket](crate::Guard::into_ticket), and the lock was released. Its kind has no tickets, or its owner holds
-    /// the lock more than once. Or the [ticket](crate::Ticket) names a kind that has none.
+    /// the lock more than once. Or the [ticket](crate::Ticket) names a kind without tickets.
     #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     NoTicket {
         /// The lock's name.
@@ -471,7 +471,8 @@ impl fmt::Display for Error {
             | Self::NoMinHold { .. }
             | Self::NoTicket { .. }
             | Self::InvalidTicket { .. }
-            | Self::TicketEnded { .. } => self.fmt_refusal(f),
+            | Self::TicketEnded { .. }
+            | Self::DuplicateMember { .. } => self.fmt_refusal(f),
             Self::GrantedTooLate { lock, lease } => {
                 write!(f, "lock \"{}\" was granted after its lease of {lease:?} had run out", quotable(lock))
             }
@@ -494,11 +495,6 @@ impl fmt::Display for Error {
                 write!(f, "cannot acquire \"{}\": its manager was shut down", quotable(lock))
             }
             Self::NoMembers => f.write_str("there is nothing to lock: name at least one lock, or server"),
-            Self::DuplicateMember { lock, server } => write!(
-                f,
-                "lock \"{}\" on {server} is named twice among those to be taken together",
-                quotable(lock)
-            ),
             Self::NotIndependent { server, reason } => {
                 write!(f, "{server} is no independent member of a quorum: {reason}")
             }
@@ -524,6 +520,11 @@ impl Error {
             Self::NoMinHold { lock } => {
                 write!(f, "lock \"{}\": this kind of lock cannot be held for a minimum time", quotable(lock))
             }
+            Self::DuplicateMember { lock, server } => write!(
+                f,
+                "lock \"{}\" on {server} is named twice among those to be taken together",
+                quotable(lock)
+            ),
             Self::NoTicket { lock, kind } => write!(
                 f,
                 "lock \"{}\" cannot travel: {kind} has no tickets, or its owner holds it more than once",

@@ -4,7 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::base::lease::Lease;
 use crate::base::owner::Owner;
 
 /// First part of every ticket, with the version of the format.
@@ -38,7 +37,7 @@ pub struct Ticket {
     pub(crate) lock: String,
     /// The owner that held the lock when the ticket was made. Only the ticket can still use it.
     pub(crate) owner: Owner,
-    pub(crate) lease: Lease,
+    pub(crate) lease: Duration,
 }
 
 impl Ticket {
@@ -54,7 +53,7 @@ impl Ticket {
 
     /// Returns for how long the lock stays held after the ticket was made.
     pub fn lease(&self) -> Duration {
-        self.lease.duration()
+        self.lease
     }
 
     /// Returns the text without its check sum.
@@ -65,7 +64,7 @@ impl Ticket {
             b'!'..=b'~' if byte != b'%' => char::from(byte).to_string(),
             byte => format!("%{byte:02X}"),
         });
-        format!("{kind}:{}:{owner}:{}", lease.millis(), name.collect::<String>())
+        format!("{kind}:{}:{owner}:{}", lease.as_millis(), name.collect::<String>())
     }
 }
 
@@ -130,7 +129,7 @@ fn read(text: &str) -> Option<Ticket> {
         kind: kind.to_owned(),
         lock: unescaped(name)?,
         owner: Owner { manager: manager.into(), number: number.parse().ok()? },
-        lease: Lease::new(Duration::from_millis(lease.parse().ok()?)).ok()?,
+        lease: Duration::from_millis(lease.parse().ok()?),
     })
 }
 
@@ -150,7 +149,7 @@ fn unescaped(name: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Returns the FNV-1a hash. It finds a text that was cut or mistyped, and is no protection against forgery.
+/// Returns the FNV-1a hash. It finds a text that was cut or mistyped. It does not protect against forgery.
 fn check_sum(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
@@ -161,7 +160,7 @@ mod tests {
 
     fn ticket(lock: &str) -> Ticket {
         let manager = "0e8aa3a7-6d64-4f0e-9f3a-1c7a3b1b0a55".into();
-        let lease = Lease::new(Duration::from_secs(30)).unwrap();
+        let lease = Duration::from_secs(30);
         Ticket {
             kind: "fair_lock".to_owned(),
             lock: lock.to_owned(),

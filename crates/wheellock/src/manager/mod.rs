@@ -41,6 +41,7 @@ use crate::request::label;
 use crate::request::watchdog;
 use crate::table::metrics::Metrics;
 use crate::wait::families::Classifier;
+use crate::wait::sides::{Fairness, Sides};
 use crate::wire::holder::Label;
 
 /// A connection to one server, and the locks on it. Cheap to clone; all clones share one connection, one watchdog and
@@ -229,11 +230,11 @@ impl LockManager {
         let no_ticket = || Error::NoTicket { lock: ticket.lock.clone(), kind: ticket.kind.clone() };
         let has_tickets = |row: &&Kind| row.label == ticket.kind && row.adopt.is_some();
         let kind = kind::rows().find(has_tickets).ok_or_else(no_ticket)?;
-        let lock = if std::ptr::eq(kind, &*kind::WRITE) {
-            self.read_write_lock(&ticket.lock).write()
-        } else {
-            Lock::new(Arc::clone(&self.context), self.context.name(&ticket.lock, kind))
-        };
+        let name = |kind| self.context.name_on_server(&ticket.lock, kind);
+        let mut lock = Lock::new(Arc::clone(&self.context), name(kind));
+        if std::ptr::eq(kind, &*kind::WRITE) {
+            lock.sides = Some(Sides { other: name(&kind::READ), fairness: Fairness::default() });
+        }
         lock.adopt(ticket).await
     }
 

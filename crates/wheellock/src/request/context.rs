@@ -451,6 +451,11 @@ impl Context {
         self.full_name(&format!("{}{text}", self.prefix), text, kind)
     }
 
+    /// Returns the lock of this kind with the name `text` on the server, as a ticket contains it.
+    pub(crate) fn name_on_server(&self, text: &str, kind: &'static Kind) -> Arc<Name> {
+        self.full_name(text, text.strip_prefix(&*self.prefix).unwrap_or(text), kind)
+    }
+
     /// Returns the name with this text on the server. `unprefixed` is the name for the classifier.
     fn full_name(&self, text: &str, unprefixed: &str, kind: &'static Kind) -> Arc<Name> {
         if !Name::may_be(text) {

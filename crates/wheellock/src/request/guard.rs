@@ -257,7 +257,7 @@ impl Guard {
         };
         self.renew().await?;
         let (lock, kind) = (self.name.text().to_owned(), self.name.kind().label.to_owned());
-        let ticket = Ticket { kind, lock, owner: self.context.owner(owner), lease };
+        let ticket = Ticket { kind, lock, owner: self.context.owner(owner), lease: lease.duration() };
         self.forget();
         Ok(ticket)
     }

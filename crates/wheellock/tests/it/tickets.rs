@@ -1,5 +1,7 @@
 //! Locks that travel to another process as tickets.
 
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use wheellock::testing::{Double, Outage};
@@ -159,4 +161,96 @@ async fn failed_ticket_releases_lock() {
     double.come_back();
     tokio::time::sleep(LEASE + Duration::from_secs(1)).await;
     assert!(!is_held(&others.lock("n")).await);
+}
+
+/// Polls a future this often at most. Returns `None` if it was dropped then.
+async fn polled<F: Future>(future: F, polls: usize) -> Option<F::Output> {
+    let (mut future, mut left) = (pin!(future), polls);
+    std::future::poll_fn(|cx| {
+        if left > 0
+            && let Poll::Ready(output) = future.as_mut().poll(cx)
+        {
+            return Poll::Ready(Some(output));
+        }
+        left = left.saturating_sub(1);
+        if left == 0 { Poll::Ready(None) } else { Poll::Pending }
+    })
+    .await
+}
+
+async fn free_within(time: Duration, lock: &Lock) {
+    let acquired = tokio::time::timeout(time, lock.acquire()).await;
+    acquired.unwrap_or_else(|_| panic!("{} stays held", lock.name())).unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn ticket_dropped_in_making_releases() {
+    let double = Double::new();
+    let [giver, others] = managers(&double).await;
+    for lock_of in KINDS {
+        for polls in 0.. {
+            let guard = lock_of(&giver).acquire().await.unwrap();
+            if let Some(ticket) = polled(guard.into_ticket(), polls).await {
+                assert!(giver.release_ticket(&ticket.unwrap()).await.unwrap() && polls > 1);
+                break;
+            }
+            free_within(Duration::from_secs(1), &lock_of(&others)).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_adoption_costs_one_lease() {
+    let double = Double::new();
+    let [giver, taker, others] = managers(&double).await;
+    for lock_of in KINDS {
+        for polls in 0.. {
+            let ticket = send(lock_of(&giver).acquire().await.unwrap()).await;
+            if let Some(adopted) = polled(taker.adopt(&ticket), polls).await {
+                assert!(polls > 1);
+                adopted.unwrap().release().await.unwrap();
+                break;
+            }
+            free_within(LEASE + Duration::from_millis(50), &lock_of(&others)).await;
+            assert!(!giver.release_ticket(&ticket).await.unwrap());
+        }
+    }
+}
+
+/// A lock that travels is never free and never held twice, whatever is dropped. `WHEELLOCK_TRANSFERS` sets the number of transfers.
+#[tokio::test(start_paused = true)]
+async fn random_transfers_leave_no_gap() {
+    let double = Double::new();
+    let [one, other, others] = managers(&double).await;
+    let transfers = std::env::var("WHEELLOCK_TRANSFERS").ok().and_then(|number| number.parse().ok());
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut below = |bound: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(random >> 33).unwrap() % bound
+    };
+    let (mut made, mut held): (u32, Option<Guard>) = (0, None);
+    while made < transfers.unwrap_or(3000) {
+        let lock_of = KINDS[below(KINDS.len())];
+        let (giver, taker) = if below(2) == 0 { (&one, &other) } else { (&other, &one) };
+        let guard = match held.take() {
+            Some(guard) => guard,
+            None => tokio::time::timeout(LEASE * 2, lock_of(giver).acquire()).await.unwrap().unwrap(),
+        };
+        let name = guard.name().to_owned();
+        let lock_of = KINDS.into_iter().find(|lock_of| lock_of(&others).name() == name).unwrap();
+        let Some(ticket) = polled(guard.into_ticket(), 1 + below(30)).await else { continue };
+        let ticket = ticket.unwrap();
+        assert!(is_held(&lock_of(&others)).await, "{name} was free");
+        // The first adoption may be dropped before or after its effect.
+        let adopted = match polled(taker.adopt(&ticket), below(30)).await {
+            Some(adopted) => Some(adopted.unwrap()),
+            None => giver.adopt(&ticket).await.ok(),
+        };
+        made += 1;
+        if let Some(guard) = &adopted {
+            assert!(guard.is_valid() && is_held(&lock_of(&others)).await, "{name} is held");
+            assert!(matches!(others.adopt(&ticket).await, Err(Error::TicketEnded { .. })));
+        }
+        held = adopted;
+    }
 }

@@ -28,6 +28,7 @@ pub(crate) enum Verb {
     Acquire(Acquire),
     Release(Release),
     Holder(Holder),
+    Ls(Ls),
     Doctor(Doctor),
     Bench(Bench),
     /// Print a script that completes this tool's arguments
@@ -132,16 +133,53 @@ pub(crate) struct Acquire {
     pub(crate) kind: Kind,
 }
 
-/// Release the lock of a ticket
+/// Release the lock of a ticket, or any lock by force
 ///
-/// Exit codes: 0 if the lock was released; 1 if the ticket has ended, because it was used before or its lease is over;
-/// 64 for wrong arguments; 69 if the server cannot be reached, or is not ready.
+/// With `--force`, the lock is taken from its holder, which may still work: stop that process first. On a terminal the
+/// tool prints the holder and asks. The holder's process learns of it at once, or with its next renewal. The next owner
+/// gets the lock 20 ms later.
+///
+/// Exit codes: 0 if the lock was released; 1 if the ticket has ended, if the lock was free, or after another answer than
+/// `yes`; 64 for wrong arguments; 65 if the name holds other data; 69 if the server cannot be reached, or is not ready.
 #[derive(Debug, Args)]
 pub(crate) struct Release {
-    /// The ticket that `acquire` has printed
+    /// The ticket that `acquire` has printed; with --force, the lock's name
+    #[arg(value_name = "TICKET")]
     pub(crate) ticket: String,
     #[command(flatten)]
     pub(crate) server: Server,
+    /// Free the lock of this name, whatever its holder
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Do not ask. Needed if the input is not a terminal
+    #[arg(long, requires = "force")]
+    pub(crate) yes: bool,
+    /// The kind of lock. Without it, any kind
+    #[arg(long, value_enum, requires = "force")]
+    pub(crate) kind: Option<Kind>,
+}
+
+/// List the locks that are held
+///
+/// Scans the keys of the server in small batches, at a pace that leaves the server to others, and tells locks by the
+/// shape of their data. Simple locks of other libraries, counted semaphores and latches are not listed. Progress is
+/// shown on a terminal. Prints one line per holder: name, kind, holder, remaining lease, waiters.
+///
+/// Exit codes: 0 if a lock was listed; 1 if none was; 64 for wrong arguments; 69 if the server cannot be reached, is not
+/// ready, or is a cluster.
+#[derive(Debug, Args)]
+pub(crate) struct Ls {
+    /// The names, as a glob pattern of Redis, such as 'orders:*'
+    #[arg(default_value = "*")]
+    pub(crate) pattern: String,
+    #[command(flatten)]
+    pub(crate) server: Server,
+    /// Stop after this number of locks
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) limit: Option<u64>,
+    /// Print one JSON object per lock
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Print a lock's holders

@@ -21,7 +21,7 @@ pub(crate) async fn show(options: &arguments::Holder) -> Result<End, Failure> {
 }
 
 /// Returns all holders of the data under the name, of any kind.
-async fn find(locks: &LockManager, name: &str, kind: Option<Kind>) -> Result<Holders, Error> {
+pub(crate) async fn find(locks: &LockManager, name: &str, kind: Option<Kind>) -> Result<Holders, Error> {
     if let Some(kind) = kind {
         return kind.lock(locks, name).holders().await;
     }
@@ -56,14 +56,18 @@ fn as_text(found: &Holders) -> String {
 }
 
 fn as_json(name: &str, found: &Holders) -> String {
-    let holders: Vec<String> = found.holders.iter().map(holder_as_json).collect();
     format!(
         "{{\"name\":{},\"held\":{},\"holders\":[{}],\"beyond\":{}}}\n",
         json::string(name),
         !found.is_empty(),
-        holders.join(","),
+        holders_as_json(found),
         found.beyond
     )
+}
+
+/// Returns the holders as the elements of a list.
+pub(crate) fn holders_as_json(found: &Holders) -> String {
+    found.holders.iter().map(holder_as_json).collect::<Vec<_>>().join(",")
 }
 
 fn holder_as_json(holder: &Holder) -> String {

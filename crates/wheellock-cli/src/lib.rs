@@ -19,6 +19,7 @@ mod end;
 mod holder;
 mod json;
 mod kinds;
+mod ls;
 mod manual;
 mod run;
 mod signals;
@@ -65,6 +66,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, again: &[&str]) -> Exi
         Verb::Acquire(options) => on_runtime(ticket::acquire(&options)),
         Verb::Release(options) => on_runtime(ticket::release(&options)),
         Verb::Holder(options) => on_runtime(holder::show(&options)),
+        Verb::Ls(options) => on_runtime(ls::list(&options)),
         Verb::Doctor(options) => on_runtime(doctor::check(&options)),
         Verb::Bench(options) => on_runtime(bench::measure(&options)),
         Verb::Completions { shell } => {

@@ -124,6 +124,7 @@ pub use kinds::read_write::ReadWriteLock;
 pub use kinds::semaphore::{Permits, Semaphore};
 pub use lock::Lock;
 pub use manager::health::Health;
+pub use manager::listing::Listing;
 pub use manager::shutdown::{Leftover, Unreleased};
 pub use manager::{LockManager, LockManagerBuilder};
 pub use request::diagnostics::Finding;
@@ -131,7 +132,7 @@ pub use request::guard::Guard;
 pub use wait::sides::Fairness;
 pub use wheellock_client as client;
 pub use wheellock_client::{Bucket, Histogram};
-pub use wire::holder::{Holder, Holders, Mode};
+pub use wire::holder::{Holder, Holders, Listed, Mode};
 
 /// The examples in the package's README must compile.
 #[cfg(doctest)]

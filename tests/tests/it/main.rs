@@ -41,6 +41,7 @@ mod interop_kinds;
 mod interop_semaphores;
 mod interop_topologies;
 mod large_replies;
+mod listing;
 mod locks;
 mod log;
 mod losses;

@@ -237,6 +237,12 @@ pub enum Error {
         /// Whether the request for the lock had been sent by then.
         outcome: Outcome,
     },
+    /// This operation is not supported in a cluster.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
+    NotInACluster {
+        /// The operation.
+        operation: String,
+    },
     /// The call named no lock or no server.
     NoMembers,
     /// The call named one lock twice among the locks to take together. The second hold would wait for the first.
@@ -350,6 +356,7 @@ impl Error {
             }
             Self::NoMembers
             | Self::NoMinHold { .. }
+            | Self::NotInACluster { .. }
             | Self::NoTicket { .. }
             | Self::InvalidTicket { .. }
             | Self::NotReentrant { .. }
@@ -410,6 +417,7 @@ impl Error {
             | Self::TicketEnded { .. }
             | Self::NoMembers
             | Self::NoMinHold { .. }
+            | Self::NotInACluster { .. }
             | Self::NoTicket { .. }
             | Self::InvalidTicket { .. }
             | Self::NotReentrant { .. }
@@ -472,6 +480,7 @@ impl fmt::Display for Error {
             | Self::NoTicket { .. }
             | Self::InvalidTicket { .. }
             | Self::TicketEnded { .. }
+            | Self::NotInACluster { .. }
             | Self::DuplicateMember { .. } => self.fmt_refusal(f),
             Self::GrantedTooLate { lock, lease } => {
                 write!(f, "lock \"{}\" was granted after its lease of {lease:?} had run out", quotable(lock))
@@ -530,6 +539,9 @@ impl Error {
                 "lock \"{}\" cannot travel: {kind} has no tickets, or its owner holds it more than once",
                 quotable(lock)
             ),
+            Self::NotInACluster { operation } => {
+                write!(f, "cannot {operation} in a cluster: it is not supported there")
+            }
             Self::InvalidTicket { reason } => write!(f, "{reason}"),
             Self::TicketEnded { lock, server } => write!(
                 f,

@@ -288,6 +288,9 @@ pub(crate) static MARK: LazyLock<Script> = LazyLock::new(|| Script::new(lua!("ma
 /// Notifies the waiters for a lock that was released without a message.
 pub(crate) static TELL: LazyLock<Script> = LazyLock::new(|| Script::new(lua!("tell.lua"), 1, 2));
 
+/// Describes the locks among many keys.
+pub(crate) static LIST: LazyLock<Arc<Script>> = LazyLock::new(|| variadic(lua!("list.lua")));
+
 /// The rows of the table.
 static ROWS: &[&LazyLock<Kind>] = &[
     &REENTRANT, &FAIR, &READ, &WRITE, &FENCED, &SIMPLE, &SEMAPHORE, &PERMIT, &LATCH,

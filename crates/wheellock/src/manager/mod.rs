@@ -3,6 +3,7 @@
 //! This module owns the lifetime of the watchdog.
 
 pub(crate) mod health;
+pub(crate) mod listing;
 #[cfg(feature = "metrics")]
 pub(crate) mod report;
 pub(crate) mod shutdown;
@@ -30,6 +31,7 @@ use crate::kinds::read_write::ReadWriteLock;
 use crate::kinds::semaphore::Semaphore;
 use crate::lock::Lock;
 use crate::manager::health::{Health, health_of};
+use crate::manager::listing::Listing;
 #[cfg(feature = "metrics")]
 use crate::manager::report::Reporter;
 use crate::request::context::{Context, Settings};
@@ -270,6 +272,25 @@ impl LockManager {
             Err(Error::TicketEnded { .. }) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// Lists the locks whose names match a glob pattern of Redis, such as `orders:*`, without I/O yet. The pattern follows the manager's
+    /// prefix. The listing scans all keys of the server in small batches, and leaves most of the server's time to others.
+    ///
+    /// Only the shape of the data tells a lock. So a listing does not know simple locks of other libraries, counted semaphores and
+    /// latches. Locks that come or go meanwhile may be missing.
+    ///
+    /// ```no_run
+    /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+    /// let mut listing = locks.list("orders:*");
+    /// while let Some(lock) = listing.next().await? {
+    ///     println!("{} is a {}: {:?}", lock.name, lock.kind, lock.holders.holders.first());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn list(&self, pattern: impl AsRef<str>) -> Listing {
+        Listing::new(&self.context, pattern.as_ref())
     }
 
     /// Returns a new owner, for taking locks reentrantly: see [`Lock::with_owner`].

@@ -51,8 +51,10 @@ pub(crate) async fn delete(context: &Context, within_time: Duration) {
 }
 
 /// Finds the labels of these holders' processes, in one round trip for all servers.
-pub(crate) async fn find(context: &Context, holders: &mut [Holder]) {
-    let mut processes: Vec<String> = holders.iter().filter_map(Holder::process).map(str::to_owned).collect();
+pub(crate) async fn find<'h>(context: &Context, holders: impl IntoIterator<Item = &'h mut Holder>) {
+    let holders: Vec<&mut Holder> = holders.into_iter().collect();
+    let mut processes: Vec<String> =
+        holders.iter().filter_map(|holder| holder.process()).map(str::to_owned).collect();
     processes.sort_unstable();
     processes.dedup();
     let labels = join_all(processes.iter().map(|process| label_of(context, process))).await;

@@ -134,6 +134,27 @@ impl Holders {
     }
 }
 
+/// A lock that a [`Listing`](crate::Listing) has found.
+///
+/// ```
+/// # fn show(lock: &wheellock::Listed) {
+/// println!("{} is a {}, held by {} at least", lock.name, lock.kind, lock.holders.holders.len());
+/// # }
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Listed {
+    /// The lock's name on the server, with any prefix.
+    pub name: String,
+    /// The label of the kind, as the shape of the data shows it: `lock`, `fair_lock`, `fenced_lock`, `read`, `write`, `simple_lock` or
+    /// `permit_semaphore`. A fair lock without waiters looks like a `lock`. A lock that was fenced once looks like a `fenced_lock`.
+    pub kind: &'static str,
+    /// The number of waiters, if the server knows them, as of a fair lock.
+    pub waiters: Option<u64>,
+    /// The holders. Only the number of a permit semaphore's holders is known.
+    pub holders: Holders,
+}
+
 /// Returns the uuid at the beginning of an owner's text.
 pub(crate) fn process_in(owner: &str) -> Option<&str> {
     let (process, number) = owner.split_once(':')?;

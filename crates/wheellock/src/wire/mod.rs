@@ -16,11 +16,11 @@ use crate::base::fleet::Fleet;
 use crate::base::fleet_terms::Terms;
 use crate::base::lease::Lease;
 use crate::base::owner::{Owner, OwnerText};
-use crate::kind::{Companions, GrantForm, Holders, Kind};
+use crate::kind::{self, Companions, GrantForm, Holders, Kind};
 use crate::table::holds::{CheckIn, GrantReply, Reclaim, Refresh, Refreshed, Renewal, RenewalReply, Renewed};
 use crate::wait::name::Name;
 use crate::wait::turns::{Contenders, Opening};
-use crate::wire::holder::{Holder, Label, Mode};
+use crate::wire::holder::{Holder, Label, Listed, Mode};
 
 /// Number of keys of a script for one lock.
 pub(crate) const KEYS: usize = 1;
@@ -528,11 +528,19 @@ pub(crate) fn show_holders(name: &Name) -> Vec<Arg<'_>> {
 /// Reads the reply of a kind's `show_holders`, which has no labels; `None` for a reply that the script never returns.
 pub(crate) fn read_holders(name: &Name, reply: &Value) -> Option<holder::Holders> {
     let (count, said) = reply.as_array()?.split_first()?;
-    let mode = match name.kind().mode {
+    holders_in(count, said, mode_of(name.kind()))
+}
+
+fn mode_of(kind: &Kind) -> Mode {
+    match kind.mode {
         Some("read") => Mode::Read,
         Some(_) => Mode::Write,
         None => Mode::Exclusive,
-    };
+    }
+}
+
+/// Reads the holders of a lock, each with its hold count and its lease. `count` is the number of all holders.
+fn holders_in(count: &Value, said: &[Value], mode: Mode) -> Option<holder::Holders> {
     let holder = |said: &[Value]| {
         let [owner, count, left] = said else { return None };
         Some(Holder {
@@ -551,6 +559,51 @@ pub(crate) fn read_holders(name: &Name, reply: &Value) -> Option<holder::Holders
     let holders: Vec<Holder> = said.chunks(3).map(holder).collect::<Option<_>>()?;
     let beyond = u64::try_from(count.as_i64()?).ok()?.saturating_sub(holders.len() as u64);
     Some(holder::Holders { holders, beyond })
+}
+
+/// Returns the command that continues to scan the keys of a server.
+pub(crate) fn scan<'a>(cursor: &'a str, pattern: &'a str) -> Command<'a> {
+    Command::new("SCAN").arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(KEYS_AT_ONCE)
+}
+
+/// Number of keys that the server visits for one reply. It takes about a millisecond with the description of the locks among them.
+const KEYS_AT_ONCE: u32 = 500;
+
+/// Reads the next cursor and the keys. The cursor is `None` at the end.
+pub(crate) fn read_scan(reply: &Value) -> Option<(Option<String>, &[Value])> {
+    let [cursor, keys] = reply.as_array()? else { return None };
+    let cursor = cursor.as_str()?;
+    Some(((cursor != "0").then(|| cursor.to_owned()), keys.as_array()?))
+}
+
+/// Returns the parameters of `list.lua`.
+pub(crate) fn list<'a>(keys: &[&'a [u8]]) -> Vec<Arg<'a>> {
+    std::iter::once(holder::Holders::MOST.into()).chain(keys.iter().map(|key| Arg::from(*key))).collect()
+}
+
+/// Reads the reply of `list.lua` for these keys, without labels; `None` for a reply that the script never returns.
+pub(crate) fn read_list(keys: &[&[u8]], reply: &Value) -> Option<Vec<Listed>> {
+    let listed = |said: &[Value]| {
+        let [place, kind, waiters, count, holders] = said else { return None };
+        // Lua counts from one.
+        let place = usize::try_from(place.as_i64()?).ok()?.checked_sub(1)?;
+        let kind = kind::rows().find(|row| Some(row.label) == kind.as_str())?;
+        let name = String::from_utf8_lossy(keys.get(place)?);
+        let name = match kind.companions {
+            Companions::PermitLeases => {
+                let tag = name.strip_suffix(PERMIT_LEASES)?;
+                tag.strip_prefix('{').and_then(|tag| tag.strip_suffix('}')).unwrap_or(tag)
+            }
+            _ => &*name,
+        };
+        Some(Listed {
+            name: name.to_owned(),
+            kind: kind.label,
+            waiters: u64::try_from(waiters.as_i64()?).ok(),
+            holders: holders_in(count, holders.as_array()?, mode_of(kind))?,
+        })
+    };
+    reply.as_array()?.chunks(5).map(listed).collect()
 }
 
 /// Returns the key of a manager's label.

@@ -96,6 +96,7 @@ fn given() -> Vec<(&'static str, Error)> {
         ),
         ("A reader that asks to write", Error::Upgrade { lock: lock.clone() }),
         ("A kind of lock without a minimum time", Error::NoMinHold { lock: lock.clone() }),
+        ("A listing of a cluster", Error::NotInACluster { operation: "list locks".to_owned() }),
         (
             "A guard whose kind has no tickets",
             Error::NoTicket { lock: lock.clone(), kind: "read".to_owned() },

@@ -97,7 +97,7 @@ async fn listing_finds_locks_among_many_keys() {
         guards.push(locks.lock(format!("lock:{number}")).acquire().await.unwrap());
     }
     let fill = "for i = 1, 20000 do redis.call('set', 'key:' .. i, 'value') end";
-    assert_eq!(server.cli(&["EVAL", fill, "0"]), "");
+    assert!(!server.cli(&["EVAL", fill, "0"]).contains("ERR"));
     let mut listing = locks.list("*");
     let mut count = 0;
     while let Some(lock) = listing.next().await.unwrap() {

@@ -23,7 +23,6 @@ pub use crate::protocol::acks::Acks;
 use crate::base::error::{Error, ErrorKind, Outcome};
 use crate::base::script::Script;
 use crate::client::Client;
-use crate::client::route::Route;
 use crate::connection::started::error_of_detached;
 use crate::connection::{Phase, Server};
 use crate::protocol::pipeline::Prefix;
@@ -137,11 +136,11 @@ impl Client {
         self.route.server_of(connection)?.host()
     }
 
-    /// Returns the present connection of a client of one server, and the run id of the server behind it. Returns `None`
-    /// while the client is not connected, in a cluster, and if the user may not run `INFO`.
-    pub fn present_server(&self) -> Option<(ConnectionId, String)> {
-        let Route::One(link) = &self.route else { return None };
-        let state = link.lock();
+    /// Returns the present connection to the server of `key`, and the run id of that server. Returns `None` while the
+    /// client is not connected, and if the user may not run `INFO`.
+    pub fn present_server(&self, key: &[u8]) -> Option<(ConnectionId, String)> {
+        let server = self.route.server_for(key).ok()?;
+        let state = server.lock();
         if !state.phase.is_ready() {
             return None;
         }

@@ -6,6 +6,7 @@ pub(crate) mod clock;
 pub(crate) mod durability;
 pub(crate) mod error;
 pub(crate) mod fleet;
+pub(crate) mod fleet_key;
 pub(crate) mod fleet_terms;
 pub(crate) mod hold_limits;
 pub(crate) mod join_all;

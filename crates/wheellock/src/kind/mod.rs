@@ -277,10 +277,10 @@ pub(crate) static LATCH: LazyLock<Kind> = LazyLock::new(|| Kind {
 const PLAIN_CHANNEL: &str = "redisson_lock__channel:";
 
 /// Refreshes this process's entry in the fleet of a server, and drives the grace after a failover.
-pub(crate) static REFRESH: LazyLock<Script> = LazyLock::new(|| Script::new(lua!("fleet/refresh.lua"), 1, 8));
+pub(crate) static REFRESH: LazyLock<Script> = LazyLock::new(|| Script::new(lua!("fleet/refresh.lua"), 3, 8));
 
 /// Removes this process from the fleet of a server.
-pub(crate) static LEAVE: LazyLock<Script> = LazyLock::new(|| Script::new(lua!("fleet/leave.lua"), 1, 1));
+pub(crate) static LEAVE: LazyLock<Script> = LazyLock::new(|| Script::new(lua!("fleet/leave.lua"), 2, 1));
 
 /// Marks that a contender polls for a lock.
 pub(crate) static MARK: LazyLock<Script> = LazyLock::new(|| Script::new(lua!("mark.lua"), 1, 2));

@@ -587,7 +587,7 @@ impl LockManagerBuilder {
         if let (Some(fleet), Some(config)) = (&fleet, refreshes) {
             let refreshes = Client::connect(config).await.map_err(not_connected)?;
             fleet::check(&manager.context, &refreshes, fleet, &manager.findings).await?;
-            manager.keep_in_fleet(refreshes);
+            fleet::start(&manager.context, &refreshes);
         }
         if label::write(&manager.context).await {
             manager.keep_label(true);
@@ -618,7 +618,7 @@ impl LockManagerBuilder {
         let refreshes = has_fleet.then(|| fleet::config_of(&config));
         let manager = assemble(Client::lazy(config), Vec::new())?;
         if let Some(config) = refreshes {
-            manager.keep_in_fleet(Client::lazy(config));
+            fleet::start(&manager.context, &Client::lazy(config));
         }
         manager.keep_label(false);
         Ok(manager)
@@ -707,11 +707,6 @@ fn not_connected(source: wheellock_client::Error) -> Error {
 }
 
 impl LockManager {
-    fn keep_in_fleet(&self, refreshes: Client) {
-        let timer = refreshes.config().timer.clone();
-        tokio::spawn(fleet::keep(Arc::downgrade(&self.context), refreshes, timer));
-    }
-
     fn keep_label(&self, is_written: bool) {
         if self.context.label().is_some() {
             let timer = self.context.client.config().timer.clone();

@@ -34,6 +34,7 @@ use wheellock_client::{Arg, Change, Client, Script, Servers, Value};
 use crate::base::clock::{BootInstant, Clock};
 use crate::base::durability::Wanted;
 use crate::base::error::Error;
+use crate::base::fleet_key::FleetKey;
 use crate::base::fleet_terms::Terms;
 use crate::base::lease::Lease;
 use crate::base::owner::{Owner, OwnerText, as_number};
@@ -64,8 +65,10 @@ pub(crate) struct Context {
     pub(crate) wanted: Option<Wanted>,
     /// Numbers of the fleet whose locks survive a failover.
     pub(crate) fleet: Option<Terms>,
-    /// Locked while a refresh of this process's entry in the fleet is under way.
-    pub(crate) refresh: tokio::sync::Mutex<()>,
+    /// The keys of that fleet.
+    pub(crate) fleet_keys: Box<[Arc<FleetKey>]>,
+    /// Read while a refresh of this process's entries in the fleet is under way.
+    pub(crate) refresh: tokio::sync::RwLock<()>,
     /// Label of this manager, for people.
     label: Option<Label>,
     /// The manager was shut down, and its label was deleted.
@@ -199,10 +202,13 @@ impl Context {
         if client.server_info().is_some_and(|info| info.tracks_keys) {
             holds.are_told_of_changes();
         }
-        if let Some(terms) = fleet {
-            holds.join_fleet(terms, clock.now());
-        }
         let in_cluster = matches!(client.config().servers, Servers::Cluster(_));
+        let fleet_keys = fleet.map(|_| FleetKey::all()).unwrap_or_default();
+        if let Some(terms) = fleet {
+            let servers = client.clone();
+            let node_of = move |name: &Name| servers.node_of(name.key().as_bytes());
+            holds.join_fleet(terms, fleet_keys.clone(), Box::new(node_of), clock.now());
+        }
         Self {
             client,
             first_permit: as_number(&uuid),
@@ -212,7 +218,8 @@ impl Context {
             releases_are_silent,
             wanted,
             fleet,
-            refresh: tokio::sync::Mutex::default(),
+            fleet_keys,
+            refresh: tokio::sync::RwLock::default(),
             label,
             label_has_ended: AtomicBool::new(false),
             prefix,

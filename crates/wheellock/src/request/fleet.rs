@@ -1,7 +1,7 @@
-//! This process's entry in the fleet of its server.
+//! This process's entries in its fleet.
 //!
-//! A task refreshes the entry, and drives the grace after a failover. It has a connection of its own, because `WAIT` blocks a connection. The
-//! rules are in `table::holds::membership`.
+//! A task for each key of the fleet refreshes an entry, and drives the grace after a failover. The tasks have connections of their own,
+//! because `WAIT` blocks a connection. The rules are in `table::holds::membership`.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -14,13 +14,15 @@ use wheellock_client::{CallOptions, Client, Config, ErrorKind, Timer, Value};
 
 use crate::base::error::Error;
 use crate::base::fleet::Fleet;
+use crate::base::fleet_key::FleetKey;
 use crate::base::fleet_terms::Terms;
+use crate::base::join_all::join_all;
 use crate::kind;
 use crate::request::context::Context;
 use crate::request::diagnostics::Finding;
 use crate::request::events;
 use crate::table::holds::Refresh;
-use crate::wire::{self, KEYS, RefreshReply};
+use crate::wire::{self, RefreshReply};
 
 /// Returns the settings of the connection for refreshes.
 pub(crate) fn config_of(config: &Config) -> Config {
@@ -30,13 +32,21 @@ pub(crate) fn config_of(config: &Config) -> Config {
     config
 }
 
-/// Refreshes the entry until the manager is dropped or shut down.
-pub(crate) async fn keep(manager: Weak<Context>, refreshes: Client, timer: Timer) {
+/// Starts to refresh the entries.
+pub(crate) fn start(context: &Arc<Context>, refreshes: &Client) {
+    let timer = &refreshes.config().timer;
+    for number in 0..context.fleet_keys.len() {
+        tokio::spawn(keep(Arc::downgrade(context), number, refreshes.clone(), timer.clone()));
+    }
+}
+
+/// Refreshes the entry of the key with this number until the manager is dropped or shut down.
+async fn keep(manager: Weak<Context>, number: usize, refreshes: Client, timer: Timer) {
     let Some(mut watch) = manager.upgrade().map(|context| context.client.watch()) else { return };
     loop {
         // Hold the manager only during the refresh. Otherwise this task would keep a dropped manager alive.
         let Some(context) = manager.upgrade() else { break };
-        let Some(pause) = turn(&context, &refreshes).await else { break };
+        let Some(pause) = turn(&context, number, &refreshes).await else { break };
         drop(context);
         // Another connection may lead to another server.
         let mut changed = pin!(watch.changed());
@@ -51,26 +61,27 @@ pub(crate) async fn keep(manager: Weak<Context>, refreshes: Client, timer: Timer
 }
 
 /// Makes one refresh, and returns the pause before the next. Returns `None` after a shutdown.
-async fn turn(context: &Arc<Context>, refreshes: &Client) -> Option<Duration> {
-    let under_way = context.refresh.lock().await;
+async fn turn(context: &Arc<Context>, number: usize, refreshes: &Client) -> Option<Duration> {
+    let under_way = context.refresh.read().await;
     // After this check, a shutdown waits for the refresh. Otherwise the refresh could add the entry again that the shutdown removes.
     if context.holds().is_shut() {
         return None;
     }
     let sent = context.clock.now();
-    let (refresh, terms) = context.holds().next_refresh(sent)?;
-    let reply = ask(context, refreshes, &refresh, &terms).await;
+    let key = context.fleet_keys.get(number)?;
+    let (refresh, terms) = context.holds().next_refresh(number, sent)?;
+    let reply = ask(context, refreshes, key, &refresh, &terms).await;
     drop(under_way);
     let connection = reply.as_ref().ok().and_then(|(_, connection)| *connection);
     // A refresh that fails leaves everything as it is. The window then closes.
     match reply.ok().and_then(|(reply, _)| wire::read_refresh(&reply)) {
         Some(RefreshReply::Refreshed(reply)) => {
-            let behind = context.client.present_server();
+            let behind = context.client.present_server(key.fleet.as_bytes());
             let wanted =
-                context.transact(|holds, now, effects| holds.refreshed(&reply, behind, now, effects));
+                context.transact(|holds, now, effects| holds.refreshed(number, &reply, behind, now, effects));
             let acknowledged = acknowledgements(refreshes, connection, wanted, &terms).await;
             context.transact(|holds, now, effects| {
-                holds.refresh_acknowledged(sent, acknowledged, now, effects);
+                holds.refresh_acknowledged(number, sent, acknowledged, now, effects);
             });
         }
         Some(RefreshReply::OtherFleet(fleet)) => {
@@ -80,23 +91,24 @@ async fn turn(context: &Arc<Context>, refreshes: &Client) -> Option<Duration> {
         None => context.change(|holds, _| holds.refresh_failed()),
     }
     let now = context.clock.now();
-    Some(context.holds().pause_before_refresh(now))
+    Some(context.holds().pause_before_refresh(number, now))
 }
 
 async fn ask(
     context: &Context,
     refreshes: &Client,
+    key: &FleetKey,
     refresh: &Refresh,
     terms: &Terms,
 ) -> Result<(Value, Option<ConnectionId>), wheellock_client::Error> {
-    let params = wire::refresh(&context.uuid, refresh, terms);
+    let params = wire::refresh(key, &context.uuid, refresh, terms);
     let timer = &refreshes.config().timer;
     let start = Start { at: timer.now(), options: CallOptions::default(), remembers: false };
     let mut started: Option<Started<'_>> = None;
     let reply = std::future::poll_fn(|cx| {
         let call = started.get_or_insert_with(|| {
             // The script is sent with its source, because a NOSCRIPT error would only delay the refresh.
-            refreshes.start_eval(&kind::REFRESH, KEYS, &params, &Retry::in_full(), start, cx.waker())
+            refreshes.start_eval(&kind::REFRESH, REFRESH_KEYS, &params, &Retry::in_full(), start, cx.waker())
         });
         Pin::new(call).poll(cx)
     })
@@ -133,9 +145,11 @@ pub(crate) async fn check(
     findings: &[Finding],
 ) -> Result<(), Error> {
     let now = context.clock.now();
-    let Some((refresh, terms)) = context.holds().next_refresh(now) else { return Ok(()) };
+    // Each process enters itself by all keys of the fleet, so one key tells the numbers of the others.
+    let Some(key) = context.fleet_keys.first() else { return Ok(()) };
+    let Some((refresh, terms)) = context.holds().next_refresh(0, now) else { return Ok(()) };
     let unsupported = |reason: String| Error::UnsupportedFleet { fleet: fleet.clone(), reason };
-    let (reply, _) = match ask(context, refreshes, &refresh, &terms).await {
+    let (reply, _) = match ask(context, refreshes, key, &refresh, &terms).await {
         Ok(reply) => reply,
         Err(source) if matches!(source.kind(), ErrorKind::Server | ErrorKind::Permission) => {
             let lacks = findings.iter().filter_map(Finding::missing_fleet_rule).collect::<Vec<_>>().join(" ");
@@ -155,11 +169,17 @@ pub(crate) async fn check(
     }
 }
 
-/// Removes this process from the fleet, because its holds were released. Without a reply the entry ends by itself.
+/// Removes this process from the fleet, because its holds were released. Without a reply an entry ends by itself.
 pub(crate) async fn leave(context: &Context) {
     if context.fleet.is_some() {
-        let _under_way = context.refresh.lock().await;
-        let params = wire::leave_fleet(&context.uuid);
-        let _ends_by_itself = context.client.eval(&kind::LEAVE, &params).await;
+        let _under_way = context.refresh.write().await;
+        let leave = async |key: &FleetKey| {
+            let params = wire::leave_fleet(key, &context.uuid);
+            let _ends_by_itself = context.client.eval(&kind::LEAVE, &params).await;
+        };
+        let _all = join_all(context.fleet_keys.iter().map(|key| leave(key))).await;
     }
 }
+
+/// Number of keys of a refresh.
+const REFRESH_KEYS: usize = 3;

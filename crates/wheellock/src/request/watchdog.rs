@@ -140,7 +140,8 @@ fn batches(renewals: &mut [Renewal], slot_of: impl Fn(&Renewal) -> u16) -> impl 
     }
     let place = |renewal: &Renewal| {
         let Renewal { alone, slot, remembers, reclaim, .. } = renewal;
-        (*alone, *slot, renewal.name.kind().address(), *remembers, reclaim.is_some())
+        let server = reclaim.map(|reclaim| reclaim.number);
+        (*alone, *slot, renewal.name.kind().address(), *remembers, server)
     };
     if !renewals.is_sorted_by_key(place) {
         renewals.sort_by_key(place);
@@ -165,10 +166,13 @@ fn queue_renewal<'a>(
         group.iter().map(|renewal| context.holder_text(&renewal.name, renewal.owner)).collect();
     let keys: Vec<_> = group.iter().map(|renewal| wire::holders_key(&renewal.name)).collect();
     let first = group.first()?;
-    let incarnation = first.reclaim.map(|_| holds.incarnation().to_owned());
-    let (params, script) = match &incarnation {
-        Some(incarnation) => {
-            (wire::reclaim(group, &owners, incarnation), first.name.kind().reclaim.as_ref()?)
+    let target = first.reclaim.map(|reclaim| {
+        let (fleet, incarnation) = holds.target(&reclaim);
+        (fleet.to_owned(), incarnation.to_owned())
+    });
+    let (params, script) = match &target {
+        Some((fleet, incarnation)) => {
+            (wire::reclaim(group, &owners, (fleet, incarnation)), first.name.kind().reclaim.as_ref()?)
         }
         None => (wire::renew(group, &keys, &owners), first.name.kind().renew.as_ref()?),
     };

@@ -16,6 +16,7 @@ mod ending;
 mod hand_over;
 mod hold;
 mod membership;
+mod memberships;
 #[cfg(test)]
 mod model;
 mod recent_releases;
@@ -51,8 +52,8 @@ pub(crate) use effects::{Effects, Failing, Reconcile, Rest, Unreconciled};
 pub(crate) use hand_over::GiveBack;
 use hold::KnownBy;
 pub(crate) use hold::{Hold, State};
-use membership::Membership;
 pub(crate) use membership::{CheckIn, Reclaim, Refresh, Refreshed};
+use memberships::Memberships;
 use recent_releases::RecentReleases;
 use renewal_failures::RenewalFailures;
 use renewals::{Newcomers, Script};
@@ -87,8 +88,8 @@ pub(crate) struct Holds {
     newcomers: Newcomers,
     server_clocks: ServerClocks,
     changes: Changes,
-    /// Membership in a fleet whose locks survive a failover. `None` if they do not, so that a single server costs nothing.
-    membership: Option<Box<Membership>>,
+    /// Memberships in a fleet whose locks survive a failover. `None` if they do not, so that a single server costs nothing.
+    memberships: Option<Box<Memberships>>,
     /// Releases that a failover may lose. `None` without a possible failover, so that a single server costs nothing.
     released: Option<Box<RecentReleases>>,
     /// True after the manager was shut down.
@@ -136,7 +137,7 @@ impl Holds {
             newcomers: Newcomers::default(),
             server_clocks: ServerClocks::default(),
             changes: Changes::default(),
-            membership: None,
+            memberships: None,
             released: may_take_over.then(Box::default),
             shut: false,
             tallies: Tallies::default(),

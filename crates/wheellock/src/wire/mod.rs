@@ -13,6 +13,7 @@ use wheellock_client::layer::Retry;
 use wheellock_client::{Arg, Command, Value};
 
 use crate::base::fleet::Fleet;
+use crate::base::fleet_key::FleetKey;
 use crate::base::fleet_terms::Terms;
 use crate::base::lease::Lease;
 use crate::base::owner::{Owner, OwnerText};
@@ -392,7 +393,7 @@ pub(crate) fn renew<'a>(
 pub(crate) fn reclaim<'a>(
     group: &'a [Renewal],
     holders: &'a [OwnerText],
-    incarnation: &'a str,
+    (fleet, incarnation): (&'a str, &'a str),
 ) -> Vec<Arg<'a>> {
     let keys = group.iter().map(|renewal| Arg::from(renewal.name.key()));
     let args = group.iter().zip(holders).flat_map(|(renewal, holder)| {
@@ -401,14 +402,16 @@ pub(crate) fn reclaim<'a>(
         let tag = has_tag.then(|| renewal.name.tag().into());
         [lease.into(), holder.as_bytes().into(), count.into(), ends.into()].into_iter().chain(tag)
     });
-    keys.chain([FLEET.into(), incarnation.into()]).chain(args).collect()
+    keys.chain([fleet.into(), incarnation.into()]).chain(args).collect()
 }
 
-/// The key of the fleet of a server.
-pub(crate) const FLEET: &str = "wheellock:fleet";
-
 /// Returns the parameters of `fleet/refresh.lua`.
-pub(crate) fn refresh<'a>(process: &'a str, refresh: &'a Refresh, terms: &Terms) -> [Arg<'a>; 9] {
+pub(crate) fn refresh<'a>(
+    key: &'a FleetKey,
+    process: &'a str,
+    refresh: &'a Refresh,
+    terms: &Terms,
+) -> [Arg<'a>; 11] {
     let check_in = match refresh.check_in {
         CheckIn::NotYet => "0",
         CheckIn::Done => "1",
@@ -417,7 +420,9 @@ pub(crate) fn refresh<'a>(process: &'a str, refresh: &'a Refresh, terms: &Terms)
     let flag = |flag: bool| Arg::from(if flag { "1" } else { "0" });
     let window = u64::try_from(terms.window.as_millis()).unwrap_or(u64::MAX);
     [
-        FLEET.into(),
+        key.fleet.as_str().into(),
+        key.roster.as_str().into(),
+        key.checked_in.as_str().into(),
         process.into(),
         terms.longest_lease.millis().into(),
         window.into(),
@@ -464,8 +469,8 @@ pub(crate) fn read_refresh(reply: &Value) -> Option<RefreshReply> {
 }
 
 /// Returns the parameters of `fleet/leave.lua`.
-pub(crate) fn leave_fleet(process: &str) -> [Arg<'_>; 2] {
-    [FLEET.into(), process.into()]
+pub(crate) fn leave_fleet<'a>(key: &'a FleetKey, process: &'a str) -> [Arg<'a>; 3] {
+    [key.roster.as_str().into(), key.checked_in.as_str().into(), process.into()]
 }
 
 /// Reads the reply of a kind's `renew` or `reclaim` for the locks in `group`; `None` for a reply that the script never returns.

@@ -202,7 +202,7 @@ impl<'a> Request<'a> {
         let begin = |waker: &Waker| {
             let Self { name, owner, presented, lease, share, .. } = *self;
             self.with_other_kinds(|holds, others, now| {
-                if !holds.may_acquire(now, waker) {
+                if !holds.may_acquire(name, now, waker) {
                     return Poll::Pending;
                 }
                 // Both steps share one transaction. Otherwise an attempt through another kind could begin between
@@ -241,7 +241,7 @@ impl<'a> Request<'a> {
 
     /// Returns the error of an attempt that could not begin in time.
     fn not_begun(&self, source: wheellock_client::Error) -> Error {
-        let obstacle = self.context.holds().obstacle(self.context.clock.now());
+        let obstacle = self.context.holds().obstacle(self.name, self.context.clock.now());
         match obstacle {
             Some(reason) => {
                 Error::NotReady { lock: self.name.text().to_owned(), reason, outcome: Outcome::NotSent }
@@ -478,7 +478,7 @@ impl PendingHold<'_, '_> {
     fn too_late(&self, terms: Terms) -> Error {
         let Request { context, name, .. } = *self.request;
         // The grant came from a server in whose grace no process is granted a lock.
-        if let Some(reason) = context.holds().obstacle(context.clock.now()) {
+        if let Some(reason) = context.holds().obstacle(name, context.clock.now()) {
             let (lock, outcome) = (name.text().to_owned(), Outcome::MaybeExecuted);
             return Error::NotReady { lock, reason, outcome };
         }

@@ -5,8 +5,8 @@ use std::fmt;
 use wheellock_client::{CallOptions, Client, Command, Value};
 
 use super::{Finding, PERMISSIONS, REPLICAS, connected_replicas, unknown};
+use crate::base::fleet_key::FleetKey;
 use crate::kind::lua;
-use crate::wire::FLEET;
 
 /// Checks the server for a fleet of `servers` servers.
 pub(super) async fn check(client: &Client, servers: u32, options: CallOptions) -> Vec<Finding> {
@@ -17,7 +17,7 @@ pub(super) async fn check(client: &Client, servers: u32, options: CallOptions) -
         Ok(None) => findings.push(unknown(REPLICAS, &"INFO was answered with another type")),
         Err(error) => findings.push(unknown(REPLICAS, error)),
     }
-    let ask = Command::new("EVAL").arg(script()).arg("0").arg(FLEET);
+    let ask = Command::new("EVAL").arg(script()).arg("0").arg(FleetKey::START);
     let missing = client.call_with(&ask, options).await;
     match missing.as_ref().map(Value::as_array) {
         Ok(Some(rules)) => findings.extend(

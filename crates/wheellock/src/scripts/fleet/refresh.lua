@@ -2,8 +2,9 @@
 -- lock in a grace. A grace ends when every known process has written its holds into this server, or when all grants of
 -- earlier servers have ended.
 --
--- KEYS[1]  the fleet: a hash. `KEYS[1]:roster` has the last refresh of each process, and `KEYS[1]:checked_in` the
---          processes that have written their holds
+-- KEYS[1]  the fleet: a hash
+-- KEYS[2]  the roster: the last refresh of each process
+-- KEYS[3]  the processes that have written their holds
 -- ARGV[1]  the process
 -- ARGV[2]  longest lease of the fleet in milliseconds
 -- ARGV[3]  window of the fleet in milliseconds
@@ -17,7 +18,7 @@
 -- entry was there), the number of processes, the number of those that have checked in, and the milliseconds until the
 -- grace ends at the latest, or -1. Returns the three numbers of the fleet if they differ from the process's numbers.
 local fleet, process, longest, window = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local roster, checked_in = fleet .. ':roster', fleet .. ':checked_in'
+local roster, checked_in = KEYS[2], KEYS[3]
 local call = redis.call
 local run_id = string.match(call('info', 'server'), 'run_id:(%x+)')
 local replication_id = string.match(call('info', 'replication'), 'master_replid:(%x+)')

@@ -78,8 +78,8 @@ impl Holds {
     pub(crate) fn changed(&mut self, change: &Change, now: BootInstant) {
         self.changes.last = Some(now);
         self.changes.plan_pass(change, true);
-        if let Some(membership) = &mut self.membership {
-            membership.is_replaced(now);
+        if let Some(memberships) = &mut self.memberships {
+            memberships.are_replaced(change, now);
         }
         if let Some(released) = &mut self.released {
             released.changed();

@@ -1,11 +1,10 @@
-//! This process's membership in the fleet of a server, and the grace after a failover. Pure.
+//! This process's membership in the fleet of a server, by one of the fleet's keys, and the grace after a failover. Pure.
 //!
 //! A failover may lose the newest grants. After it, the living holders write their holds into the new server, and until then
 //! no process is granted a lock. `tests/failover-model` has the protocol as a model: each rule here names the mutation that
 //! breaks the model without it.
 
 use std::collections::VecDeque;
-use std::task::Waker;
 use std::time::Duration;
 
 use wheellock_client::layer::ConnectionId;
@@ -26,8 +25,6 @@ pub(super) struct Membership {
     left: VecDeque<String>,
     /// Since when no lock can be acquired.
     closed_since: BootInstant,
-    /// Tasks that wait until locks can be acquired.
-    gate: Vec<Waker>,
 }
 
 /// A server, from one promotion or restart to the next.
@@ -104,30 +101,39 @@ pub(crate) struct Refreshed {
 }
 
 /// The meaning of a reply about holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Trust {
-    /// The reply counts as that of a server without failovers.
-    Full,
+    /// The reply comes from a server that this process does not know yet.
+    None,
     /// The reply is right, and extends no hold.
     NoExtension,
-    /// The reply comes from a server that this process does not know yet, or it is about holds that are not written yet.
-    None,
+    /// The reply counts as that of a server without failovers.
+    Full,
 }
 
 impl Membership {
     pub(super) fn new(terms: Terms, now: BootInstant) -> Self {
-        Self {
-            terms,
-            server: None,
-            connection: None,
-            left: VecDeque::new(),
-            closed_since: now,
-            gate: Vec::new(),
-        }
+        Self { terms, server: None, connection: None, left: VecDeque::new(), closed_since: now }
     }
 
-    pub(super) fn terms(&self) -> &Terms {
-        &self.terms
+    /// Returns true if the last refresh found the server of this connection.
+    pub(super) fn is_on(&self, connection: ConnectionId) -> bool {
+        self.connection == Some(connection)
+    }
+
+    /// Returns the number of the present server.
+    pub(super) fn node(&self) -> Option<u32> {
+        self.connection.map(ConnectionId::node)
+    }
+
+    /// Returns true if every server knows this process.
+    pub(super) fn is_entered(&self) -> bool {
+        self.server.as_ref().is_some_and(|server| server.is_known)
+    }
+
+    /// Returns true if a refresh counts on the last server.
+    pub(super) fn has_counted(&self) -> bool {
+        self.server.as_ref().is_some_and(|server| server.counted.is_some())
     }
 
     /// Records that another server may be behind the connection.
@@ -245,44 +251,25 @@ impl Membership {
         server.counted.is_some_and(|counted| sent <= counted + self.terms.window)
     }
 
-    /// Returns true if a lock may be acquired now. Stores the waker if not.
-    pub(super) fn pass(&mut self, now: BootInstant, waker: &Waker) -> bool {
+    /// Returns true if a lock may be acquired now, and remembers that.
+    pub(super) fn note_ready(&mut self, now: BootInstant) -> bool {
         let may_acquire = self.may_acquire(now);
-        if !may_acquire && !self.gate.iter().any(|known| known.will_wake(waker)) {
-            self.gate.push(waker.clone());
+        if let Some(server) = self.server.as_mut().filter(|_| may_acquire) {
+            server.was_ready = true;
         }
         may_acquire
     }
 
-    /// Returns the tasks that wait until locks can be acquired, if that is so now.
-    pub(super) fn open_gate(&mut self, now: BootInstant) -> Vec<Waker> {
-        if !self.may_acquire(now) {
-            return Vec::new();
-        }
-        if let Some(server) = &mut self.server {
-            server.was_ready = true;
-        }
-        std::mem::take(&mut self.gate)
-    }
-
-    /// Returns true if a grant counts that this connection replied, to a request that was sent at `sent`.
-    pub(super) fn believes_grant(
-        &self,
-        connection: Option<ConnectionId>,
-        sent: BootInstant,
-        now: BootInstant,
-    ) -> bool {
+    /// Returns true if a grant of this server counts, of a request that was sent at `sent`.
+    pub(super) fn believes_grant(&self, sent: BootInstant, now: BootInstant) -> bool {
         // A late grant may come after the grace of the next server ("late grants are believed").
         let is_late = now > sent + self.terms.reply_within;
-        connection.is_some() && connection == self.connection && self.may_acquire(sent) && !is_late
+        self.may_acquire(sent) && !is_late
     }
 
-    /// Returns the meaning of a reply of this connection about a hold, to a request that was sent at `sent`.
-    pub(super) fn trust(&self, connection: ConnectionId, hold: &Hold, sent: BootInstant) -> Trust {
-        // A reply of the old server must not extend a hold ("answers of the old connection are taken").
-        let Some(server) = self.server.as_ref().filter(|_| self.connection == Some(connection)) else {
-            return Trust::None;
-        };
+    /// Returns the meaning of this server's reply about a hold, to a request that was sent at `sent`.
+    pub(super) fn trust(&self, hold: &Hold, sent: BootInstant) -> Trust {
+        let Some(server) = &self.server else { return Trust::None };
         let is_extended = server.is_known && self.is_in_window(server, sent);
         match server.is_grace_over {
             true if is_extended => Trust::Full,
@@ -291,10 +278,9 @@ impl Membership {
         }
     }
 
-    /// Returns true if the replies of this connection may end a hold. In a grace, other holders are old copies ("reclaim yields to an
-    /// old copy").
-    pub(super) fn may_end_holds(&self, connection: ConnectionId) -> bool {
-        self.connection == Some(connection) && self.server.as_ref().is_some_and(|server| server.is_grace_over)
+    /// Returns true if the grace of the last server is over.
+    pub(super) fn is_grace_over(&self) -> bool {
+        self.server.as_ref().is_some_and(|server| server.is_grace_over)
     }
 
     /// Returns true if this hold outlasts everything that the old server may still grant ("reclaim extends the belief at once").
@@ -308,8 +294,14 @@ impl Membership {
         self.server.as_ref().map_or("", |server| &server.incarnation)
     }
 
+    /// Returns true if a reclaim of this hold may write a new lease.
+    pub(super) fn may_renew(&self, hold: &Hold) -> bool {
+        self.server.as_ref().is_some_and(|server| server.is_grace_over || self.is_secure(server, hold))
+    }
+
     /// Returns the lease that a reclaim of this hold writes, and the end of the hold by the server's clock. Both are in milliseconds.
-    pub(super) fn reclaim(&self, hold: &Hold) -> Option<Reclaim> {
+    /// With `may_renew` the lease is a new one.
+    pub(super) fn reclaim(&self, hold: &Hold, may_renew: bool) -> Option<Reclaim> {
         self.connection?;
         let server = self.server.as_ref().filter(|server| server.counted.is_some())?;
         let (time, read) = server.clock;
@@ -317,9 +309,9 @@ impl Membership {
         let left = hold.valid_until.saturating_duration_since(read).as_millis();
         let left = i64::try_from(left).unwrap_or(i64::MAX).max(1);
         // A fixed lease keeps its end.
-        let is_full = hold.renewing.is_wanted() && (server.is_grace_over || self.is_secure(server, hold));
+        let is_full = hold.renewing.is_wanted() && may_renew;
         let lease = if is_full { hold.longest_lease().millis() } else { left };
-        Some(Reclaim { lease, count: hold.wanted(), ends: time.saturating_add(left), is_full })
+        Some(Reclaim { lease, count: hold.wanted(), ends: time.saturating_add(left), is_full, number: 0 })
     }
 
     /// Returns the state of this process for operators.
@@ -374,6 +366,8 @@ pub(crate) struct Reclaim {
     pub(crate) ends: i64,
     /// True if the lease is a new one, so that the reply may extend the hold.
     pub(super) is_full: bool,
+    /// Number of the membership on the hold's server.
+    pub(crate) number: usize,
 }
 
 /// Number of left incarnations that this process remembers. An older one cannot come back within a lease.

@@ -1,37 +1,47 @@
 //! The table's part in a fleet: when holds are written into a new server, and which replies count.
 
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
 use wheellock_client::Change;
 use wheellock_client::layer::ConnectionId;
 
-use super::membership::{Membership, Refresh, Refreshed, Trust};
+use super::membership::{Reclaim, Refresh, Refreshed, Trust};
+use super::memberships::{Memberships, NodeOf};
 use super::{Effects, Hold, HoldIndex, Holds, Renewal, RenewalReply, Renewed};
 use crate::base::clock::BootInstant;
 use crate::base::fleet::FleetHealth;
+use crate::base::fleet_key::FleetKey;
 use crate::base::fleet_terms::Terms;
 use crate::wait::families::UNCLASSIFIED;
+use crate::wait::name::Name;
 
 impl Holds {
     /// Joins a fleet whose locks survive a failover.
-    pub(crate) fn join_fleet(&mut self, terms: Terms, now: BootInstant) {
-        self.membership = Some(Box::new(Membership::new(terms, now)));
+    pub(crate) fn join_fleet(
+        &mut self,
+        terms: Terms,
+        keys: Box<[Arc<FleetKey>]>,
+        node_of: NodeOf,
+        now: BootInstant,
+    ) {
+        self.memberships = Some(Box::new(Memberships::new(terms, keys, node_of, now)));
     }
 
-    /// Returns true if a lock may be acquired now. Stores the waker if not.
-    pub(crate) fn may_acquire(&mut self, now: BootInstant, waker: &Waker) -> bool {
-        self.membership.as_mut().is_none_or(|membership| membership.pass(now, waker))
+    /// Returns true if this lock may be acquired now. Stores the waker if not.
+    pub(crate) fn may_acquire(&mut self, name: &Name, now: BootInstant, waker: &Waker) -> bool {
+        self.memberships.as_mut().is_none_or(|memberships| memberships.pass(name, now, waker))
     }
 
-    /// Returns why no lock can be acquired now, if that is because of the fleet.
-    pub(crate) fn obstacle(&self, now: BootInstant) -> Option<String> {
-        self.membership.as_ref()?.obstacle(now)
+    /// Returns why this lock cannot be acquired now, if that is because of the fleet.
+    pub(crate) fn obstacle(&self, name: &Name, now: BootInstant) -> Option<String> {
+        self.memberships.as_ref()?.obstacle(name, now)
     }
 
     /// Returns the state of this process in its fleet, for operators.
     pub(crate) fn fleet_health(&self, now: BootInstant) -> Option<FleetHealth> {
-        self.membership.as_ref().map(|membership| membership.health(now))
+        self.memberships.as_ref().map(|memberships| memberships.health(now))
     }
 
     /// Counts a refresh that the server or enough of its replicas did not confirm.
@@ -46,35 +56,36 @@ impl Holds {
         sent: BootInstant,
         now: BootInstant,
     ) -> bool {
-        let believes = |membership: &Membership| membership.believes_grant(connection, sent, now);
-        self.membership.as_deref().is_none_or(believes)
+        let believes = |memberships: &Memberships| memberships.believes_grant(connection, sent, now);
+        self.memberships.as_deref().is_none_or(believes)
     }
 
     /// Returns true if a reply of this connection may end a hold of this process. In a grace the server may not know the hold yet.
     pub(crate) fn may_end_holds(&self, connection: Option<ConnectionId>) -> bool {
-        let may_end = |membership: &Membership| connection.is_some_and(|it| membership.may_end_holds(it));
-        self.membership.as_deref().is_none_or(may_end)
+        let may_end = |memberships: &Memberships| connection.is_some_and(|it| memberships.may_end_holds(it));
+        self.memberships.as_deref().is_none_or(may_end)
     }
 
-    /// Returns what the next refresh says, and the fleet's numbers.
-    pub(crate) fn next_refresh(&self, now: BootInstant) -> Option<(Refresh, Terms)> {
-        let membership = self.membership.as_ref()?;
+    /// Returns what the next refresh of the fleet's key with this number says, and the fleet's numbers.
+    pub(crate) fn next_refresh(&self, number: usize, now: BootInstant) -> Option<(Refresh, Terms)> {
+        let memberships = self.memberships.as_ref()?;
         let is_missing =
             |hold: &Hold| hold.is_believed() && !hold.renewing.is_written() && hold.is_valid(now);
         let all_written = !self.holds.iter().any(|(_, hold)| is_missing(hold));
-        Some((membership.next_refresh(all_written), *membership.terms()))
+        Some((memberships.next_refresh(number, all_written)?, *memberships.terms()))
     }
 
-    /// Handles the reply to a refresh: see [`Membership::refreshed`]. Returns the number of replicas that are to acknowledge it.
+    /// Handles the reply to a refresh: see [`Memberships::refreshed`]. Returns the number of replicas that are to acknowledge it.
     pub(crate) fn refreshed(
         &mut self,
+        number: usize,
         reply: &Refreshed,
         behind: Option<(ConnectionId, String)>,
         now: BootInstant,
         effects: &mut Effects,
     ) -> u32 {
-        let Some(membership) = &mut self.membership else { return 0 };
-        if membership.refreshed(reply, behind, now) {
+        let Some(memberships) = &mut self.memberships else { return 0 };
+        if memberships.refreshed(number, reply, behind, now) {
             // Other kinds of holds are checked as after any failover.
             let writes = |hold: &&mut Hold| hold.name.kind().reclaim.is_some();
             self.holds
@@ -83,24 +94,25 @@ impl Holds {
                 .filter(writes)
                 .for_each(|hold| hold.renewing.must_write());
         }
-        effects.wake(membership.open_gate(now));
-        membership.wanted_replicas()
+        effects.wake(memberships.open_gate(now));
+        memberships.wanted_replicas(number)
     }
 
     /// Records that this many replicas have acknowledged the last refresh, which was sent at `sent`.
     pub(crate) fn refresh_acknowledged(
         &mut self,
+        number: usize,
         sent: BootInstant,
         replicas: u32,
         now: BootInstant,
         effects: &mut Effects,
     ) {
-        let Some(membership) = &mut self.membership else { return };
-        if replicas < membership.terms().majority() {
+        let Some(memberships) = &mut self.memberships else { return };
+        if replicas < memberships.terms().majority() {
             self.tallies.of(UNCLASSIFIED).failed_refreshes += 1;
         }
-        let is_first = membership.acknowledged(sent, replicas);
-        effects.wake(membership.open_gate(now));
+        let is_first = memberships.acknowledged(number, sent, replicas);
+        effects.wake(memberships.open_gate(now));
         if is_first {
             self.changes.plan_pass(&Change::everywhere(), false);
             self.plan_verification(now);
@@ -108,13 +120,13 @@ impl Holds {
     }
 
     /// Returns the pause before the next refresh.
-    pub(crate) fn pause_before_refresh(&self, now: BootInstant) -> Duration {
-        self.membership.as_ref().map_or(Duration::MAX, |membership| membership.pause(now))
+    pub(crate) fn pause_before_refresh(&self, number: usize, now: BootInstant) -> Duration {
+        self.memberships.as_ref().map_or(Duration::MAX, |memberships| memberships.pause(number, now))
     }
 
-    /// Returns the incarnation of the present server, which a reclaim names.
-    pub(crate) fn incarnation(&self) -> &str {
-        self.membership.as_ref().map_or("", |membership| membership.incarnation())
+    /// Returns the fleet's key and the incarnation of its server, which this reclaim names.
+    pub(crate) fn target(&self, reclaim: &Reclaim) -> (&str, &str) {
+        self.memberships.as_ref().map_or(("", ""), |memberships| memberships.target(reclaim.number))
     }
 
     /// Plans to write this hold into the new server later, because no refresh counts there yet.
@@ -132,7 +144,7 @@ impl Holds {
         reply: RenewalReply,
         connection: ConnectionId,
     ) -> RenewalReply {
-        let Some(membership) = &self.membership else { return reply };
+        let Some(memberships) = &self.memberships else { return reply };
         let Some(script) = self.renewals.get(renewal as usize) else { return reply };
         let (mut locks, sent) = (Vec::with_capacity(reply.locks.len()), script.sent());
         for (place, renewal) in script.group().iter().enumerate() {
@@ -142,7 +154,7 @@ impl Holds {
                 continue;
             };
             let was_written = hold.renewing.is_written();
-            locks.push(membership.meaning(how, renewal, hold, (connection, sent)));
+            locks.push(memberships.meaning(how, renewal, hold, (connection, sent)));
             if renewal.reclaim.is_some() && !was_written && hold.renewing.is_written() {
                 self.tallies.of(hold.name.family()).reclaimed += 1;
             }
@@ -151,7 +163,7 @@ impl Holds {
     }
 }
 
-impl Membership {
+impl Memberships {
     /// Returns the meaning of a reply about one hold. Records that the hold is written.
     fn meaning(
         &self,

@@ -183,8 +183,8 @@ impl Holds {
     /// Starts a request to the server now, whatever is scheduled.
     fn start_renewal(&mut self, index: HoldIndex, wished: Option<Want>, now: BootInstant) -> Option<Renewal> {
         let hold = self.holds.get_mut(index as usize)?;
-        let membership = self.membership.as_ref().filter(|_| !hold.renewing.is_written());
-        let reclaim = membership.map(|membership| membership.reclaim(hold));
+        let memberships = self.memberships.as_ref().filter(|_| !hold.renewing.is_written());
+        let reclaim = memberships.map(|memberships| memberships.reclaim(hold));
         if reclaim == Some(None) {
             // The new server would not know the hold. The hold is written as soon as a refresh counts there.
             return None;

@@ -1,9 +1,14 @@
 //! Tests of `membership`. Each test fails without one rule of the protocol.
 
 use std::sync::Arc;
+use std::task::Waker;
 
+use wheellock_client::Change;
+
+use super::super::memberships::Memberships;
 use super::super::{Holds, State};
 use super::*;
+use crate::base::fleet_key::FleetKey;
 use crate::base::lease::Lease;
 use crate::kind;
 use crate::wait::name::Name;
@@ -16,7 +21,8 @@ const SECOND: Duration = Duration::from_secs(1);
 /// A process among three servers, each with a connection.
 struct World {
     now: BootInstant,
-    membership: Membership,
+    memberships: Memberships,
+    name: Name,
 }
 
 impl World {
@@ -25,7 +31,8 @@ impl World {
         let longest_lease = Lease::new(LEASE).unwrap();
         let terms =
             Terms { longest_lease, window: WINDOW, reply_within: REPLY, replicas: 2, may_be_new: false };
-        Self { now, membership: Membership::new(terms, now) }
+        let memberships = Memberships::new(terms, FleetKey::all(), Box::new(|_| 0), now);
+        Self { now, memberships, name: Name::new("orders", &kind::REENTRANT, false) }
     }
 
     /// Returns a process that is ready on server 0.
@@ -50,31 +57,35 @@ impl World {
             checked_in: 1,
             ends_in: None,
         };
-        let is_other = self.membership.refreshed(&reply, Some((connection(server), run_id)), self.now);
-        self.membership.open_gate(self.now);
+        let is_other = self.memberships.refreshed(0, &reply, Some((connection(server), run_id)), self.now);
+        self.memberships.open_gate(self.now);
         is_other
     }
 
     /// Lets replicas acknowledge the last refresh.
     fn acknowledge(&mut self, replicas: u32) -> bool {
-        let is_first = self.membership.acknowledged(self.now, replicas);
-        self.membership.open_gate(self.now);
+        let is_first = self.memberships.acknowledged(0, self.now, replicas);
+        self.memberships.open_gate(self.now);
         is_first
     }
 
     /// Replaces the server, and acknowledges a refresh in the grace of the next one.
     fn fail_over(&mut self, server: u32, was_known: bool) {
-        self.membership.is_replaced(self.now);
+        self.replaced();
         assert!(self.refresh(server, false, was_known));
         assert!(self.acknowledge(1));
     }
 
+    fn replaced(&mut self) {
+        self.memberships.are_replaced(&Change::everywhere(), self.now);
+    }
+
     fn may_acquire(&self) -> bool {
-        self.membership.may_acquire(self.now)
+        self.memberships.may_acquire(&self.name, self.now)
     }
 
     fn check_in(&self) -> CheckIn {
-        self.membership.next_refresh(true).check_in
+        self.memberships.next_refresh(0, true).unwrap().check_in
     }
 }
 
@@ -98,10 +109,10 @@ fn new_process_awaits_all_replicas() {
     let mut world = World::new();
     assert!(world.refresh(0, true, false) && !world.may_acquire());
     assert!(world.acknowledge(1) && !world.may_acquire(), "the next primary may not know this process");
-    assert_eq!(world.membership.wanted_replicas(), 2);
+    assert_eq!(world.memberships.wanted_replicas(0), 2);
     world.acknowledge(2);
     assert!(world.may_acquire());
-    assert_eq!(world.membership.wanted_replicas(), 1, "a majority, from now on");
+    assert_eq!(world.memberships.wanted_replicas(0), 1, "a majority, from now on");
 }
 
 #[test]
@@ -128,7 +139,7 @@ fn grace_keeps_new_locks_out() {
 fn grant_of_unknown_connection_is_refused() {
     let mut world = World::ready();
     let believes = |world: &World, server, sent| {
-        world.membership.believes_grant(Some(connection(server)), sent, world.now)
+        world.memberships.believes_grant(Some(connection(server)), sent, world.now)
     };
     assert!(believes(&world, 0, world.now) && !believes(&world, 1, world.now));
     let sent = world.now;
@@ -136,7 +147,7 @@ fn grant_of_unknown_connection_is_refused() {
     assert!(believes(&world, 0, sent));
     world.now = world.now + Duration::from_millis(1);
     assert!(!believes(&world, 0, sent), "the reply is late");
-    world.membership.is_replaced(world.now);
+    world.replaced();
     assert!(!believes(&world, 0, world.now), "another server may be there");
 }
 
@@ -144,7 +155,7 @@ fn grant_of_unknown_connection_is_refused() {
 fn left_incarnation_is_never_used_again() {
     let mut world = World::ready();
     world.fail_over(1, true);
-    world.membership.is_replaced(world.now);
+    world.replaced();
     assert!(!world.refresh(0, true, true) && !world.may_acquire());
     assert_eq!(world.check_in(), CheckIn::NotYet, "this server is not the one that it has met");
 }
@@ -181,15 +192,15 @@ fn only_secure_hold_is_extended() {
     world.fail_over(1, true);
     let secure = hold(world.now + WINDOW + REPLY);
     let insecure = hold(world.now + WINDOW + REPLY.saturating_sub(SECOND));
-    let trust = |world: &World, hold| world.membership.trust(connection(1), hold, world.now);
+    let trust = |world: &World, hold| world.memberships.trust(connection(1), hold, world.now);
     assert_eq!([&secure, &insecure].map(|hold| trust(&world, hold)), [Trust::Full, Trust::NoExtension]);
-    let lease = |hold| world.membership.reclaim(hold).unwrap().lease;
+    let lease = |hold| world.memberships.reclaim(hold).unwrap().lease;
     assert_eq!(lease(&secure), Lease::DEFAULT.millis());
     assert_eq!(lease(&insecure), 12_000, "the rest of it");
-    assert_eq!(world.membership.reclaim(&insecure).unwrap().ends, 13_000, "by the server's clock");
+    assert_eq!(world.memberships.reclaim(&insecure).unwrap().ends, 13_000, "by the server's clock");
     world.refresh(1, true, true);
     assert_eq!(trust(&world, &insecure), Trust::Full, "the grace is over");
-    assert_eq!(world.membership.trust(connection(0), &secure, world.now), Trust::None);
+    assert_eq!(world.memberships.trust(connection(0), &secure, world.now), Trust::None);
     world.now = world.now + WINDOW + SECOND;
     assert_eq!(trust(&world, &secure), Trust::NoExtension, "the window is closed");
 }
@@ -197,33 +208,33 @@ fn only_secure_hold_is_extended() {
 #[test]
 fn grace_ends_no_hold() {
     let mut world = World::ready();
-    assert!(world.membership.may_end_holds(connection(0)));
+    assert!(world.memberships.may_end_holds(connection(0)));
     world.fail_over(1, true);
-    assert!(!world.membership.may_end_holds(connection(1)));
+    assert!(!world.memberships.may_end_holds(connection(1)));
     world.refresh(1, true, true);
-    assert!(world.membership.may_end_holds(connection(1)));
+    assert!(world.memberships.may_end_holds(connection(1)));
 }
 
 #[test]
 fn reclaim_waits_for_counted_refresh() {
     let mut world = World::ready();
     let held = hold(world.now + LEASE);
-    world.membership.is_replaced(world.now);
-    assert_eq!(world.membership.reclaim(&held), None);
+    world.replaced();
+    assert_eq!(world.memberships.reclaim(&held), None);
     world.refresh(1, false, true);
-    assert_eq!(world.membership.reclaim(&held), None);
+    assert_eq!(world.memberships.reclaim(&held), None);
     world.acknowledge(1);
-    assert!(world.membership.reclaim(&held).is_some());
+    assert!(world.memberships.reclaim(&held).is_some());
 }
 
 #[test]
 fn gate_wakes_waiting_tasks() {
     let mut world = World::new();
-    assert!(!world.membership.pass(world.now, Waker::noop()));
-    assert!(world.membership.obstacle(world.now).unwrap().contains("does not know"));
+    assert!(!world.memberships.pass(&world.name, world.now, Waker::noop()));
+    assert!(world.memberships.obstacle(&world.name, world.now).unwrap().contains("does not know"));
     world.refresh(0, true, false);
-    assert!(world.membership.obstacle(world.now).unwrap().contains("fewer than 1 of 2"));
-    world.membership.acknowledged(world.now, 2);
-    assert_eq!(world.membership.open_gate(world.now).len(), 1);
-    assert_eq!(world.membership.obstacle(world.now), None);
+    assert!(world.memberships.obstacle(&world.name, world.now).unwrap().contains("fewer than 1 of 2"));
+    world.memberships.acknowledged(0, world.now, 2);
+    assert_eq!(world.memberships.open_gate(world.now).len(), 1);
+    assert_eq!(world.memberships.obstacle(&world.name, world.now), None);
 }

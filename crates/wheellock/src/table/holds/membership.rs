@@ -203,7 +203,8 @@ impl Membership {
     /// Records that this many replicas have acknowledged the last refresh, which was sent at `sent`. Returns true if it is the first
     /// refresh that counts on this server.
     pub(super) fn acknowledged(&mut self, sent: BootInstant, replicas: u32) -> bool {
-        let Some(server) = self.server.as_mut() else { return false };
+        // A refresh that found another server says nothing about this one.
+        let Some(server) = self.server.as_mut().filter(|_| self.connection.is_some()) else { return false };
         server.is_known |= replicas >= self.terms.replicas;
         if replicas < self.terms.majority() {
             return false;

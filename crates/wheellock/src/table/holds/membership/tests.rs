@@ -161,6 +161,17 @@ fn left_incarnation_is_never_used_again() {
 }
 
 #[test]
+fn acknowledgement_of_other_server_is_ignored() {
+    let mut world = World::ready();
+    world.now = world.now + WINDOW + SECOND;
+    // The refresh went to server 1, and locks still go to server 0.
+    world.replaced();
+    assert!(!world.acknowledge(2));
+    world.refresh(0, true, true);
+    assert!(!world.may_acquire(), "the last refresh of server 0 is old");
+}
+
+#[test]
 fn only_ready_process_becomes_witness() {
     let mut world = World::ready();
     world.fail_over(1, true);

@@ -34,11 +34,8 @@ fn main() -> Result<()> {
         }
         for behind in [Duration::ZERO, LONG_LAG] {
             let bench = format!("cluster {}", Fault::Kill(behind));
-            // Locks of a cluster do not survive failovers yet.
-            if let Keeping::By(durability) = keeping
-                && report.wants(&format!("{bench} {subject}"))
-            {
-                cluster_kills(&mut report, &bench, subject, durability, behind)?;
+            if report.wants(&format!("{bench} {subject}")) {
+                cluster_kills(&mut report, &bench, subject, keeping, behind)?;
             }
         }
     }
@@ -62,6 +59,14 @@ impl Keeping {
             Self::By(Durability::Primary) => "Primary",
             Self::By(_) => "Replicas(1)",
             Self::Reclaim => "reclaim",
+        }
+    }
+
+    /// Returns the number of replicas of each shard of a cluster. In a fleet, a new primary grants only if it has a replica.
+    fn replicas(self) -> usize {
+        match self {
+            Self::By(_) => 1,
+            Self::Reclaim => 2,
         }
     }
 
@@ -134,11 +139,11 @@ fn cluster_kills(
     report: &mut Report,
     bench: &str,
     subject: &str,
-    durability: Durability,
+    keeping: Keeping,
     behind: Duration,
 ) -> Result<()> {
-    let mut cluster = Cluster::start(3, 1, &Settings::default());
-    let load = Load::start(&cluster.url(), Keeping::By(durability))?;
+    let mut cluster = Cluster::start(3, keeping.replicas(), &Settings::default());
+    let load = Load::start(&cluster.url(), keeping)?;
     let mut figures = Figures::default();
     for _ in 0..report.rounds() {
         load.settle(&addresses(cluster.nodes()))?;
@@ -152,6 +157,9 @@ fn cluster_kills(
         catch_up(cluster.nodes(), &heirs, Fault::Kill(behind));
         let writable = first_writable(&others)?;
         let resumed = load.first_grant_after(struck + Duration::from_millis(100))?;
+        let of_shard = first_after(&load.shared.contended, struck + Duration::from_millis(100))?;
+        let later = of_shard.saturating_duration_since(writable.since).as_secs_f64() * 1e3;
+        figures.first_of_shard.push(later);
         figures.round(&load, &held, struck, &writable, resumed)?;
         cluster.heal();
     }
@@ -251,6 +259,8 @@ struct Figures {
     failover: Vec<f64>,
     /// Time from then until the load's first grant.
     first: Vec<f64>,
+    /// Time from then until the first grant of the shard that failed over, in a cluster.
+    first_of_shard: Vec<f64>,
     /// Locks that were granted before the fault and were not held any more afterwards.
     lost: Vec<f64>,
     held: Vec<f64>,
@@ -292,6 +302,9 @@ impl Figures {
     fn report(&self, report: &mut Report, bench: &str, subject: &str, end: &End) {
         report.row(bench, subject, "until a server takes writes", "ms", &self.failover);
         report.row(bench, subject, "first grant after that", "ms", &self.first);
+        if !self.first_of_shard.is_empty() {
+            report.row(bench, subject, "first grant of its shard after that", "ms", &self.first_of_shard);
+        }
         report.row(bench, subject, "locks held at the fault", "", &self.held);
         report.row(bench, subject, "of these lost", "", &self.lost);
         report.row(bench, subject, "held twice", "", &self.doubles);
@@ -322,6 +335,8 @@ struct Shared {
     stop: AtomicBool,
     /// The times of all grants.
     grants: Mutex<Vec<Instant>>,
+    /// The times of the grants of the contended lock.
+    contended: Mutex<Vec<Instant>>,
     /// The kept locks, with the times of their grants.
     kept: Mutex<VecDeque<(Instant, Guard)>>,
     errors: Mutex<BTreeMap<String, usize>>,
@@ -417,14 +432,7 @@ impl Load {
     }
 
     fn first_grant_after(&self, after: Instant) -> Result<Instant> {
-        let mut first = None;
-        let found = poll_until(NO_HANG, || {
-            let mut grants = self.shared.grants.lock().expect("no panic");
-            grants.retain(|granted| *granted >= after);
-            first = grants.first().copied();
-            first.is_some()
-        });
-        first.filter(|_| found).context("no grant")
+        first_after(&self.shared.grants, after)
     }
 
     /// Checks every lock that was kept when the fault struck, by acquiring it from a second process. Such a grant is a double hold while
@@ -496,6 +504,18 @@ impl Shared {
     }
 }
 
+/// Waits for a grant that was made at `after` or later. Returns the time of the first of them.
+fn first_after(grants: &Mutex<Vec<Instant>>, after: Instant) -> Result<Instant> {
+    let mut first = None;
+    let found = poll_until(NO_HANG, || {
+        let mut grants = grants.lock().expect("no panic");
+        grants.retain(|granted| *granted >= after);
+        first = grants.first().copied();
+        first.is_some()
+    });
+    first.filter(|_| found).context("no grant")
+}
+
 /// Acquires and releases one lock for which many tasks contend.
 async fn contend(locks: LockManager, shared: Arc<Shared>, longest_gap: Arc<AtomicU64>) {
     let lock = locks.lock(CONTENDED);
@@ -508,6 +528,7 @@ async fn contend(locks: LockManager, shared: Arc<Shared>, longest_gap: Arc<Atomi
             Ok(Ok(Attempt::Acquired(guard))) => {
                 let now = Instant::now();
                 shared.grants.lock().expect("no panic").push(now);
+                shared.contended.lock().expect("no panic").push(now);
                 longest_gap.fetch_max(u64::try_from((now - last).as_nanos()).unwrap_or(u64::MAX), SeqCst);
                 last = now;
                 if let Err(error) = guard.release().await {

@@ -338,8 +338,6 @@ async fn tool_refuses_wrong_combinations() {
     assert_eq!(run(&[keep, "0"]).0, Some(64));
     let (code, said) = run(&[keep, "1", "--lease", "60s"]);
     assert!(code == Some(64) && said.contains("lease of 60s is longer"), "{code:?} {said}");
-    let (code, said) = run(&[keep, "1", "--url", "redis+cluster://127.0.0.1:1"]);
-    assert!(code == Some(64) && said.contains("cluster"), "{code:?} {said}");
     let (code, said) = ended(&url, &["doctor", keep, "2", &url, &url]);
     assert!(code == Some(64) && said.contains(keep), "{code:?} {said}");
     // An empty server may have lost its locks.

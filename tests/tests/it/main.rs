@@ -59,6 +59,7 @@ mod peers;
 mod prefixes;
 mod read_write;
 mod reclaim;
+mod reclaim_cluster;
 mod redisson_defects;
 mod redlock;
 mod refused_writes;

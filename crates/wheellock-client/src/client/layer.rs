@@ -23,6 +23,7 @@ pub use crate::protocol::acks::Acks;
 use crate::base::error::{Error, ErrorKind, Outcome};
 use crate::base::script::Script;
 use crate::client::Client;
+use crate::client::route::Route;
 use crate::connection::started::error_of_detached;
 use crate::connection::{Phase, Server};
 use crate::protocol::pipeline::Prefix;
@@ -212,6 +213,14 @@ impl Client {
     /// Returns a number that is equal for keys of the same server. It distinguishes the clocks of servers.
     pub fn node_of(&self, key: &[u8]) -> u32 {
         self.route.node_of(key)
+    }
+
+    /// Returns the [numbers](Self::node_of) of the servers that serve keys.
+    pub fn serving_nodes(&self) -> Vec<u32> {
+        match &self.route {
+            Route::One(_) => vec![0],
+            Route::Cluster(cluster) => cluster.serving_nodes(),
+        }
     }
 
     /// Ends the connection that serves `key`, after a reply that its call can never return. Replies may have been

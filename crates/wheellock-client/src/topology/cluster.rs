@@ -202,6 +202,11 @@ impl Cluster {
         nodes
     }
 
+    /// Returns the numbers of the primaries that serve at least one slot.
+    pub(crate) fn serving_nodes(&self) -> Vec<u32> {
+        self.map().serving.iter().map(|node| node.node).collect()
+    }
+
     /// Returns true if messages use sharded pub/sub.
     pub(crate) fn is_sharded(&self) -> bool {
         self.refresh().sharded == Some(true)

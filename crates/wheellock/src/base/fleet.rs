@@ -21,7 +21,8 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fleet {
-    /// Number of servers that hold the locks: the primary and its replicas, dead ones included. Sentinels do not count.
+    /// Number of servers that hold the locks: the primary and its replicas, dead ones included. Sentinels do not count. In a cluster this is
+    /// the number of servers of each shard.
     pub servers: u32,
     /// The longest lease that any process takes. Default 30 s. After a failover without all processes, the first new grant comes this time
     /// and the [`window`](Self::window) later.

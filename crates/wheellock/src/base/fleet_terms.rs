@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use wheellock_client::Servers;
-
 use crate::base::error::Error;
 use crate::base::fleet::Fleet;
 use crate::base::lease::Lease;
@@ -21,20 +19,12 @@ pub(crate) struct Terms {
 
 impl Terms {
     /// Checks a fleet for a manager whose watchdog renews `watchdog_lease`.
-    pub(crate) fn new(
-        fleet: &Fleet,
-        servers: &Servers,
-        watchdog_lease: Lease,
-        reply_within: Duration,
-    ) -> Result<Self, Error> {
+    pub(crate) fn new(fleet: &Fleet, watchdog_lease: Lease, reply_within: Duration) -> Result<Self, Error> {
         let wrong = |reason: String| Error::UnsupportedFleet { fleet: fleet.clone(), reason };
         let longest_lease = Lease::new(fleet.longest_lease)?;
         let Some(replicas) = fleet.servers.checked_sub(1) else {
             return Err(wrong("a fleet has at least one server".to_owned()));
         };
-        if matches!(servers, Servers::Cluster(_)) {
-            return Err(wrong("locks of a cluster do not survive failovers yet".to_owned()));
-        }
         if watchdog_lease > longest_lease {
             let lease = watchdog_lease.duration();
             return Err(wrong(format!("the watchdog's lease of {lease:?} is longer")));

@@ -448,11 +448,11 @@ impl LockManagerBuilder {
     ///
     /// After a failover, each process writes its holds into the new server. Until all processes have done so, no process is granted a lock.
     /// If a process is dead, that lasts for the longest lease and the window. All processes that use these locks must use this setting,
-    /// with the same numbers. The page *Guarantees* lists the conditions. Semaphores and latches are as without this setting. A cluster
-    /// is not supported yet.
+    /// with the same numbers. The page *Guarantees* lists the conditions. Semaphores and latches are as without this setting.
     ///
-    /// The manager opens a second connection, and refreshes its entry in the key `wheellock:fleet:roster` every third of the window. The
-    /// user needs the permission for `INFO`, `WAIT` and the keys `wheellock:fleet*`.
+    /// The manager opens a second connection, and refreshes its entry in the key `wheellock:fleet:roster` every third of the window. In a
+    /// cluster it has an entry in each of 16 such keys, `wheellock:fleet:{..}:roster`, and each shard needs one of them. A failover of one
+    /// shard delays no grant of the others. The user needs the permission for `INFO`, `WAIT` and the keys `wheellock:fleet*`.
     ///
     /// ```no_run
     /// use wheellock::{Fleet, LockManager};
@@ -633,7 +633,7 @@ impl LockManagerBuilder {
         let fleet = self
             .fleet
             .as_ref()
-            .map(|fleet| Terms::new(fleet, &config.servers, watchdog_lease, config.response_timeout))
+            .map(|fleet| Terms::new(fleet, watchdog_lease, config.response_timeout))
             .transpose()?;
         // The hooks hold the context weakly. Otherwise the connection keeps the manager alive, and the manager the
         // connection.

@@ -203,10 +203,10 @@ impl Context {
             holds.are_told_of_changes();
         }
         let in_cluster = matches!(client.config().servers, Servers::Cluster(_));
-        let fleet_keys = fleet.map(|_| FleetKey::all()).unwrap_or_default();
+        let fleet_keys = fleet.map(|_| FleetKey::all(in_cluster)).unwrap_or_default();
         if let Some(terms) = fleet {
             let servers = client.clone();
-            let node_of = move |name: &Name| servers.node_of(name.key().as_bytes());
+            let node_of = move |key: &str| servers.node_of(key.as_bytes());
             holds.join_fleet(terms, fleet_keys.clone(), Box::new(node_of), clock.now());
         }
         Self {

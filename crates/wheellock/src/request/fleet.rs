@@ -3,6 +3,7 @@
 //! A task for each key of the fleet refreshes an entry, and drives the grace after a failover. The tasks have connections of their own,
 //! because `WAIT` blocks a connection. The rules are in `table::holds::membership`.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Weak};
@@ -43,14 +44,21 @@ pub(crate) fn start(context: &Arc<Context>, refreshes: &Client) {
 /// Refreshes the entry of the key with this number until the manager is dropped or shut down.
 async fn keep(manager: Weak<Context>, number: usize, refreshes: Client, timer: Timer) {
     let Some(mut watch) = manager.upgrade().map(|context| context.client.watch()) else { return };
+    let mut due = timer.now();
     loop {
         // Hold the manager only during the refresh. Otherwise this task would keep a dropped manager alive.
         let Some(context) = manager.upgrade() else { break };
-        let Some(pause) = turn(&context, number, &refreshes).await else { break };
+        if timer.now() >= due || is_elsewhere(&context, number) {
+            let Some(pause) = turn(&context, number, &refreshes).await else { break };
+            due = timer.now() + pause;
+        } else {
+            // In a cluster, the slot of an awaited lock may have reached a server that grants.
+            context.transact(|holds, now, effects| holds.open_gate(now, effects));
+        }
         drop(context);
         // Another connection may lead to another server.
         let mut changed = pin!(watch.changed());
-        let mut sleep = pin!(timer.sleep(pause));
+        let mut sleep = pin!(timer.sleep_until(due));
         std::future::poll_fn(|cx| {
             let is_over = changed.as_mut().poll(cx).is_ready() || sleep.as_mut().poll(cx).is_ready();
             if is_over { Poll::Ready(()) } else { Poll::Pending }
@@ -58,6 +66,13 @@ async fn keep(manager: Weak<Context>, number: usize, refreshes: Client, timer: T
         .await;
     }
     refreshes.close().await;
+}
+
+/// Returns true if the key has another connection than at its last refresh.
+fn is_elsewhere(context: &Context, number: usize) -> bool {
+    let key = context.fleet_keys.get(number);
+    let present = key.and_then(|key| context.client.present_server(key.fleet.as_bytes()));
+    context.holds().is_elsewhere(number, present.map(|(connection, _)| connection))
 }
 
 /// Makes one refresh, and returns the pause before the next. Returns `None` after a shutdown.
@@ -103,17 +118,27 @@ async fn ask(
 ) -> Result<(Value, Option<ConnectionId>), wheellock_client::Error> {
     let params = wire::refresh(key, &context.uuid, refresh, terms);
     let timer = &refreshes.config().timer;
-    let start = Start { at: timer.now(), options: CallOptions::default(), remembers: false };
-    let mut started: Option<Started<'_>> = None;
-    let reply = std::future::poll_fn(|cx| {
-        let call = started.get_or_insert_with(|| {
-            // The script is sent with its source, because a NOSCRIPT error would only delay the refresh.
-            refreshes.start_eval(&kind::REFRESH, REFRESH_KEYS, &params, &Retry::in_full(), start, cx.waker())
-        });
-        Pin::new(call).poll(cx)
-    })
-    .await?;
-    Ok((reply, started.and_then(|call| call.connection())))
+    // The script is sent with its source, because a NOSCRIPT error would only delay the refresh.
+    let mut retry = Retry::in_full();
+    loop {
+        let start = Start { at: timer.now(), options: CallOptions::default(), remembers: false };
+        let mut started: Option<Started<'_>> = None;
+        let reply = std::future::poll_fn(|cx| {
+            let call = started.get_or_insert_with(|| {
+                refreshes.start_eval(&kind::REFRESH, REFRESH_KEYS, &params, &retry, start, cx.waker())
+            });
+            Pin::new(call).poll(cx)
+        })
+        .await;
+        match reply {
+            Ok(reply) => return Ok((reply, started.and_then(|call| call.connection()))),
+            // The key's slot has moved to another server of the cluster.
+            Err(error)
+                if matches!(error.code(), Some("MOVED" | "ASK"))
+                    && retry.after(&error).is_some_and(|pause| pause.is_zero()) => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Returns the number of replicas that acknowledge the last write of this connection in time.
@@ -144,11 +169,14 @@ pub(crate) async fn check(
     fleet: &Fleet,
     findings: &[Finding],
 ) -> Result<(), Error> {
+    let unsupported = |reason: String| Error::UnsupportedFleet { fleet: fleet.clone(), reason };
     let now = context.clock.now();
+    if !has_key_on_each_server(context) {
+        return Err(unsupported("a shard of the cluster has none of the 16 slots that it needs".to_owned()));
+    }
     // Each process enters itself by all keys of the fleet, so one key tells the numbers of the others.
     let Some(key) = context.fleet_keys.first() else { return Ok(()) };
     let Some((refresh, terms)) = context.holds().next_refresh(0, now) else { return Ok(()) };
-    let unsupported = |reason: String| Error::UnsupportedFleet { fleet: fleet.clone(), reason };
     let (reply, _) = match ask(context, refreshes, key, &refresh, &terms).await {
         Ok(reply) => reply,
         Err(source) if matches!(source.kind(), ErrorKind::Server | ErrorKind::Permission) => {
@@ -167,6 +195,13 @@ pub(crate) async fn check(
         }
         None => Err(Error::unexpected("refresh an entry in the fleet".to_owned(), reply.type_name())),
     }
+}
+
+/// Returns true if each server that serves locks has a key of the fleet. Without a key, the server's locks would not survive its failover.
+fn has_key_on_each_server(context: &Context) -> bool {
+    let with_key: HashSet<u32> =
+        context.fleet_keys.iter().map(|key| context.client.node_of(key.fleet.as_bytes())).collect();
+    context.client.serving_nodes().iter().all(|node| with_key.contains(node))
 }
 
 /// Removes this process from the fleet, because its holds were released. Without a reply an entry ends by itself.

@@ -142,10 +142,10 @@ fn given() -> Vec<(&'static str, Error)> {
             },
         ),
         (
-            "Locks of a cluster that are to survive a failover",
+            "A shard that cannot keep its locks across a failover",
             Error::UnsupportedFleet {
                 fleet: Fleet::of_servers(3),
-                reason: "locks of a cluster do not survive failovers yet".to_owned(),
+                reason: "a shard of the cluster has none of the 16 slots that it needs".to_owned(),
             },
         ),
         (

@@ -8,8 +8,20 @@ use super::{Finding, PERMISSIONS, REPLICAS, connected_replicas, unknown};
 use crate::base::fleet_key::FleetKey;
 use crate::kind::lua;
 
-/// Checks the server for a fleet of `servers` servers.
+/// Checks the server, or each primary of a cluster, for a fleet of `servers` servers.
 pub(super) async fn check(client: &Client, servers: u32, options: CallOptions) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for node in client.nodes() {
+        for finding in check_node(&node, servers, options).await {
+            if !findings.contains(&finding) {
+                findings.push(finding);
+            }
+        }
+    }
+    findings
+}
+
+async fn check_node(client: &Client, servers: u32, options: CallOptions) -> Vec<Finding> {
     let mut findings = Vec::new();
     let info = client.call_with(&Command::new("INFO").arg("replication"), options).await;
     match info.as_ref().map(Value::as_str) {

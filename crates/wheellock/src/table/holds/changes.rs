@@ -79,7 +79,7 @@ impl Holds {
         self.changes.last = Some(now);
         self.changes.plan_pass(change, true);
         if let Some(memberships) = &mut self.memberships {
-            memberships.are_replaced(change, now);
+            memberships.are_replaced(|key| change.concerns(key), now);
         }
         if let Some(released) = &mut self.released {
             released.changed();

@@ -121,9 +121,14 @@ impl Membership {
         self.connection == Some(connection)
     }
 
-    /// Returns the number of the present server.
-    pub(super) fn node(&self) -> Option<u32> {
-        self.connection.map(ConnectionId::node)
+    /// Returns true if the last refresh did not find the server of this connection.
+    pub(super) fn is_elsewhere(&self, connection: Option<ConnectionId>) -> bool {
+        self.connection != connection
+    }
+
+    /// Returns true if the last refresh found a server that is still there.
+    pub(super) fn is_connected(&self) -> bool {
+        self.connection.is_some()
     }
 
     /// Returns true if every server knows this process.

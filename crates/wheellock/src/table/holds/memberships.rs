@@ -1,13 +1,12 @@
 //! This process's memberships: one for each key of its fleet. Pure.
 //!
-//! A single server has one key of the fleet. In a cluster each shard has some of them. A shard's keys tell of its failovers together: a
-//! request is as good as the worst of them says.
+//! A single server has one key of the fleet, and each shard of a cluster some of 16 keys. Each key has its own roster and grace. A lock can be
+//! acquired when all keys on its server permit that, and this process is entered by all keys of the fleet.
 
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use wheellock_client::Change;
 use wheellock_client::layer::ConnectionId;
 
 use super::Hold;
@@ -23,18 +22,21 @@ pub(super) struct Memberships {
     terms: Terms,
     all: Box<[Membership]>,
     keys: Box<[Arc<FleetKey>]>,
+    /// Number of the server of each key, as far as is known.
+    nodes: Box<[u32]>,
     node_of: NodeOf,
     /// Tasks that wait until locks can be acquired.
     gate: Vec<Waker>,
 }
 
-/// Returns the number of the server that serves a lock.
-pub(crate) type NodeOf = Box<dyn Fn(&Name) -> u32 + Send + Sync>;
+/// Returns the number of the server that serves a key.
+pub(crate) type NodeOf = Box<dyn Fn(&str) -> u32 + Send + Sync>;
 
 impl Memberships {
     pub(super) fn new(terms: Terms, keys: Box<[Arc<FleetKey>]>, node_of: NodeOf, now: BootInstant) -> Self {
         let all = keys.iter().map(|_| Membership::new(terms, now)).collect();
-        Self { terms, all, keys, node_of, gate: Vec::new() }
+        let nodes = keys.iter().map(|_| u32::MAX).collect();
+        Self { terms, all, keys, nodes, node_of, gate: Vec::new() }
     }
 
     pub(super) fn terms(&self) -> &Terms {
@@ -45,16 +47,23 @@ impl Memberships {
         self.all.get(number)
     }
 
-    /// Returns the memberships on the server of this connection.
+    /// Returns the memberships whose last refresh found the server of this connection.
     fn on(&self, connection: ConnectionId) -> impl Iterator<Item = &Membership> {
         self.all.iter().filter(move |membership| membership.is_on(connection))
     }
 
-    /// Returns the memberships on the server that serves a lock, with their numbers.
+    /// Returns the memberships by the keys on a server, with their numbers. A key may be there that no refresh has found there yet.
+    fn at(&self, node: impl FnOnce() -> u32) -> impl Iterator<Item = (usize, &Membership)> {
+        // A single server has all keys.
+        let node = (self.all.len() > 1).then(node);
+        let all = self.all.iter().zip(&self.nodes).enumerate();
+        all.filter(move |(_, (_, at))| node.is_none_or(|node| node == **at))
+            .map(|(number, (it, _))| (number, it))
+    }
+
+    /// Returns the memberships by the keys on the server of a lock, with their numbers.
     fn of(&self, name: &Name) -> impl Iterator<Item = (usize, &Membership)> {
-        let node = (self.all.len() > 1).then(|| (self.node_of)(name));
-        let is_there = move |membership: &Membership| node.is_none_or(|node| membership.node() == Some(node));
-        self.all.iter().enumerate().filter(move |(_, membership)| is_there(membership))
+        self.at(|| (self.node_of)(name.key()))
     }
 
     /// Returns true if all servers of each shard know this process. A hold moves with its slot, and the next server of a slot has to know
@@ -63,11 +72,13 @@ impl Memberships {
         self.all.iter().all(Membership::is_entered)
     }
 
-    /// Records that other servers may be behind the connections of these keys.
-    pub(super) fn are_replaced(&mut self, change: &Change, now: BootInstant) {
-        for (membership, key) in self.all.iter_mut().zip(&self.keys) {
-            if change.concerns(key.fleet.as_bytes()) {
+    /// Records that another server may be behind the connection of each key for which `concerns` returns true.
+    pub(super) fn are_replaced(&mut self, concerns: impl Fn(&[u8]) -> bool, now: BootInstant) {
+        for ((membership, key), node) in self.all.iter_mut().zip(&self.keys).zip(&mut self.nodes) {
+            if concerns(key.fleet.as_bytes()) {
                 membership.is_replaced(now);
+                // All keys of a shard leave it together. Otherwise the first of them would open the new server.
+                *node = (self.node_of)(&key.fleet);
             }
         }
     }
@@ -80,6 +91,9 @@ impl Memberships {
         behind: Option<(ConnectionId, String)>,
         now: BootInstant,
     ) -> bool {
+        if let (Some(node), Some((connection, _))) = (self.nodes.get_mut(number), &behind) {
+            *node = connection.node();
+        }
         let is_other = self.all.get_mut(number).is_some_and(|it| it.refreshed(reply, behind, now));
         // The first key of a shard that met this server has had all holds written.
         is_other && self.companions(number).next().is_none()
@@ -96,6 +110,16 @@ impl Memberships {
     pub(super) fn acknowledged(&mut self, number: usize, sent: BootInstant, replicas: u32) -> bool {
         let is_first = self.all.get_mut(number).is_some_and(|it| it.acknowledged(sent, replicas));
         is_first && !self.companions(number).any(Membership::has_counted)
+    }
+
+    /// Returns true if the last refresh of this key did not find the server of this connection.
+    pub(super) fn is_elsewhere(&self, number: usize, connection: Option<ConnectionId>) -> bool {
+        self.get(number).is_some_and(|membership| membership.is_elsewhere(connection))
+    }
+
+    /// Returns true if the grace of the server of this key is not over.
+    pub(super) fn is_in_grace(&self, number: usize) -> bool {
+        self.get(number).is_some_and(|membership| !membership.is_grace_over())
     }
 
     /// Returns what the next refresh says.
@@ -143,8 +167,9 @@ impl Memberships {
         sent: BootInstant,
         now: BootInstant,
     ) -> bool {
-        let believes = |it: &Membership| it.believes_grant(sent, now);
-        self.is_entered() && connection.is_some_and(|connection| all_of(self.on(connection), believes))
+        let Some(connection) = connection.filter(|_| self.is_entered()) else { return false };
+        let believes = |it: &Membership| it.is_on(connection) && it.believes_grant(sent, now);
+        all_of(self.at(|| connection.node()), |(_, membership)| believes(membership))
     }
 
     /// Returns the meaning of a reply of this connection about a hold, to a request that was sent at `sent`.
@@ -167,9 +192,10 @@ impl Memberships {
 
     /// Returns the reclaim of this hold. Returns `None` if no refresh counts on its server yet.
     pub(super) fn reclaim(&self, hold: &Hold) -> Option<Reclaim> {
-        let is_full = all_of(self.of(&hold.name), |(_, membership)| membership.may_renew(hold));
-        let mut counted = self.of(&hold.name);
-        counted.find_map(|(number, it)| Some(Reclaim { number, ..it.reclaim(hold, is_full)? }))
+        // The first key that a refresh has found on the new server is enough, because a hold has little time.
+        let found = || self.of(&hold.name).filter(|(_, membership)| membership.is_connected());
+        let is_full = all_of(found(), |(_, membership)| membership.may_renew(hold));
+        found().find_map(|(number, it)| Some(Reclaim { number, ..it.reclaim(hold, is_full)? }))
     }
 
     /// Returns the state of this process for operators.
@@ -202,4 +228,7 @@ fn all_of<T>(mut memberships: impl Iterator<Item = T>, mut is_so: impl FnMut(T) 
 }
 
 /// The obstacle of a lock whose server has no membership.
-const UNKNOWN: &str = "this process does not know the present server yet";
+const UNKNOWN: &str = "no refresh has found a key of the fleet on the server of this lock";
+
+#[cfg(test)]
+mod tests;

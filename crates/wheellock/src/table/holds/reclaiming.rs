@@ -71,7 +71,9 @@ impl Holds {
         let memberships = self.memberships.as_ref()?;
         let is_missing =
             |hold: &Hold| hold.is_believed() && !hold.renewing.is_written() && hold.is_valid(now);
-        let all_written = !self.holds.iter().any(|(_, hold)| is_missing(hold));
+        // Outside of a grace, no holds have to be written, and a look at all of them would be for nothing.
+        let all_written =
+            memberships.is_in_grace(number) && !self.holds.iter().any(|(_, hold)| is_missing(hold));
         Some((memberships.next_refresh(number, all_written)?, *memberships.terms()))
     }
 
@@ -116,6 +118,18 @@ impl Holds {
         if is_first {
             self.changes.plan_pass(&Change::everywhere(), false);
             self.plan_verification(now);
+        }
+    }
+
+    /// Returns true if the last refresh of this key did not find the server of this connection.
+    pub(crate) fn is_elsewhere(&self, number: usize, connection: Option<ConnectionId>) -> bool {
+        self.memberships.as_ref().is_some_and(|memberships| memberships.is_elsewhere(number, connection))
+    }
+
+    /// Wakes the tasks that wait until locks can be acquired, if some can be acquired now.
+    pub(crate) fn open_gate(&mut self, now: BootInstant, effects: &mut Effects) {
+        if let Some(memberships) = &mut self.memberships {
+            effects.wake(memberships.open_gate(now));
         }
     }
 

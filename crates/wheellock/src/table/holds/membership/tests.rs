@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use wheellock_client::Change;
-
 use super::super::memberships::Memberships;
 use super::super::{Holds, State};
 use super::*;
@@ -31,7 +29,7 @@ impl World {
         let longest_lease = Lease::new(LEASE).unwrap();
         let terms =
             Terms { longest_lease, window: WINDOW, reply_within: REPLY, replicas: 2, may_be_new: false };
-        let memberships = Memberships::new(terms, FleetKey::all(), Box::new(|_| 0), now);
+        let memberships = Memberships::new(terms, FleetKey::all(false), Box::new(|_| 0), now);
         Self { now, memberships, name: Name::new("orders", &kind::REENTRANT, false) }
     }
 
@@ -77,7 +75,7 @@ impl World {
     }
 
     fn replaced(&mut self) {
-        self.memberships.are_replaced(&Change::everywhere(), self.now);
+        self.memberships.are_replaced(|_| true, self.now);
     }
 
     fn may_acquire(&self) -> bool {

@@ -152,7 +152,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::manager::listing::literal;
 
     #[test]
     fn prefix_is_matched_as_text() {

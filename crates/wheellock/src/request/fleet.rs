@@ -100,10 +100,10 @@ async fn turn(context: &Arc<Context>, number: usize, refreshes: &Client) -> Opti
             });
         }
         Some(RefreshReply::OtherFleet(fleet)) => {
-            context.change(|holds, _| holds.refresh_failed());
+            context.change(|holds, _| holds.refresh_failed(number));
             events::other_fleet(&context.client.server_address(), &fleet);
         }
-        None => context.change(|holds, _| holds.refresh_failed()),
+        None => context.change(|holds, _| holds.refresh_failed(number)),
     }
     let now = context.clock.now();
     Some(context.holds().pause_before_refresh(number, now))

@@ -24,9 +24,11 @@ local run_id = string.match(call('info', 'server'), 'run_id:(%x+)')
 local replication_id = string.match(call('info', 'replication'), 'master_replid:(%x+)')
 -- A restart changes the run id, and a promotion changes the replication id.
 local incarnation = run_id .. ':' .. replication_id
--- A process that has not met this server yet says nothing about it.
-local is_counted = ARGV[5] == '1' and ARGV[8] == incarnation
-local check_in = ARGV[8] == incarnation and ARGV[6] or '0'
+-- A process that has not met this server yet says nothing about it, and adds no entry. Otherwise it would find the entry
+-- of its own first refresh if it missed the reply, and take it for one of the earlier server.
+local has_met = ARGV[8] == incarnation
+local is_counted = ARGV[5] == '1' and has_met
+local check_in = has_met and ARGV[6] or '0'
 local time = call('time')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local known = call('zscore', roster, process)
@@ -43,7 +45,11 @@ elseif is_empty then
         call('hset', fleet, 'era', era)
     end
 end
-call('zadd', roster, now, process)
+if has_met then
+    call('zadd', roster, now, process)
+else
+    call('zadd', roster, 'xx', now, process)
+end
 local left = -1
 if era ~= incarnation then
     if grace ~= incarnation then

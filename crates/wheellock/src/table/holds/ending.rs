@@ -19,6 +19,9 @@ impl Holds {
         if std::mem::replace(&mut self.shut, true) {
             return Vec::new();
         }
+        if let Some(memberships) = &mut self.memberships {
+            effects.wake(memberships.shut_down());
+        }
         let mut under_way = Vec::new();
         for index in self.indices_of(|_| true) {
             let Some(hold) = self.get_mut(index) else { continue };

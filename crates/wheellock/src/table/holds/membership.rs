@@ -23,6 +23,10 @@ pub(super) struct Membership {
     connection: Option<ConnectionId>,
     /// Incarnations that this process has left for a later one, and must not use again ("back to an incarnation that was left").
     left: VecDeque<String>,
+    /// The last refresh has written an entry into the server behind the connection, so that replicas can acknowledge it.
+    has_entry: bool,
+    /// The last refresh got no reply.
+    is_failing: bool,
     /// Since when no lock can be acquired.
     closed_since: BootInstant,
 }
@@ -113,7 +117,15 @@ pub(super) enum Trust {
 
 impl Membership {
     pub(super) fn new(terms: Terms, now: BootInstant) -> Self {
-        Self { terms, server: None, connection: None, left: VecDeque::new(), closed_since: now }
+        Self {
+            terms,
+            server: None,
+            connection: None,
+            left: VecDeque::new(),
+            has_entry: false,
+            is_failing: false,
+            closed_since: now,
+        }
     }
 
     /// Returns true if the last refresh found the server of this connection.
@@ -148,6 +160,11 @@ impl Membership {
         }
     }
 
+    /// Records that a refresh has failed, so that the next one follows soon.
+    pub(super) fn refresh_failed(&mut self) {
+        self.is_failing = true;
+    }
+
     /// Handles the reply to a refresh. `behind` is the connection for locks, and the run id of the server behind it. Returns true
     /// if this server is not the one of the last refresh, so that all holds have to be written.
     pub(super) fn refreshed(
@@ -157,6 +174,8 @@ impl Membership {
         now: BootInstant,
     ) -> bool {
         let incarnation = format!("{}:{}", reply.run_id, reply.replication_id);
+        // Acknowledgements of a reply that is not used say nothing about the server of an earlier reply.
+        (self.has_entry, self.is_failing) = (false, false);
         // Refreshes have a connection of their own. A refresh of one server says nothing about locks on another.
         let behind = behind.filter(|(_, run_id)| *run_id == reply.run_id);
         let Some((connection, _)) = behind.filter(|_| !self.left.contains(&incarnation)) else {
@@ -168,6 +187,9 @@ impl Membership {
         if is_other {
             self.meet(incarnation, reply, now);
         }
+        // The first refresh on a server adds no entry. Otherwise a process that repeats it would find that entry, and vouch for a server
+        // that has lost its data.
+        self.has_entry = !is_other || reply.was_known;
         let Some(server) = &mut self.server else { return false };
         if !is_other && !reply.was_known {
             // Another process has removed the entry, so this process counts as new ("a vanished entry is entered again and counts").
@@ -208,8 +230,9 @@ impl Membership {
     /// Records that this many replicas have acknowledged the last refresh, which was sent at `sent`. Returns true if it is the first
     /// refresh that counts on this server.
     pub(super) fn acknowledged(&mut self, sent: BootInstant, replicas: u32) -> bool {
-        // A refresh that found another server says nothing about this one.
-        let Some(server) = self.server.as_mut().filter(|_| self.connection.is_some()) else { return false };
+        // A refresh that found another server, or added no entry, says nothing about this one.
+        let counts = self.connection.is_some() && self.has_entry;
+        let Some(server) = self.server.as_mut().filter(|_| counts) else { return false };
         server.is_known |= replicas >= self.terms.replicas;
         if replicas < self.terms.majority() {
             return false;
@@ -233,13 +256,21 @@ impl Membership {
     /// Returns the number of replicas that are to acknowledge a refresh.
     pub(super) fn wanted_replicas(&self) -> u32 {
         let is_known = self.server.as_ref().is_some_and(|server| server.is_known);
-        if is_known { self.terms.majority() } else { self.terms.replicas }
+        match (self.has_entry, is_known) {
+            (false, _) => 0,
+            (true, false) => self.terms.replicas,
+            (true, true) => self.terms.majority(),
+        }
     }
 
     /// Returns the pause before the next refresh.
     pub(super) fn pause(&self, now: BootInstant) -> Duration {
-        if self.may_acquire(now) {
+        if self.may_acquire(now) && !self.is_failing {
             return self.terms.window / 3;
+        }
+        if self.connection.is_some() && !self.has_entry && !self.is_failing {
+            // The next refresh adds the entry.
+            return Duration::ZERO;
         }
         // The first refreshes follow soon, because a server may know this process within milliseconds.
         let closed = now.saturating_duration_since(self.closed_since);
@@ -248,9 +279,11 @@ impl Membership {
 
     /// Returns true if a lock may be acquired now.
     pub(super) fn may_acquire(&self, now: BootInstant) -> bool {
-        let is_ready =
-            |server: &Server| server.is_grace_over && server.is_known && self.is_in_window(server, now);
-        self.connection.is_some() && self.server.as_ref().is_some_and(is_ready)
+        let Some(server) = self.server.as_ref().filter(|_| self.connection.is_some()) else { return false };
+        // "No grace", "first acquire after one partial acknowledgement" and "no window".
+        let is_grace_over = server.is_grace_over;
+        let is_known = server.is_known;
+        is_grace_over && is_known && self.is_in_window(server, now)
     }
 
     fn is_in_window(&self, server: &Server, sent: BootInstant) -> bool {

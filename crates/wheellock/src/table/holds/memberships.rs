@@ -172,6 +172,30 @@ impl Memberships {
         all_of(self.at(|| connection.node()), |(_, membership)| believes(membership))
     }
 
+    /// Handles a grant that does not count. If no refresh has found the server of its connection, no lock can be acquired there before the
+    /// next refresh. Otherwise each such grant would be given back, and requested again at once.
+    pub(super) fn disbelieve(&mut self, connection: Option<ConnectionId>, now: BootInstant) {
+        let Some(connection) = connection else { return };
+        let is_single = self.all.len() == 1;
+        for (membership, node) in self.all.iter_mut().zip(&self.nodes) {
+            if (is_single || *node == connection.node()) && !membership.is_on(connection) {
+                membership.is_replaced(now);
+            }
+        }
+    }
+
+    /// Records that a refresh of this key has failed, so that the next one follows soon.
+    pub(super) fn refresh_failed(&mut self, number: usize) {
+        if let Some(membership) = self.all.get_mut(number) {
+            membership.refresh_failed();
+        }
+    }
+
+    /// Returns all tasks that wait until locks can be acquired, because no lock will be acquired any more.
+    pub(super) fn shut_down(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.gate)
+    }
+
     /// Returns the meaning of a reply of this connection about a hold, to a request that was sent at `sent`.
     pub(super) fn trust(&self, connection: ConnectionId, hold: &Hold, sent: BootInstant) -> Trust {
         // A reply of the old server must not extend a hold ("answers of the old connection are taken").

@@ -29,9 +29,10 @@ impl Holds {
         self.memberships = Some(Box::new(Memberships::new(terms, keys, node_of, now)));
     }
 
-    /// Returns true if this lock may be acquired now. Stores the waker if not.
+    /// Returns true if this lock may be acquired now, or never again after a shutdown. Stores the waker if not.
     pub(crate) fn may_acquire(&mut self, name: &Name, now: BootInstant, waker: &Waker) -> bool {
-        self.memberships.as_mut().is_none_or(|memberships| memberships.pass(name, now, waker))
+        // Otherwise an acquire that waits for the end of a failover would wait for ever.
+        self.shut || self.memberships.as_mut().is_none_or(|memberships| memberships.pass(name, now, waker))
     }
 
     /// Returns why this lock cannot be acquired now, if that is because of the fleet.
@@ -45,19 +46,26 @@ impl Holds {
     }
 
     /// Counts a refresh that the server or enough of its replicas did not confirm.
-    pub(crate) fn refresh_failed(&mut self) {
+    pub(crate) fn refresh_failed(&mut self, number: usize) {
         self.tallies.of(UNCLASSIFIED).failed_refreshes += 1;
+        if let Some(memberships) = &mut self.memberships {
+            memberships.refresh_failed(number);
+        }
     }
 
     /// Returns true if a grant counts that this connection replied, to a request that was sent at `sent`.
     pub(crate) fn believes_grant(
-        &self,
+        &mut self,
         connection: Option<ConnectionId>,
         sent: BootInstant,
         now: BootInstant,
     ) -> bool {
-        let believes = |memberships: &Memberships| memberships.believes_grant(connection, sent, now);
-        self.memberships.as_deref().is_none_or(believes)
+        let Some(memberships) = &mut self.memberships else { return true };
+        let believes = memberships.believes_grant(connection, sent, now);
+        if !believes {
+            memberships.disbelieve(connection, now);
+        }
+        believes
     }
 
     /// Returns true if a reply of this connection may end a hold of this process. In a grace the server may not know the hold yet.

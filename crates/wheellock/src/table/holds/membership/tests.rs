@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::super::memberships::Memberships;
-use super::super::{Holds, State};
+use super::super::{Effects, Holds, State};
 use super::*;
 use crate::base::fleet_key::FleetKey;
 use crate::base::lease::Lease;
@@ -42,8 +42,17 @@ impl World {
         world
     }
 
-    /// Refreshes the entry on a server. `was_known` is true if the entry was there.
+    /// Refreshes the entry on a server. `was_known` is true if the entry was there. A second refresh follows if the first one does not add
+    /// an entry.
     fn refresh(&mut self, server: u32, is_grace_over: bool, was_known: bool) -> bool {
+        let is_other = self.refresh_once(server, is_grace_over, was_known);
+        if is_other && !was_known {
+            assert!(!self.refresh_once(server, is_grace_over, false));
+        }
+        is_other
+    }
+
+    fn refresh_once(&mut self, server: u32, is_grace_over: bool, was_known: bool) -> bool {
         let run_id = format!("run{server}");
         let reply = Refreshed {
             run_id: run_id.clone(),
@@ -100,6 +109,76 @@ fn hold(valid_until: BootInstant) -> Hold {
     hold.renewing.want(1);
     (hold.state, hold.guards) = (State::Held, 1);
     hold
+}
+
+/// The server has no entry that a replica could acknowledge.
+#[test]
+fn first_refresh_of_new_process_never_counts() {
+    let mut world = World::new();
+    assert!(world.refresh_once(0, true, false));
+    assert_eq!(world.memberships.wanted_replicas(0), 0);
+    assert!(!world.acknowledge(2) && !world.may_acquire());
+    assert_eq!(world.memberships.pause(0, world.now), Duration::ZERO, "the second refresh adds the entry");
+    assert!(!world.refresh_once(0, true, false));
+    assert!(world.acknowledge(2) && world.may_acquire());
+}
+
+/// The connection for refreshes leads to a server whose replicas know nothing about the other server.
+#[test]
+fn acknowledgement_of_unused_refresh_never_counts() {
+    let mut world = World::ready();
+    world.now = world.now + 2 * WINDOW;
+    let reply = Refreshed {
+        run_id: "run1".to_owned(),
+        replication_id: "one".to_owned(),
+        time: 1000,
+        is_grace_over: true,
+        was_known: true,
+        members: 2,
+        checked_in: 1,
+        ends_in: None,
+    };
+    assert!(!world.memberships.refreshed(0, &reply, Some((connection(0), "run0".to_owned())), world.now));
+    world.acknowledge(2);
+    world.refresh_once(0, true, true);
+    assert!(!world.may_acquire(), "only the other server's replicas have acknowledged a refresh");
+}
+
+/// The process is connected anew. It does not know yet whether the server is the same one.
+#[test]
+fn grant_of_unknown_connection_closes_gate() {
+    let mut world = World::ready();
+    let now = world.now;
+    assert!(!world.memberships.believes_grant(Some(connection(1)), now, now));
+    world.memberships.disbelieve(Some(connection(1)), now);
+    assert!(!world.may_acquire(), "the same request would be repeated at once");
+    world.refresh(1, true, true);
+    world.acknowledge(1);
+    assert!(world.may_acquire());
+}
+
+#[test]
+fn failed_refresh_repeats_soon() {
+    let mut world = World::ready();
+    assert_eq!(world.memberships.pause(0, world.now), WINDOW / 3);
+    world.memberships.refresh_failed(0);
+    assert!(world.memberships.pause(0, world.now) <= LONGEST_PAUSE);
+}
+
+#[test]
+fn shutdown_passes_waiting_acquires() {
+    let now = BootInstant::now();
+    let mut holds = Holds::new(now, Lease::new(LEASE).unwrap(), true);
+    let world = World::new();
+    let keys = FleetKey::all(false);
+    holds.join_fleet(*world.memberships.terms(), keys, Box::new(|_| 0), now);
+    assert!(!holds.may_acquire(&world.name, now, Waker::noop()));
+    let mut effects = Effects::default();
+    let _no_requests = holds.shut_down(now, &mut effects);
+    assert!(
+        holds.may_acquire(&world.name, now, Waker::noop()),
+        "the acquire finds out that the manager is shut down"
+    );
 }
 
 #[test]

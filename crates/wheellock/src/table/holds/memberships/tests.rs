@@ -85,7 +85,11 @@ impl World {
             ends_in: None,
         };
         let behind = Some((ConnectionId::new(node, 0), run_id));
-        let must_write = self.memberships.refreshed(number, &reply, behind, self.now);
+        let must_write = self.memberships.refreshed(number, &reply, behind.clone(), self.now);
+        if !reply.was_known {
+            // The first refresh adds no entry.
+            assert!(!self.memberships.refreshed(number, &reply, behind, self.now));
+        }
         self.memberships.open_gate(self.now);
         must_write
     }

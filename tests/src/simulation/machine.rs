@@ -4,15 +4,16 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
 use wheellock::client::Timer;
 use wheellock::client::memory::{Connector, WeakPipe};
 use wheellock::testing::server::{Host, Server};
 
-use super::plan::{Kind, LOCKS};
+use super::plan::{Kind, LOCKS, Plan};
 use crate::history::{Event, What};
 
 /// The log of all events, on a single clock. Clones share the log.
@@ -33,8 +34,13 @@ impl Log {
 
     /// Returns the nanoseconds since the world began, at least 1. A manager's clock does not have the value 0 either.
     pub(super) fn now(&self) -> u64 {
+        self.elapsed().max(1)
+    }
+
+    /// Returns the nanoseconds since the world began.
+    pub(super) fn elapsed(&self) -> u64 {
         let elapsed = self.0.timer.now().saturating_duration_since(self.0.start);
-        u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX).max(1)
+        u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)
     }
 
     pub(super) fn record(&self, process: u32, task: u32, op: u64, lock: &str, what: What) {
@@ -56,28 +62,35 @@ impl Log {
 pub(super) struct Machine {
     pub(super) host: Arc<Host>,
     pub(super) log: Log,
+    /// Notified of each write.
+    pub(super) changed: Arc<Notify>,
 }
 
 impl Machine {
     /// Makes all servers that a fleet with locks of this kind needs. The servers share a log.
-    pub(super) fn all(kind: Kind) -> Vec<Arc<Self>> {
+    pub(super) fn all(plan: &Plan) -> Vec<Arc<Self>> {
         let timer = Timer::tokio(Duration::from_millis(1));
         let log = Log::new(timer.clone());
-        (0..kind.servers()).map(|number| Self::new(kind, number, &timer, &log)).collect()
+        (0..plan.servers()).map(|number| Self::new(plan.kind, number, &timer, &log)).collect()
     }
 
     fn new(kind: Kind, number: u64, timer: &Timer, log: &Log) -> Arc<Self> {
         let (timer, log) = (timer.clone(), log.clone());
         let books = Mutex::new(Books::of(kind, log.clone()));
+        let (changed, known) = (Arc::new(Notify::new()), AtomicU64::new(0));
+        let told = Arc::clone(&changed);
         let host = Host::new(timer, BEGAN, move |server| {
             books.lock().unwrap_or_else(PoisonError::into_inner).keep(server);
+            if known.swap(server.offset(), Ordering::SeqCst) != server.offset() {
+                told.notify_waiters();
+            }
         });
         host.change(|server| {
-            server.run_id = format!("model-{number}");
+            server.store.run_id = format!("model-{number}");
             // The executed commands are counted at the end.
             server.store.forgets = false;
         });
-        Arc::new(Self { host, log })
+        Arc::new(Self { host, log, changed })
     }
 
     /// Changes the server, and then makes the server act on the change.
@@ -152,28 +165,33 @@ impl Queues {
     }
 }
 
-/// A process' own network path to the server.
+/// A process' own network path to the servers.
 #[derive(Clone)]
 pub(super) struct Way {
     is_shut: Arc<AtomicBool>,
-    opened: Arc<Mutex<Vec<WeakPipe>>>,
+    /// The server of new connections.
+    to: Arc<AtomicUsize>,
+    /// The connections, each with its server.
+    opened: Arc<Mutex<Vec<(usize, WeakPipe)>>>,
 }
 
 impl Way {
     pub(super) fn new() -> Self {
-        Self { is_shut: Arc::new(AtomicBool::new(false)), opened: Arc::default() }
+        Self { is_shut: Arc::new(AtomicBool::new(false)), to: Arc::default(), opened: Arc::default() }
     }
 
-    pub(super) fn connector(&self, machine: &Machine) -> Connector {
-        let (way, open) = (self.clone(), machine.host.network().connector());
+    pub(super) fn connector(&self, machines: &[Arc<Machine>]) -> Connector {
+        let way = self.clone();
+        let opens: Vec<_> = machines.iter().map(|machine| machine.host.network().connector()).collect();
         Arc::new(move || {
             if way.is_shut.load(Ordering::SeqCst) {
                 return Err(io::ErrorKind::ConnectionRefused.into());
             }
-            let pipe = open()?;
-            let mut opened = way.opened.lock().unwrap_or_else(PoisonError::into_inner);
-            opened.retain(|pipe| pipe.upgrade().is_some());
-            opened.push(pipe.downgrade());
+            let to = way.to.load(Ordering::SeqCst);
+            let pipe = opens.get(to).ok_or(io::ErrorKind::ConnectionRefused)?()?;
+            let mut opened = way.opened();
+            opened.retain(|(_, pipe)| pipe.upgrade().is_some());
+            opened.push((to, pipe.downgrade()));
             Ok(pipe)
         })
     }
@@ -181,8 +199,26 @@ impl Way {
     /// Breaks the connections, and refuses new connections.
     pub(super) fn shut(&self) {
         self.is_shut.store(true, Ordering::SeqCst);
-        let opened = std::mem::take(&mut *self.opened.lock().unwrap_or_else(PoisonError::into_inner));
-        opened.iter().filter_map(WeakPipe::upgrade).for_each(|pipe| pipe.rst());
+        let opened = self.opened().clone();
+        opened.iter().filter_map(|(_, pipe)| pipe.upgrade()).for_each(|pipe| pipe.rst());
+    }
+
+    /// Leads new connections to this server. Ends the connections to other servers, if they are to end.
+    pub(super) fn go_to(&self, server: usize, ends_others: bool) {
+        self.to.store(server, Ordering::SeqCst);
+        let others = self.opened().iter().filter(|(to, _)| ends_others && *to != server).cloned().collect();
+        let others: Vec<(usize, WeakPipe)> = others;
+        others.iter().filter_map(|(_, pipe)| pipe.upgrade()).for_each(|pipe| pipe.rst());
+    }
+
+    /// Hides everything that arrives from the process, or shows it.
+    pub(super) fn hold_back(&self, is_held_back: bool) {
+        let opened = self.opened().clone();
+        opened.iter().filter_map(|(_, pipe)| pipe.upgrade()).for_each(|pipe| pipe.hold_back(is_held_back));
+    }
+
+    fn opened(&self) -> std::sync::MutexGuard<'_, Vec<(usize, WeakPipe)>> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn open(&self) {

@@ -13,7 +13,10 @@ mod machine;
 mod night;
 mod plan;
 mod process;
+mod replicas;
 mod shrink;
+mod standstill;
+mod survival;
 mod troubles;
 
 use std::collections::BTreeMap;
@@ -29,10 +32,13 @@ pub use night::{Morning, Night, main};
 pub use plan::{Kind, Plan};
 pub use shrink::shrink;
 
-use crate::history::{Event, History, Verdict, What, check};
+use crate::history::{Checker, Event, History, Verdict, What, check};
 use machine::{Log, Machine, lock_name};
-use plan::{DAY, LEASE, LOCKS, PATIENCE, PERMITS};
+use plan::{DAY, LEASE, LOCKS, PERMITS};
 use process::{POOL, Process};
+use replicas::Replicas;
+use survival::Survival;
+use troubles::Fleet;
 
 /// The result of a world.
 #[derive(Debug)]
@@ -80,12 +86,19 @@ pub fn run(plan: &Plan) -> Outcome {
     process::seed_the_library(plan.seed);
     let events = LocalSet::new().block_on(&runtime, world(plan));
     let history = History::merge(events);
-    let complaints = check(&history).into_iter().filter(|verdict| verdict.excuse.is_none()).collect();
+    // A failover may lose the queue of a fair lock, and the waiters queue again.
+    let keeps_order = plan.survival.is_none();
+    let counts =
+        |verdict: &Verdict| verdict.excuse.is_none() && (keeps_order || verdict.checker != Checker::Order);
+    let mut complaints: Vec<_> = check(&history).into_iter().filter(counts).collect();
+    if plan.survival.as_ref().is_some_and(|survival| survival.is_calm) {
+        complaints.extend(survival::losses(&history));
+    }
     Outcome { history, complaints }
 }
 
 async fn world(plan: &Plan) -> Vec<Event> {
-    let machines = Machine::all(plan.kind);
+    let machines = Machine::all(plan);
     for machine in &machines {
         machine.change(|server| server.store.make = plan.make());
     }
@@ -96,7 +109,7 @@ async fn world(plan: &Plan) -> Vec<Event> {
         "",
         What::Setup {
             longest: in_the_way.max(2 * LEASE) * MILLISECOND,
-            patience: PATIENCE * MILLISECOND,
+            patience: plan.patience() * MILLISECOND,
             wake: if plan.kind == Kind::Quorum { WAKE_OF_MANY } else { WAKE } * MILLISECOND,
         },
     );
@@ -106,11 +119,19 @@ async fn world(plan: &Plan) -> Vec<Event> {
         kind if kind.is_pool() => log.note(POOL, What::Pool { permits: PERMITS }),
         _ => {}
     }
-    let mut fleet = Vec::new();
-    for number in 1..=plan.processes {
-        fleet.push(Process::start(number, plan, &machines).await);
-    }
-    fill_the_pool(plan, &fleet).await;
+    let fleet = Rc::new(Fleet::default());
+    let replicas = match &plan.survival {
+        Some(survival) => Some(start_surviving(plan, survival, &machines, &fleet).await),
+        None => {
+            for number in 1..=plan.processes {
+                let process = Process::start(number, plan, &machines).await;
+                fleet.borrow_mut().push(process);
+            }
+            None
+        }
+    };
+    let first = fleet.borrow().first().cloned();
+    fill_the_pool(plan, first.as_ref()).await;
     for machine in &machines {
         machine.change(|server| {
             server.faults.latency = plan.latency;
@@ -124,25 +145,33 @@ async fn world(plan: &Plan) -> Vec<Event> {
         }
     }
     if plan.observed {
-        fleet.iter().for_each(Process::observe);
+        fleet.borrow().iter().for_each(Process::observe);
     }
     let begin = Instant::now();
     let end = log.now() + DAY * MILLISECOND;
-    for (number, task) in (1..).zip(&plan.tasks) {
-        let Some(process) = fleet.iter().find(|process| process.number == task.process) else { continue };
-        let running = spawn_local(Rc::clone(process).task(number, task.steps.clone(), end));
-        process.tasks.borrow_mut().push(running);
-    }
+    fleet.borrow().iter().for_each(|process| begin_tasks(plan, process, end));
+    let joining = plan.survival.clone().zip(replicas.clone()).map(|(survival, replicas)| {
+        spawn_local(join(plan.clone(), survival, replicas, Rc::clone(&fleet), end))
+    });
     let foreigners = (1..).zip(&plan.foreigners).map(|(number, foreigner)| {
         spawn_local(foreigner::come(number, foreigner.clone(), Arc::clone(machine)))
     });
     let foreigners: Vec<_> = foreigners.collect();
     let day = {
-        let (plan, fleet, machines) = (plan.clone(), fleet.clone(), machines.clone());
-        spawn_local(async move { troubles::happen(&plan, &fleet, &machines, begin).await })
+        let (plan, fleet, machines) = (plan.clone(), Rc::clone(&fleet), machines.clone());
+        let replicas = replicas.clone();
+        spawn_local(async move { troubles::happen(&plan, &fleet, &machines, replicas, begin).await })
     };
     sleep_until(begin + Duration::from_millis(DAY)).await;
     day.await.expect("troubles end");
+    if let Some(joining) = joining {
+        joining.await.expect("all processes have started");
+    }
+    let fleet = fleet.borrow().clone();
+    let machines = match &replicas {
+        Some(replicas) => vec![Arc::clone(replicas.primary())],
+        None => machines.clone(),
+    };
     for foreigner in foreigners {
         foreigner.await.expect("a foreigner leaves");
     }
@@ -175,8 +204,54 @@ async fn world(plan: &Plan) -> Vec<Event> {
     log.take()
 }
 
-async fn fill_the_pool(plan: &Plan, fleet: &[Rc<Process>]) {
-    let Some(process) = fleet.first() else { return };
+/// Starts the processes and servers of a fleet whose locks survive failovers. Returns when they are ready.
+async fn start_surviving(
+    plan: &Plan,
+    survival: &Survival,
+    machines: &[Arc<Machine>],
+    fleet: &Fleet,
+) -> Rc<Replicas> {
+    let replicas = Replicas::start(machines.to_vec(), survival);
+    let start = |number| Process::start_surviving(number, plan, survival, &replicas);
+    fleet.borrow_mut().extend((1..=plan.processes).map(start));
+    let began = Instant::now();
+    while !fleet.borrow().iter().all(|process| process.is_ready()) {
+        assert!(began.elapsed() < Duration::from_millis(survival.bound()), "a new fleet gets ready");
+        sleep(Duration::from_millis(1)).await;
+    }
+    replicas
+}
+
+/// Starts the tasks of a process.
+fn begin_tasks(plan: &Plan, process: &Rc<Process>, end: u64) {
+    for (number, task) in (1..).zip(&plan.tasks).filter(|(_, task)| task.process == process.number) {
+        let running = Rc::clone(process).task(number, task.steps.clone(), end);
+        process.tasks.borrow_mut().push(spawn_local(process.gate.behind(running)));
+    }
+}
+
+/// Starts further processes. Each begins its tasks when it is ready.
+async fn join(plan: Plan, survival: Survival, replicas: Rc<Replicas>, fleet: Rc<Fleet>, end: u64) {
+    let begin = Instant::now();
+    let mut joins = survival.joins.clone();
+    joins.sort_unstable();
+    for (number, at) in (plan.processes + 1..).zip(joins) {
+        sleep_until(begin + Duration::from_millis(at)).await;
+        let process = Process::start_surviving(number, &plan, &survival, &replicas);
+        fleet.borrow_mut().push(Rc::clone(&process));
+        let (plan, bound) = (plan.clone(), survival.bound());
+        spawn_local(async move {
+            let began = Instant::now();
+            while !process.is_ready() && began.elapsed() < Duration::from_millis(bound) {
+                sleep(Duration::from_millis(1)).await;
+            }
+            begin_tasks(&plan, &process, end);
+        });
+    }
+}
+
+async fn fill_the_pool(plan: &Plan, process: Option<&Rc<Process>>) {
+    let Some(process) = process else { return };
     let permits = u32::try_from(PERMITS).unwrap_or_default();
     let filled = match plan.kind {
         Kind::Permits => process.locks.permit_semaphore(POOL).try_set_permits(permits).await,

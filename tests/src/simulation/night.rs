@@ -111,7 +111,9 @@ impl Night {
                         let Some(seed) = self.from.checked_add(number) else { return };
                         let latches = self.kind.is_none() && seed.is_multiple_of(LATCHES_EVERY);
                         let visited = self.kind.is_none() && seed.is_multiple_of(VISITED_EVERY);
-                        let more = [(latches, Kind::Latch), (visited, Kind::Visited)];
+                        let surviving = self.kind.is_none() && seed.is_multiple_of(SURVIVING_EVERY);
+                        let more =
+                            [(latches, Kind::Latch), (visited, Kind::Visited), (surviving, Kind::Surviving)];
                         let more = more.into_iter().filter_map(|(is_due, kind)| is_due.then_some(Some(kind)));
                         for kind in [self.kind].into_iter().chain(more) {
                             let plan = Plan::of(seed, kind);
@@ -216,6 +218,8 @@ const TOLD_EVERY: u64 = 10_000;
 const LATCHES_EVERY: u64 = 16;
 /// The same distance for visited processes, whose fleets take longer.
 const VISITED_EVERY: u64 = 50;
+/// The same distance for fleets whose locks survive failovers.
+const SURVIVING_EVERY: u64 = 64;
 
 #[cfg(test)]
 mod tests {

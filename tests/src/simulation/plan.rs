@@ -7,6 +7,7 @@ use std::fmt;
 use wheellock::testing::server::{How, Make, Side};
 
 use super::give_up::GiveUp;
+use super::survival::{Survival, Switch};
 use crate::fault::Random;
 
 /// The kind of locks.
@@ -40,11 +41,13 @@ pub enum Kind {
     Latch,
     /// `lock`, taken repeatedly by a single process, beside visitors that subscribe or poll
     Visited,
+    /// Any kind of lock that survives failovers, with `keep_locks_across_failovers`
+    Surviving,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Plain,
         Self::Hot,
         Self::Fair,
@@ -59,9 +62,13 @@ impl Kind {
         Self::Quorum,
         Self::Latch,
         Self::Visited,
+        Self::Surviving,
     ];
     /// The number of kinds that a seed chooses from. Including a later kind would change the fleet of every seed.
     const DRAWN: usize = 12;
+    /// The kinds of locks that survive failovers. A fleet of [`Kind::Surviving`] has locks of one of these kinds.
+    pub(super) const SURVIVING: [Self; 5] =
+        [Self::Plain, Self::Fair, Self::ReadWrite, Self::Fenced, Self::Simple];
 
     /// Returns the kind of this name.
     #[must_use]
@@ -101,6 +108,7 @@ impl fmt::Display for Kind {
             Self::Quorum => "quorum",
             Self::Latch => "latch",
             Self::Visited => "visited",
+            Self::Surviving => "surviving",
         })
     }
 }
@@ -127,6 +135,8 @@ pub struct Plan {
     pub(super) tasks: Vec<Task>,
     pub(super) troubles: Vec<Trouble>,
     pub(super) foreigners: Vec<Foreigner>,
+    /// The fleet, if its locks survive failovers.
+    pub(super) survival: Option<Survival>,
 }
 
 /// A client that takes a lock as Redisson does, without this library.
@@ -236,12 +246,18 @@ pub(super) enum Wrong {
     Unacknowledged,
     /// All processes stand still, as if their machine did. The servers' clocks continue.
     Stopped,
+    /// This process stands still, and others run.
+    Halted(u32),
+    /// A replica is promoted, or the primary restarts.
+    Switched(Switch),
+    /// A replica gets no data.
+    CutOff(usize),
 }
 
 impl Wrong {
     /// Returns true if the server may execute requests in a different order than they were sent.
     fn reorders(&self) -> bool {
-        matches!(self, Self::Late(..) | Self::Silent)
+        matches!(self, Self::Late(..) | Self::Silent | Self::Switched(_))
     }
 
     fn is_left_out(&self, kind: Kind) -> bool {
@@ -283,6 +299,9 @@ impl Plan {
     /// Makes the plan of a seed. The seed also determines the kind, unless it is given.
     #[must_use]
     pub fn of(seed: u64, kind: Option<Kind>) -> Self {
+        if kind == Some(Kind::Surviving) {
+            return Self::surviving(seed);
+        }
         let mut plan = Self { hurries: true, ..Self::narrow(seed, kind) };
         let mut random = Random::new(seed ^ 0x0DD_BA11_u64.rotate_left(29));
         let _first_of_similar_seeds_is_similar = random.number();
@@ -361,6 +380,7 @@ impl Plan {
             tasks: Vec::new(),
             troubles: Vec::new(),
             foreigners: Vec::new(),
+            survival: None,
         };
         if kind == Kind::Visited {
             plan.tasks = visited(&mut random, processes, tasks_each);
@@ -411,6 +431,21 @@ impl Plan {
         Make::ALL.get(place).copied().unwrap_or_default()
     }
 
+    /// Returns the number of servers.
+    pub(super) fn servers(&self) -> u64 {
+        self.survival.as_ref().map_or(self.kind.servers(), |survival| survival.servers as u64)
+    }
+
+    /// Returns the response timeout of the connections.
+    pub(super) fn patience(&self) -> u64 {
+        self.survival.as_ref().map_or(PATIENCE, |survival| survival.patience)
+    }
+
+    /// Returns true if a process stands still while others run.
+    pub(super) fn halts(&self) -> bool {
+        self.troubles.iter().any(|trouble| matches!(trouble.what, Wrong::Halted(_)))
+    }
+
     /// Returns true if servers execute the requests of a process in order.
     pub(super) fn is_in_order(&self) -> bool {
         !self.troubles.iter().any(|trouble| trouble.what.reorders())
@@ -436,6 +471,7 @@ impl fmt::Display for Plan {
             tasks,
             troubles,
             foreigners,
+            survival,
             ..
         } = self;
         writeln!(
@@ -443,6 +479,9 @@ impl fmt::Display for Plan {
             "{processes} processes, {kind}; latency {latency} ms, trickle {trickle:?}, messages last {messages_last}, hand-over {hand_over} ms, durable {durable}, observed {observed}, server {:?}",
             self.make()
         )?;
+        if let Some(survival) = survival {
+            writeln!(f, "  {survival:?}")?;
+        }
         for (number, task) in (1..).zip(tasks) {
             writeln!(f, "  task {number} of process {}", task.process)?;
             task.steps.iter().try_for_each(|step| writeln!(f, "    {step:?}"))?;
@@ -475,7 +514,7 @@ fn visited(random: &mut Random, processes: u32, tasks_each: u64) -> Vec<Task> {
 }
 
 impl Step {
-    fn drawn(random: &mut Random, kind: Kind) -> Self {
+    pub(super) fn drawn(random: &mut Random, kind: Kind) -> Self {
         let is_hot = kind == Kind::Hot;
         let manner = match random.below(100) {
             0..70 if is_hot => Manner::Acquire,
@@ -566,14 +605,14 @@ impl Foreigner {
     }
 }
 
-fn pick<T: Clone>(random: &mut Random, from: &[T]) -> T {
+pub(super) fn pick<T: Clone>(random: &mut Random, from: &[T]) -> T {
     from[usize_below(random, from.len() as u64)].clone()
 }
 
-fn usize_below(random: &mut Random, bound: u64) -> usize {
+pub(super) fn usize_below(random: &mut Random, bound: u64) -> usize {
     usize::try_from(random.below(bound)).unwrap_or_default()
 }
 
-fn u32_below(random: &mut Random, bound: u32) -> u32 {
+pub(super) fn u32_below(random: &mut Random, bound: u32) -> u32 {
     u32::try_from(random.below(bound.into())).unwrap_or_default()
 }

@@ -14,15 +14,18 @@ use std::time::Duration;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::sleep;
 use wheellock::{
-    BootInstant, Durability, Election, Error, FencedGuard, FencedLock, Guard, Leadership, Lock, LockManager,
-    LostReason, MultiGuard, MultiLock, Owner, Permit, PermitSemaphore, Permits, RedLock, RedLockGuard,
-    RedLockManager, Semaphore, multi_lock,
+    BootInstant, Durability, Election, Error, FencedGuard, FencedLock, Fleet, Guard, Leadership, Lock,
+    LockManager, LostReason, MultiGuard, MultiLock, Owner, Permit, PermitSemaphore, Permits, RedLock,
+    RedLockGuard, RedLockManager, Semaphore, multi_lock,
 };
 
 use super::give_up::{GiveUp, outcome_unless};
 use super::latches::Turn;
 use super::machine::{Log, Machine, Way, lock_name};
 use super::plan::{GiveBack, Kind, LEASE, LOCKS, Manner, PATIENCE, Plan, Step};
+use super::replicas::Replicas;
+use super::standstill::Gate;
+use super::survival::Survival;
 use crate::fault::{Random, cancel_at};
 use crate::history::{Kind as Asked, Outcome, What};
 use crate::told;
@@ -40,9 +43,13 @@ pub(super) struct Process {
     pub(super) seen: RefCell<BTreeMap<u64, u64>>,
     pub(super) is_dead: Cell<bool>,
     pub(super) is_shut: Cell<bool>,
+    /// The gate before the process's tasks.
+    pub(super) gate: Rc<Gate>,
     kind: Kind,
     log: Log,
     next_op: Cell<u64>,
+    /// The time of the log at the zero of the manager's clock, in nanoseconds.
+    epoch: u64,
 }
 
 /// An object that a task may acquire.
@@ -97,7 +104,8 @@ impl Process {
             if plan.is_replicated() {
                 url = format!("{url},replica-{place}");
             }
-            let (timer, connector) = (machine.host.timer().clone(), way.connector(machine));
+            let (timer, connector) =
+                (machine.host.timer().clone(), way.connector(std::slice::from_ref(machine)));
             let builder = LockManager::builder(&url)
                 .watchdog_lease(Duration::from_millis(LEASE))
                 .hand_over(Duration::from_millis(plan.hand_over))
@@ -119,8 +127,12 @@ impl Process {
         };
         let (locks, log) = (managers[0].clone(), machines[0].log.clone());
         log.record(number, 0, 0, "", What::Started);
+        let world = machines[0].host.timer();
+        let (gate, _) = Gate::new(ways[0].clone(), false, world);
         Rc::new(Self {
             number,
+            gate,
+            epoch: 0,
             locks,
             managers,
             ways,
@@ -134,6 +146,68 @@ impl Process {
             log,
             next_op: Cell::new(1),
         })
+    }
+
+    /// Starts a process whose locks survive failovers. It has no connection yet.
+    pub(super) fn start_surviving(
+        number: u32,
+        plan: &Plan,
+        survival: &Survival,
+        replicas: &Replicas,
+    ) -> Rc<Self> {
+        let way = replicas.new_way();
+        let machine = replicas.primary();
+        let (gate, timer) = Gate::new(way.clone(), plan.halts(), machine.host.timer());
+        if plan.halts() {
+            replicas.keep_time_of(&gate);
+        }
+        let url =
+            (0..survival.servers).map(|server| format!("server-{server}")).collect::<Vec<_>>().join(",");
+        let mut fleet = Fleet::of_servers(u32::try_from(survival.servers).unwrap_or(1));
+        fleet.longest_lease = Duration::from_millis(survival.longest_lease());
+        fleet.window = Duration::from_millis(survival.window);
+        fleet.may_be_new = survival.may_be_new;
+        let builder = LockManager::builder(&format!("redis://{url}"))
+            .watchdog_lease(Duration::from_millis(LEASE))
+            .hand_over(Duration::from_millis(plan.hand_over))
+            .keep_locks_across_failovers(fleet);
+        let connector = way.connector(&replicas.machines);
+        let builder = builder.configure(|config| {
+            config.timer = timer;
+            config.connector = Some(connector);
+            config.response_timeout = Duration::from_millis(survival.patience);
+            config.random = random;
+        });
+        let locks = builder.lazy().expect("a correct fleet");
+        let log = machine.log.clone();
+        log.record(number, 0, 0, "", What::Started);
+        Rc::new(Self {
+            number,
+            gate,
+            epoch: log.elapsed(),
+            managers: vec![locks.clone()],
+            locks,
+            ways: vec![way],
+            quorum: None,
+            tasks: RefCell::default(),
+            observers: RefCell::default(),
+            seen: RefCell::default(),
+            is_dead: Cell::new(false),
+            is_shut: Cell::new(false),
+            kind: plan.kind,
+            log,
+            next_op: Cell::new(1),
+        })
+    }
+
+    /// Returns true if the process can acquire locks now.
+    pub(super) fn is_ready(&self) -> bool {
+        self.locks.fleet_health().is_none_or(|fleet| fleet.obstacle.is_none())
+    }
+
+    /// Returns the time of the log for a time of the manager.
+    fn time(&self, nanos: u64) -> u64 {
+        nanos.saturating_add(self.epoch).min(FOR_EVER)
     }
 
     /// Runs the steps in order. Begins no step after the end of the day.
@@ -216,7 +290,7 @@ impl Process {
             }
             Kind::Set => Wanted::Plain(locks.lock(name)),
             Kind::Quorum => Wanted::Quorum(self.quorum.as_ref().expect("it has one").lock(name)),
-            Kind::Latch => unreachable!("nobody has a latch"),
+            Kind::Latch | Kind::Surviving => unreachable!("no lock is of this kind"),
         }
     }
 
@@ -283,6 +357,7 @@ impl Process {
     pub(super) fn kill(&self) {
         self.log.record(self.number, 0, 0, "", What::Killed);
         self.is_dead.set(true);
+        self.gate.close();
         self.ways.iter().for_each(Way::shut);
         self.tasks.borrow().iter().for_each(JoinHandle::abort);
         self.observe_no_more();
@@ -531,7 +606,7 @@ impl Op<'_> {
         let acquire = self.wanted.ask(attempt.asked, attempt.wait.map(Duration::from_millis));
         match outcome_unless(attempt.give_up, acquire).await {
             Some(Ok(Some(held))) => {
-                self.granted(self.owner_of(&held), held.valid_until(), held.token());
+                self.granted(self.owner_of(&held), self.process.time(held.valid_until()), held.token());
                 return Some(held);
             }
             Some(Ok(None)) => self.record(What::NotGranted),
@@ -554,9 +629,9 @@ impl Op<'_> {
         let is_granted = Cell::new(false);
         let work = async |guard: &Guard, token: Option<u64>| {
             is_granted.set(true);
-            self.granted(guard.owner().to_string(), nanos(guard.valid_until()), token);
-            self.look(step.hold, nanos(guard.valid_until()), || {
-                (guard.is_valid(), nanos(guard.valid_until()))
+            self.granted(guard.owner().to_string(), self.process.time(nanos(guard.valid_until())), token);
+            self.look(step.hold, self.process.time(nanos(guard.valid_until())), || {
+                (guard.is_valid(), self.process.time(nanos(guard.valid_until())))
             })
             .await;
             self.record(What::Dropped);
@@ -569,9 +644,13 @@ impl Op<'_> {
                 set.run(async |guard| {
                     is_granted.set(true);
                     let owner = guard.members().first().map(|guard| guard.owner().to_string());
-                    self.granted(owner.unwrap_or_default(), nanos(guard.valid_until()), None);
-                    self.look(step.hold, nanos(guard.valid_until()), || {
-                        (guard.is_valid(), nanos(guard.valid_until()))
+                    self.granted(
+                        owner.unwrap_or_default(),
+                        self.process.time(nanos(guard.valid_until())),
+                        None,
+                    );
+                    self.look(step.hold, self.process.time(nanos(guard.valid_until())), || {
+                        (guard.is_valid(), self.process.time(nanos(guard.valid_until())))
                     })
                     .await;
                     self.record(What::Dropped);
@@ -583,9 +662,9 @@ impl Op<'_> {
                 lock.run(async |guard| {
                     is_granted.set(true);
                     let owner = format!("{}:{}", self.process.number, self.number);
-                    self.granted(owner, nanos(guard.valid_until()), None);
-                    self.look(step.hold, nanos(guard.valid_until()), || {
-                        (guard.is_valid(), nanos(guard.valid_until()))
+                    self.granted(owner, self.process.time(nanos(guard.valid_until())), None);
+                    self.look(step.hold, self.process.time(nanos(guard.valid_until())), || {
+                        (guard.is_valid(), self.process.time(nanos(guard.valid_until())))
                     })
                     .await;
                     self.record(What::Dropped);
@@ -611,7 +690,7 @@ impl Op<'_> {
 
     async fn hold_watched(&self, held: &Held, step: &Step) {
         let mut work = pin!(async {
-            let granted_until = held.valid_until();
+            let granted_until = self.process.time(held.valid_until());
             if let Some(guard) = held.guard() {
                 if step.again {
                     self.hold_again(guard).await;
@@ -620,17 +699,18 @@ impl Op<'_> {
                     let _told_by_the_guard = guard.renew().await;
                 }
             }
-            self.look(step.hold, granted_until, || (held.is_valid(), held.valid_until())).await;
+            self.look(step.hold, granted_until, || (held.is_valid(), self.process.time(held.valid_until())))
+                .await;
         });
         tokio::select! {
             biased;
             reason = held.lost() => {
                 self.record(match reason {
                     LostReason::ShutDown => What::Disclaimed,
-                    reason => What::Lost { reason: told::reason(reason), valid_until: held.valid_until() },
+                    reason => What::Lost { reason: told::reason(reason), valid_until: self.process.time(held.valid_until()) },
                 });
                 if held.is_valid() {
-                    self.record(What::Claimed { until: held.valid_until() });
+                    self.record(What::Claimed { until: self.process.time(held.valid_until()) });
                 }
                 // The next step drops the pending operation of the same owner.
                 if let Some((number, what)) = self.inner.take() {

@@ -2,6 +2,7 @@
 //!
 //! Each fault begins and ends in the log, under its name for the checkers.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +15,21 @@ use super::foreigner::FOREIGN;
 use super::machine::{Log, Machine, Way, lock_name};
 use super::plan::{Kind, LEASE, LOCKS, Plan, Trouble, Wrong};
 use super::process::Process;
+use super::replicas::Replicas;
+use super::survival;
 use crate::history::{Fault, Kind as Asked, Outcome, What};
 
+/// The processes of a world. More of them may start later.
+pub(super) type Fleet = RefCell<Vec<Rc<Process>>>;
+
 /// Runs all faults of the plan, and returns at the end of the last fault.
-pub(super) async fn happen(plan: &Plan, fleet: &[Rc<Process>], machines: &[Arc<Machine>], begin: Instant) {
+pub(super) async fn happen(
+    plan: &Plan,
+    fleet: &Fleet,
+    machines: &[Arc<Machine>],
+    replicas: Option<Rc<Replicas>>,
+    begin: Instant,
+) {
     let (mut under_way, shared) = (Vec::new(), Rc::new(plan.clone()));
     for trouble in &plan.troubles {
         sleep_until(begin + Duration::from_millis(trouble.at)).await;
@@ -28,8 +40,16 @@ pub(super) async fn happen(plan: &Plan, fleet: &[Rc<Process>], machines: &[Arc<M
             _ => usize::try_from(trouble.at % plan.kind.servers()).unwrap_or_default(),
         };
         let Some(machine) = machines.get(place) else { continue };
-        let (fleet, machine) = (fleet.to_vec(), Arc::clone(machine));
-        under_way.push(spawn_local(async move { happens(&plan, &trouble, &fleet, &machine).await }));
+        let machine = replicas.as_ref().map_or(machine, |replicas| replicas.primary());
+        let (fleet, machine, replicas) = (fleet.borrow().clone(), Arc::clone(machine), replicas.clone());
+        under_way.push(spawn_local(async move {
+            match replicas {
+                Some(replicas) if survival::is_of_replicas(&trouble.what) => {
+                    survival::happens(&plan, &trouble, &fleet, &replicas).await;
+                }
+                _ => happens(&plan, &trouble, &fleet, &machine).await,
+            }
+        }));
     }
     for trouble in under_way {
         trouble.await.expect("a trouble ends");
@@ -170,7 +190,7 @@ async fn happens(plan: &Plan, trouble: &Trouble, fleet: &[Rc<Process>], machine:
                 process.shut_down().await;
             }
         }
-        Wrong::Killed(_) | Wrong::Stopped => {}
+        Wrong::Killed(_) | Wrong::Stopped | Wrong::Halted(_) | Wrong::Switched(_) | Wrong::CutOff(_) => {}
     }
     if replaced {
         log.note("", What::Ends { fault: Fault::Replaced });
@@ -221,6 +241,8 @@ fn fault(what: &Wrong, durable: bool) -> Option<Fault> {
         Wrong::ScriptsFlushed => Fault::Flushed,
         Wrong::Evicted(_) | Wrong::Forced(..) => Fault::Evicting,
         Wrong::ClockSet(_) => Fault::Clock,
-        Wrong::Killed(_) | Wrong::Stopped => return None,
+        Wrong::Killed(_) | Wrong::Stopped | Wrong::Halted(_) | Wrong::Switched(_) | Wrong::CutOff(_) => {
+            return None;
+        }
     })
 }

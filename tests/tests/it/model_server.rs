@@ -77,6 +77,95 @@ fn model_commands_match_real_server() {
     println!("answers by kind: {told:?}");
 }
 
+/// The two servers have the same identity here, so that they agree on the server of a grace.
+#[test]
+fn model_fleet_matches_real_server() {
+    let server = RedisServer::start();
+    let mut real = server.connect().unwrap();
+    let mut model = Store::default();
+    let field = |info: &str, name: &str| {
+        info.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned).unwrap()
+    };
+    let info = real.query(&["INFO"]).unwrap().to_string();
+    (model.run_id, model.replication_id) = (field(&info, "run_id:"), field(&info, "master_replid:"));
+    let incarnation = format!("{}:{}", model.run_id, model.replication_id);
+    let mut random = SplitMix(SEED);
+    let (mut told, mut graces) = ([0_usize; KINDS], [0_usize; 2]);
+    for number in 0..CALLS / 2 {
+        let call = random_call_about_fleets(&mut random, &incarnation);
+        let call: Vec<_> = call.iter().map(|word| in_full(word)).collect();
+        let words: Vec<&str> = call.iter().map(String::as_str).collect();
+        let since_epoch = SystemTime::UNIX_EPOCH.elapsed().unwrap();
+        model.set_now(u64::try_from(since_epoch.as_millis()).unwrap());
+        let answer = model.execute(&words).unwrap_or_else(|| panic!("the model does not know {words:?}"));
+        let reply = real.query(&words).unwrap();
+        assert!(agree(&answer, &reply), "call {number}: {words:?}\nmodel: {answer:?}\nreal:  {reply:?}");
+        told[kind(&answer)] += 1;
+        if let Answer::Array(fields) = &answer
+            && let [Answer::Bulk(_), Answer::Bulk(_), _, Answer::Integer(over), ..] = fields.as_slice()
+        {
+            graces[usize::from(*over == 1)] += 1;
+        }
+    }
+    assert!(graces.iter().all(|count| *count > CALLS / 100), "too few of one kind: {graces:?}");
+    println!("answers by kind: {told:?}, refreshes in a grace and after it: {graces:?}");
+}
+
+/// Returns a refresh, a reclaim, or a command on the data that these scripts need.
+fn random_call_about_fleets(random: &mut SplitMix, incarnation: &str) -> Vec<String> {
+    // The grace of the second fleet ends at once.
+    let (fleet, longest, window) =
+        random.of_any(&[("f", "600000", "60000"), ("f", "600000", "60000"), ("g", "-9000000", "0")]);
+    let other = "other:1";
+    let process = random.of(&["p", "q"]);
+    let named = random.of(&[incarnation, incarnation, incarnation, other, ""]);
+    let (key, holder) = (random.of(&KEYS), random.of(&HOLDERS));
+    let (lease, count) = (random.of(&LIVE_LEASES), random.of(&COUNTS[1..]));
+    let ends = random.of(&["9007199254740991", "9007199254740991", "1"]);
+    let token = random.of(&TOKENS);
+    let side = format!("{holder}{}", random.of(&["", "", ":write"]));
+    let simple = format!("simple:{key}");
+    let tag = format!("{{{key}}}");
+    let (roster, checked_in) = (format!("{fleet}:roster"), format!("{fleet}:checked_in"));
+    let words = match random.below(24) {
+        0 => vec!["HSET", fleet, "era", random.of(&[other, incarnation])],
+        1 => vec!["HSET", fleet, "grace", random.of(&[other, incarnation])],
+        // A hash with a long value has no order.
+        2 => vec!["HGET", fleet, random.of(&["era", "grace", "witness", "longest", "replicas"])],
+        3 if random.below(4) == 0 => vec!["DEL", fleet],
+        4 if random.below(4) == 0 => vec!["DEL", &roster],
+        5 if random.below(20) == 0 => vec!["SET", fleet, "text"],
+        6 => vec!["DEL", key],
+        7 => vec!["DEL", &simple],
+        8 => vec!["PTTL", random.of(&[key, &simple])],
+        9 => vec!["HGETALL", key],
+        10 => vec!["GET", random.of(&[key, &simple])],
+        11 if random.below(5) == 0 => vec!["SET", key, "text"],
+        12 => return script_call(random, Which::LeaveFleet, &[&roster, &checked_in], &[process]),
+        13 => return script_call(random, Which::Acquire, &[key], &[lease, holder, count]),
+        14 => return script_call(random, Which::SimpleAcquire, &[&simple], &[lease, token, "1"]),
+        15 => {
+            return script_call(random, Which::Reclaim, &[key], &[fleet, named, lease, holder, count, ends]);
+        }
+        16 => {
+            let args = [fleet, named, lease, token, "1", ends];
+            let key = random.of(&[&simple, &simple, key]);
+            return script_call(random, Which::SimpleReclaim, &[key], &args);
+        }
+        17..20 => {
+            let args = [fleet, named, lease, &side, count, ends, &tag];
+            return script_call(random, Which::ReadWriteReclaim, &[key], &args);
+        }
+        _ => {
+            let (replicas, check_in) = (random.of(&["1", "1", "1", "1", "2"]), random.of(&["0", "1", "2"]));
+            let (counted, may_be_new) = (random.of(&["0", "1"]), random.of(&["0", "1"]));
+            let args = [process, longest, window, replicas, counted, check_in, may_be_new, named];
+            return script_call(random, Which::Refresh, &[fleet, &roster, &checked_in], &args);
+        }
+    };
+    words.into_iter().map(str::to_owned).collect()
+}
+
 /// An operator may have put any data under a name. The model must not panic, and it refuses the calls that a real server refuses.
 #[test]
 fn model_refuses_same_odd_data() {
@@ -97,7 +186,7 @@ fn model_refuses_same_odd_data() {
                 assert!(agree(&answer, &reply), "{words:?}\nmodel: {answer:?}\nreal:  {reply:?}");
             }
             let args: Vec<_> = args.iter().map(|arg| in_full(arg)).collect();
-            let mut words = vec!["EVAL", which.text(), "1", "a"];
+            let mut words = [&["EVAL", which.text()], keys_on_a(which)].concat();
             words.extend(args.iter().map(String::as_str));
             let (answer, reply) = (model.execute(&words), real.query(&words).unwrap());
             let answer = answer.unwrap_or_else(|| panic!("the model does not know {which:?} {args:?}"));
@@ -128,7 +217,7 @@ fn odd_calls_never_panic_model() {
             1 => vec!["EVAL", all[random.below(all.len())].text(), random.of(&["1", "2", "x"])],
             _ => {
                 let (which, args) = &calls[random.below(calls.len())];
-                [&["EVAL", which.text(), "1", "a"], args.as_slice()].concat()
+                [&["EVAL", which.text()], keys_on_a(*which), args].concat()
             }
         };
         if words.len() > 4 {
@@ -579,6 +668,10 @@ impl SplitMix {
         usize::try_from(self.next() % u64::try_from(bound).unwrap()).unwrap()
     }
 
+    fn of_any<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())]
+    }
+
     fn of<'a>(&mut self, choices: &[&'a str]) -> &'a str {
         choices[self.below(choices.len())]
     }
@@ -624,6 +717,15 @@ fn calls_on_a() -> Vec<(Which, Vec<&'static str>)> {
         all.extend(of_release.map(|(_, args)| (whole, [*args, &["{a}", "1"]].concat())));
     }
     all
+}
+
+/// Returns the number of keys of a call on `a`, and the keys.
+fn keys_on_a(which: Which) -> &'static [&'static str] {
+    match which {
+        Which::Refresh => &["3", "a", "a:roster", "a:checked_in"],
+        Which::LeaveFleet => &["2", "a:roster", "a:checked_in"],
+        _ => &["1", "a"],
+    }
 }
 
 /// Every script of one call on `a` for the holder `u:1`, as the library calls it.
@@ -678,6 +780,11 @@ const CALLS_ON_A: &[(Which, &[&str])] = &[
     (Which::DeleteLatch, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH"]),
     (Which::Announce, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH", "u:1 5 here"]),
     (Which::LookAtLeader, &["{a}"]),
+    (Which::Refresh, &["u:1", "60000", "1000", "2", "1", "2", "0", ""]),
+    (Which::LeaveFleet, &["u:1"]),
+    (Which::Reclaim, &["fleet", "of:1", "60000", "u:1", "2", "9007199254740991"]),
+    (Which::SimpleReclaim, &["fleet", "of:1", "60000", "token", "1", "9007199254740991"]),
+    (Which::ReadWriteReclaim, &["fleet", "of:1", "60000", "u:1", "2", "9007199254740991", "{a}"]),
     // new-kind: calls
 ];
 

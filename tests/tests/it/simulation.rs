@@ -11,12 +11,23 @@ fn fleets_of_every_kind_keep_promises() {
     let night = Night { from: 0, seeds: SEEDS, kind: None, at_most: None, until_found: false };
     let morning = night.pass(|_| {});
     assert!(morning.findings.is_empty(), "{:#?}", morning.findings);
-    // Every sixteenth seed also has latches. Every fiftieth seed also has a hot process and its visitors.
-    assert_eq!(morning.worlds, SEEDS + SEEDS / 16 + SEEDS / 50);
+    // Every sixteenth seed also has latches. Every fiftieth seed also has a hot process and its visitors. Every 64th seed also has a fleet
+    // whose locks survive failovers.
+    assert_eq!(morning.worlds, SEEDS + SEEDS / 16 + SEEDS / 50 + SEEDS.div_ceil(64));
     assert!(
         morning.grants > 30 * SEEDS && morning.troubles > 2 * SEEDS,
         "something happens in them: {morning:?}"
     );
+}
+
+/// Each of these fleets breaks a promise if one rule of the protocol for failovers is missing. `tests/planted` takes out each rule.
+#[test]
+fn failover_stories_keep_promises() {
+    for (rule, seed) in FAILOVER_STORIES {
+        let complaints = run(&Plan::of(seed, Some(Kind::Surviving))).complaints;
+        let complaints: Vec<_> = complaints.into_iter().map(|verdict| verdict.text).collect();
+        assert_eq!(complaints, [""; 0], "seed {seed}: {rule}");
+    }
 }
 
 /// Identities are random in every run, and so is the order of a process's maps. Neither may change a run.
@@ -421,3 +432,16 @@ fn seed_61255016_refused_caller_held_lock_before() {
 const SEEN: &str = "0x19a2b91b04b5f866";
 /// About forty seconds of one processor.
 const SEEDS: u64 = 10_000;
+/// Rules of the protocol for failovers, each with the seed of a fleet that needs the rule.
+const FAILOVER_STORIES: [(&str, u64); 10] = [
+    ("an empty server is not a new one", 1),
+    ("a grace ends early only with a witness", 1),
+    ("a promoted process is another server than before", 3),
+    ("no lock is acquired in a grace", 6),
+    ("a grace counts from an acknowledged refresh", 27),
+    ("an entry counts when replicas have acknowledged it", 29),
+    ("no lock is acquired beyond the window", 43),
+    ("the first refresh on a server adds no entry", 60),
+    ("a shutdown ends an acquire that waits for a grace", 136),
+    ("only a secure hold is extended in a grace", 539),
+];

@@ -80,6 +80,8 @@ struct Inner {
     writer: Option<Waker>,
     /// The server's waker, if the server wants to be notified of new bytes.
     server: Option<Waker>,
+    /// The client's end does not notice bytes or the end of the connection.
+    is_held_back: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -141,6 +143,14 @@ impl Pipe {
         inner.wake();
     }
 
+    /// Hides new bytes and the end of the connection from the client, or shows them again. A client whose process stands still does not
+    /// notice them either.
+    pub fn hold_back(&self, is_held_back: bool) {
+        let mut inner = self.lock();
+        inner.is_held_back = is_held_back;
+        inner.wake();
+    }
+
     /// Closes the connection in order: the client can still read the bytes sent before.
     pub fn fin(&self) {
         self.end(End::Fin);
@@ -159,6 +169,10 @@ impl Pipe {
 
     pub(crate) fn poll_read(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut inner = self.lock();
+        if inner.is_held_back {
+            inner.reader = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
         if inner.end == Some(End::Rst) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
         }
@@ -176,6 +190,7 @@ impl Pipe {
     pub(crate) fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
         let mut inner = self.lock();
         match inner.end {
+            _ if inner.is_held_back => return Err(io::ErrorKind::WouldBlock.into()),
             Some(End::Rst) => return Err(io::ErrorKind::ConnectionReset.into()),
             None if inner.to_client.is_empty() => return Err(io::ErrorKind::WouldBlock.into()),
             _ => {}
@@ -221,6 +236,9 @@ impl Pipe {
 
 impl Inner {
     fn wake(&mut self) {
+        if self.is_held_back {
+            return;
+        }
         self.reader.take().into_iter().chain(self.writer.take()).for_each(Waker::wake);
     }
 }

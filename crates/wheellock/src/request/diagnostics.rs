@@ -451,5 +451,11 @@ pub(crate) fn script() -> &'static str {
     lua!("diagnose.lua")
 }
 
+/// Returns all scripts that find missing permissions, for the server in memory.
+#[cfg(feature = "testing")]
+pub(crate) fn scripts() -> [&'static str; 2] {
+    [script(), of_fleet::script()]
+}
+
 #[cfg(test)]
 mod tests;

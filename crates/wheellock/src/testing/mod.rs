@@ -114,7 +114,7 @@ impl Double {
         let name = format!("in-memory-{}", SERVERS.fetch_add(1, Ordering::Relaxed));
         host.change(|server| {
             server.strict = false;
-            server.run_id.clone_from(&name);
+            server.store.run_id.clone_from(&name);
         });
         let shared = Arc::new(Shared { name, host, managers: Mutex::default() });
         Self { shared }

@@ -18,6 +18,7 @@ mod connection;
 mod faults;
 mod host;
 mod network;
+mod replication;
 mod scripts;
 mod store;
 
@@ -29,6 +30,8 @@ use connection::Connection;
 pub use faults::{Cut, Faults, How, Side};
 pub use host::Host;
 pub use network::Network;
+pub use replication::ReplicatedState;
+use replication::Replication;
 pub use scripts::Which;
 use store::Remembered;
 pub use store::{Answer, Executed, Make, Published, Snapshot, Store, late_renewals};
@@ -44,8 +47,9 @@ pub struct Server {
     late: Vec<Vec<String>>,
     /// Data of the replica, if a test uses one. It has everything that the replica acknowledged, and nothing later.
     pub replica: Option<Snapshot>,
-    /// Identity of this server.
-    pub run_id: String,
+    /// True if replicas get the data by [`Server::follow`]. `WAIT` then waits for them.
+    pub replicates: bool,
+    replication: Replication,
     /// Unknown commands panic, as mistakes in a test. Otherwise their callers get an error.
     pub strict: bool,
     /// Number of commands that the server has answered, without heartbeats.
@@ -63,14 +67,17 @@ impl Drop for Server {
 impl Server {
     /// Creates a server without data, behind `network`.
     pub fn new(network: Arc<Network>) -> Self {
+        let mut store = Store::default();
+        store.run_id.push_str("model");
         Self {
-            store: Store::default(),
+            store,
             faults: Faults::default(),
             network,
             connections: Vec::new(),
             late: Vec::new(),
             replica: None,
-            run_id: "model".to_owned(),
+            replicates: false,
+            replication: Replication::default(),
             strict: true,
             commands: 0,
         }
@@ -114,7 +121,7 @@ impl Server {
         if let Some(snapshot) = self.replica.take() {
             self.store.take_over(snapshot);
         }
-        self.run_id.push('+');
+        self.store.run_id.push('+');
     }
 
     /// Shifts the times of delayed replies after a change of the server's clock, so that they are not delayed longer.
@@ -173,7 +180,9 @@ impl Server {
 
     /// Serves one connection. Returns whether anything moved, and how the connection must end, if it must.
     fn serve_one(&mut self, place: usize) -> (bool, Option<How>) {
-        let (arrived, broken) = self.connections[place].take_in(&mut self.faults);
+        let (mut arrived, broken) = self.connections[place].take_in(&mut self.faults);
+        // Commands behind a `WAIT` have arrived before it ends.
+        arrived |= self.end_wait(place);
         if let Some(how) = arrived.then(|| self.answer_all(place)).flatten() {
             return (true, Some(how));
         }
@@ -185,6 +194,9 @@ impl Server {
     /// Answers all complete commands of one connection. Returns how the connection must end, if it must.
     fn answer_all(&mut self, place: usize) -> Option<How> {
         loop {
+            if self.connections[place].waiting.is_some() {
+                return None;
+            }
             let words = match self.connections[place].next_command() {
                 Ok(words) => words?,
                 Err(wrong) if self.strict => panic!("no command: {wrong}"),
@@ -226,7 +238,8 @@ impl Server {
                 )
             }
             ["HELLO", ..] => {
-                let fields = "+proto\r\n:3\r\n+role\r\n+master\r\n+mode\r\n+standalone\r\n";
+                let role = if self.is_replica() { "replica" } else { "master" };
+                let fields = format!("+proto\r\n:3\r\n+role\r\n+{role}\r\n+mode\r\n+standalone\r\n");
                 match self.store.make.name() {
                     None => format!("%3\r\n{fields}"),
                     Some((name, version)) => {
@@ -246,14 +259,22 @@ impl Server {
             ["PING"] => "+PONG\r\n".to_owned(),
             ["PING" | "ECHO", nonce] => bulk(nonce),
             ["INFO", "replication"] => bulk("role:master\r\nconnected_slaves:1\r\n"),
+            ["WAIT", replicas, timeout] if self.replicates => {
+                match self.wait_for_replicas(place, replicas, timeout) {
+                    Some(reply) => reply,
+                    None => return,
+                }
+            }
             // A connection that has written nothing has nothing to wait for, so the reply says that all replicas have
             // it.
             ["WAIT", _, _] => encode(&self.acked(place)),
             ["WAITAOF", _, _, _] => encode(&Answer::Array(vec![Answer::Integer(1), self.acked(place)])),
-            ["INFO", "server"] => bulk(&format!("run_id:{}\r\n", self.run_id)),
-            ["INFO"] => bulk(&format!("redis_version:7.0.15\r\naof_enabled:1\r\nrun_id:{}\r\n", self.run_id)),
+            ["INFO", "server"] => bulk(&format!("run_id:{}\r\n", self.store.run_id)),
+            ["INFO"] => {
+                bulk(&format!("redis_version:7.0.15\r\naof_enabled:1\r\nrun_id:{}\r\n", self.store.run_id))
+            }
             // The user has every permission.
-            ["EVAL", text, "0", ..] if text == diagnostics::script() => "*0\r\n".to_owned(),
+            ["EVAL", text, "0", ..] if diagnostics::scripts().contains(&text) => "*0\r\n".to_owned(),
             ["EVAL", diagnostics::PROBE, "0"] => ":1\r\n".to_owned(),
             ["SUBSCRIBE", _] if self.faults.forbids_channels => {
                 "-NOPERM No permissions to access a channel\r\n".to_owned()
@@ -275,8 +296,15 @@ impl Server {
             _ if faults::keys_of(words).is_some_and(|keys| self.faults.refuses(keys)) => {
                 encode(&Answer::Error(self.faults.refusal.map_or("", |(_, text)| text).to_owned()))
             }
+            _ if self.is_replica() && faults::keys_of(words).is_some() => {
+                "-READONLY You can't write against a read only replica.\r\n".to_owned()
+            }
             _ => {
-                self.connections[place].wrote |= faults::keys_of(words).is_some();
+                if faults::keys_of(words).is_some() {
+                    self.replication.offset += 1;
+                    self.connections[place].wrote = true;
+                    self.connections[place].wrote_at = self.replication.offset;
+                }
                 match self.store.execute(words) {
                     Some(answer) => encode(&answer),
                     None if self.strict => panic!("unexpected command {words:?}"),

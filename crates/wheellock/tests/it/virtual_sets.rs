@@ -100,7 +100,7 @@ impl World {
             });
             connecting.push(tokio::spawn(builder.connect()));
             let mut server = Server::new(network);
-            server.run_id = format!("server {number}");
+            server.store.run_id = format!("server {number}");
             servers.push(server);
         }
         let mut managers = Vec::new();

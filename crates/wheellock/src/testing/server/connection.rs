@@ -12,6 +12,17 @@ use wheellock_resp::{Decoder, Frame, Limits};
 use super::faults::{Faults, How, Side};
 use super::store::{Remembered, text_of};
 
+/// A `WAIT` that has not ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    /// Number of writes that the replicas must have.
+    pub(super) offset: u64,
+    /// Number of replicas.
+    pub(super) wanted: usize,
+    /// Time at which the wait ends at the latest.
+    pub(super) due: u64,
+}
+
 /// One client's connection.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -29,6 +40,10 @@ pub(super) struct Connection {
     full_turns: u32,
     /// A command on this connection wrote data.
     pub(super) wrote: bool,
+    /// Number of the server's writes at the last write on this connection.
+    pub(super) wrote_at: u64,
+    /// The wait for replicas, before which no other command runs on this connection.
+    pub(super) waiting: Option<Waiting>,
     /// The server tells this connection of changed keys (`CLIENT TRACKING`).
     pub(super) tracks: bool,
     /// The server remembers the keys of the next command for this connection (`CLIENT CACHING`).
@@ -48,6 +63,8 @@ impl Connection {
             accepts: None,
             full_turns: 0,
             wrote: false,
+            wrote_at: 0,
+            waiting: None,
             tracks: false,
             remembers_next: false,
             remembered: Remembered::default(),
@@ -116,17 +133,25 @@ impl Connection {
     /// Shifts the times of replies by a change of the clock, so that they are not delayed longer.
     pub(super) fn clock_was_set(&mut self, by: i64) {
         self.output.iter_mut().for_each(|(due, _)| *due = due.saturating_add_signed(by));
+        if let Some(waiting) = &mut self.waiting {
+            waiting.due = waiting.due.saturating_add_signed(by);
+        }
     }
 
-    /// Returns the time at which the next reply leaves, if there is one.
+    /// Returns the time at which the next reply leaves or a wait for replicas ends, if there is one.
     pub(super) fn next_due(&self) -> Option<u64> {
+        let wait = self.waiting.map(|waiting| waiting.due).filter(|due| *due < u64::MAX);
+        self.next_reply().into_iter().chain(wait).min()
+    }
+
+    fn next_reply(&self) -> Option<u64> {
         self.output.front().map(|(due, _)| *due)
     }
 
     /// Sends the bytes that may leave. Returns true if there were any, and how the connection must end after them, if
     /// it must.
     pub(super) fn give_out(&mut self, faults: &mut Faults, now: u64) -> (bool, Option<How>) {
-        if self.next_due().is_none_or(|due| due > now) {
+        if self.next_reply().is_none_or(|due| due > now) {
             return (false, None);
         }
         let mut room = faults.trickle.unwrap_or(usize::MAX);

@@ -93,6 +93,11 @@ scripts! {
     DeleteLatch => &once::DELETE_LATCH,
     Announce => &election::ANNOUNCE,
     LookAtLeader => &election::observer::LOOK,
+    Refresh => &kind::REFRESH,
+    LeaveFleet => &kind::LEAVE,
+    Reclaim => of(&kind::REENTRANT.reclaim),
+    SimpleReclaim => of(&kind::SIMPLE.reclaim),
+    ReadWriteReclaim => of(&kind::READ.reclaim),
     // new-kind: scripts
 }
 

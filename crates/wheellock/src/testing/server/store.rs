@@ -9,6 +9,7 @@
 
 mod elections;
 mod fair;
+mod fleet;
 mod holders;
 mod permits;
 mod read_write;
@@ -39,6 +40,10 @@ pub struct Store {
     pub forgets: bool,
     /// The name and version that the server reports.
     pub make: Make,
+    /// Identity of the server's process. A restart changes it.
+    pub run_id: String,
+    /// Identity of the history of the data. A promotion changes it.
+    pub replication_id: String,
 }
 
 /// Data of a replica.
@@ -141,6 +146,12 @@ impl Store {
     /// Returns a copy of all data, without the scripts.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(self.keys.clone())
+    }
+
+    /// Replaces all data by `snapshot`. Scripts stay loaded.
+    pub fn replace(&mut self, snapshot: Snapshot) {
+        self.keys = snapshot.0;
+        self.set_now(self.now);
     }
 
     /// Replaces all data by `snapshot`, and unloads all scripts.
@@ -379,6 +390,22 @@ impl Store {
             }
             (Which::SimpleRenew, keys, args) => self.simple_renew(keys, each(keys, args)?),
             (Which::LookAtLeader, &[key], &[tag]) => self.look_at_leader(key, tag),
+            (Which::Refresh, &[fleet, roster, checked_in], args) => match args.try_into() {
+                Ok(args) => self.refresh([fleet, roster, checked_in], args),
+                Err(_) => return Ok(None),
+            },
+            (Which::LeaveFleet, &[roster, checked_in], &[process]) => {
+                self.leave_fleet([roster, checked_in], process)
+            }
+            (Which::Reclaim, keys, &[fleet, incarnation, ref args @ ..]) => {
+                self.reclaim(keys, [fleet, incarnation], each(keys, args)?)
+            }
+            (Which::SimpleReclaim, keys, &[fleet, incarnation, ref args @ ..]) => {
+                self.simple_reclaim(keys, [fleet, incarnation], each(keys, args)?)
+            }
+            (Which::ReadWriteReclaim, keys, &[fleet, incarnation, ref args @ ..]) => {
+                self.read_write_reclaim(keys, [fleet, incarnation], each(keys, args)?)
+            }
             (Which::ReadWriteIsHeld, &[key], &[side]) => self.is_held(key, side),
             (Which::Holders, &[key], &[most]) => self.holders_of_lock(key, most),
             (Which::SimpleHolders, &[key], &[_]) => self.holder_of_simple(key),
@@ -530,7 +557,7 @@ impl Store {
     fn adopt(&mut self, key: &str, lease: &str, holder: &str, owner: &str) -> Result {
         let again = self.may_adopt(Which::Adopt, key, holder, owner)?;
         let Some(again) = again else { return Ok(Answer::Integer(self.pttl(key))) };
-        self.replace(key, lease, holder, owner)?;
+        self.succeed(key, lease, holder, owner)?;
         Ok(if again { Answer::Status("AGAIN".to_owned()) } else { Answer::Nil })
     }
 
@@ -538,7 +565,7 @@ impl Store {
         let again = self.may_adopt(Which::FencedAdopt, key, holder, owner)?;
         let Some(again) = again else { return Ok(Answer::Integer(self.pttl(key))) };
         let token = self.token_of_grant(tag, again)?;
-        self.replace(key, lease, holder, owner)?;
+        self.succeed(key, lease, holder, owner)?;
         Ok(Answer::Array(vec![Answer::Integer(if again { 2 } else { 1 }), token]))
     }
 
@@ -553,7 +580,7 @@ impl Store {
         Ok(may.then_some(again))
     }
 
-    fn replace(&mut self, key: &str, lease: &str, holder: &str, owner: &str) -> Result<()> {
+    fn succeed(&mut self, key: &str, lease: &str, holder: &str, owner: &str) -> Result<()> {
         if !self.held_by(key, holder) {
             self.forget(key, owner);
             self.set_count(key, holder, "1");

@@ -1,0 +1,210 @@
+//! Model of the scripts of a fleet: refreshes, the grace after a failover, and reclaims.
+
+use super::{Answer, Result, Store, Which, integer, read_write};
+
+impl Store {
+    /// Refreshes a process's entry, and drives the grace.
+    pub(super) fn refresh(&mut self, [fleet, roster, checked_in]: [&str; 3], args: [&str; 8]) -> Result {
+        let [process, longest_text, window_text, replicas, is_counted, check_in, may_be_new, of] = args;
+        let (longest, window) = (integer(longest_text)?, integer(window_text)?);
+        let incarnation = format!("{}:{}", self.run_id, self.replication_id);
+        let has_met = of == incarnation;
+        let is_counted = is_counted == "1" && has_met;
+        let check_in = if has_met { check_in } else { "0" };
+        let now = self.millis();
+        [roster, checked_in, fleet].iter().try_for_each(|key| self.no_text(key))?;
+        let was_known = self.held_by(roster, process);
+        let mut era = self.field(fleet, "era");
+        let numbers = [("longest", longest_text), ("window", window_text), ("replicas", replicas)];
+        if !self.keys.contains_key(roster) {
+            numbers.iter().for_each(|(field, number)| self.set_count(fleet, field, number));
+            if era.is_none() && may_be_new == "1" {
+                self.set_count(fleet, "era", &incarnation);
+                era = Some(incarnation.clone());
+            }
+        } else if numbers.iter().any(|(field, number)| self.field(fleet, field).as_deref() != Some(number)) {
+            let known = numbers.iter().map(|(field, _)| self.field(fleet, field));
+            let known = known.map(|number| number.and_then(|number| number.parse().ok()).unwrap_or_default());
+            return Ok(Answer::Array(known.map(Answer::Integer).collect()));
+        }
+        if was_known || has_met {
+            self.set_count(roster, process, &now.to_string());
+        }
+        let mut is_over = era.as_ref() == Some(&incarnation);
+        let (mut left, mut witness) = (-1, false);
+        if !is_over {
+            self.begin_grace(fleet, checked_in, &incarnation);
+            if is_counted && self.field(fleet, "start").is_none() {
+                self.set_count(fleet, "start", &now.to_string());
+            }
+            if check_in != "0" {
+                self.set_count(checked_in, process, "");
+            }
+            if check_in == "2" {
+                self.set_count(fleet, "witness", "1");
+            }
+            witness = self.field(fleet, "witness").is_some();
+            if let Some(start) = self.field(fleet, "start") {
+                let lasts = longest.saturating_add(window).saturating_mul(101);
+                let lasts = lasts / 100 + i64::from(lasts % 100 > 0);
+                left = integer(&start)?.saturating_add(lasts).saturating_sub(now).max(0);
+            }
+        }
+        let (members, checked) = (self.members(roster), self.members(checked_in));
+        if !is_over && (left == 0 || witness && checked >= members) {
+            is_over = true;
+            self.set_count(fleet, "era", &incarnation);
+            ["grace", "start", "witness"].iter().for_each(|field| self.forget(fleet, field));
+            self.keys.remove(checked_in);
+        } else if is_over {
+            self.prune(roster, now.saturating_sub(longest).saturating_sub(window.saturating_mul(2)));
+        }
+        let numbers = [now, i64::from(is_over), i64::from(was_known), members, checked, left];
+        let identity = [&self.run_id, &self.replication_id].map(|id| Answer::Bulk(id.clone()));
+        Ok(Answer::Array(identity.into_iter().chain(numbers.map(Answer::Integer)).collect()))
+    }
+
+    /// Discards the notes of an earlier grace.
+    fn begin_grace(&mut self, fleet: &str, checked_in: &str, incarnation: &str) {
+        if self.field(fleet, "grace").as_deref() != Some(incarnation) {
+            ["start", "witness"].iter().for_each(|field| self.forget(fleet, field));
+            self.set_count(fleet, "grace", incarnation);
+            self.keys.remove(checked_in);
+        }
+    }
+
+    /// Removes the entries whose last refresh was at this time or earlier.
+    fn prune(&mut self, roster: &str, until: i64) {
+        if let Some(entries) = self.keys.get_mut(roster) {
+            entries.holders.retain(|(_, time)| time.parse::<i64>().is_ok_and(|time| time > until));
+        }
+        self.remove_if_empty(roster);
+    }
+
+    pub(super) fn leave_fleet(&mut self, keys: [&str; 2], process: &str) -> Result {
+        for key in keys {
+            self.no_text(key)?;
+            self.forget(key, process);
+            self.remove_if_empty(key);
+        }
+        Ok(Answer::Status("OK".to_owned()))
+    }
+
+    fn members(&self, key: &str) -> i64 {
+        super::count(self.fields(key).iter())
+    }
+
+    fn remove_if_empty(&mut self, key: &str) {
+        if self.keys.get(key).is_some_and(|held| held.text.is_none() && held.holders.is_empty()) {
+            self.keys.remove(key);
+        }
+    }
+
+    /// Returns true if the grace is over, false if it is not, and `None` if this server is not the one that the reclaim names.
+    fn is_grace_over(&self, fleet: &str, incarnation: &str) -> Result<Option<bool>> {
+        self.no_text(fleet)?;
+        let is_in = |field: &str| self.field(fleet, field).as_deref() == Some(incarnation);
+        Ok(if is_in("era") { Some(true) } else { is_in("grace").then_some(false) })
+    }
+
+    /// Returns true if a reclaim has an effect. A reclaim after the end of its hold has no effect. A reclaim takes the place of another
+    /// owner only in the grace.
+    fn may_reclaim(&self, over: Option<bool>, ends: i64, is_free: bool) -> bool {
+        let Some(over) = over else { return false };
+        let is_in_time = self.millis() < ends;
+        let wins = !over;
+        is_in_time && (is_free || wins)
+    }
+
+    /// Writes holds of plain locks, each with a lease, a holder, a count and an end.
+    pub(super) fn reclaim(&mut self, keys: &[&str], of: [&str; 2], args: &[[&str; 4]]) -> Result {
+        let over = self.is_grace_over(of[0], of[1])?;
+        let mut answers = Vec::new();
+        for (key, &[lease, holder, count, ends]) in keys.iter().zip(args) {
+            let (lease, ends) = (integer(lease)?, integer(ends)?);
+            let (is_held, is_there) = (self.held_by(key, holder), self.keys.contains_key(*key));
+            let is_lock = self.text(key).is_none();
+            let writes = is_lock && self.may_reclaim(over, ends, is_held || !is_there);
+            if writes {
+                if !is_held {
+                    self.keys.remove(*key);
+                }
+                self.set_count(key, holder, count);
+                if self.pttl(key) < lease {
+                    self.pexpire(key, lease);
+                }
+                self.note(Which::Reclaim, key, holder, None);
+            }
+            answers.push(Answer::flag(writes));
+        }
+        Ok(self.renewed(answers))
+    }
+
+    /// Writes holds of simple locks, each with a lease, a token, a count and an end.
+    pub(super) fn simple_reclaim(&mut self, keys: &[&str], of: [&str; 2], args: &[[&str; 4]]) -> Result {
+        let over = self.is_grace_over(of[0], of[1])?;
+        let mut answers = Vec::new();
+        for (key, &[lease, token, _, ends]) in keys.iter().zip(args) {
+            let (lease, ends) = (integer(lease)?, integer(ends)?);
+            let is_there = self.keys.contains_key(*key);
+            let is_own = self.text(key) == Some(token);
+            let is_lock = !is_there || self.text(key).is_some();
+            let writes = is_lock && self.may_reclaim(over, ends, is_own || !is_there);
+            if writes {
+                let lease = if is_own { lease.max(self.pttl(key)) } else { lease };
+                if lease <= 0 {
+                    return Err(Answer::Error("ERR invalid expire time in 'set' command".to_owned()));
+                }
+                self.set_text(key, token, Some(lease));
+                self.note(Which::SimpleReclaim, key, token, None);
+            }
+            answers.push(Answer::flag(writes));
+        }
+        Ok(self.renewed(answers))
+    }
+
+    /// Writes holds of read-write locks, each with a lease, a holder, a count, an end and a tag.
+    pub(super) fn read_write_reclaim(&mut self, keys: &[&str], of: [&str; 2], args: &[[&str; 5]]) -> Result {
+        let over = self.is_grace_over(of[0], of[1])?;
+        let mut answers = Vec::new();
+        for (key, &[lease, holder, count_text, ends, tag]) in keys.iter().zip(args) {
+            let (lease, count, ends) = (integer(lease)?, integer(count_text)?, integer(ends)?);
+            let (owner, writes) = match holder.strip_suffix(":write") {
+                Some(owner) => (owner, true),
+                None => (holder, false),
+            };
+            let own_write = format!("{owner}:write");
+            let excludes = |field: &str| {
+                field != "mode"
+                    && field != owner
+                    && field != own_write
+                    && (writes || field.ends_with(":write"))
+            };
+            let others = self.fields(key).into_iter().map(|(field, _)| field).filter(|field| excludes(field));
+            let others: Vec<String> = others.collect();
+            let has_writer = writes || self.held_by(key, &own_write);
+            let is_lock = self.text(key).is_none();
+            let is_written = is_lock && self.may_reclaim(over, ends, others.is_empty());
+            if is_written {
+                others.iter().for_each(|field| self.forget(key, field));
+                self.remove_if_empty(key);
+                self.set_count(key, "mode", if has_writer { "write" } else { "read" });
+                self.set_count(key, holder, count_text);
+                for hold in 1..=if writes { 0 } else { count.min(1000) } {
+                    let timeout = read_write::timeout(tag, holder, hold);
+                    let lease = lease.max(self.pttl(&timeout));
+                    if lease <= 0 {
+                        return Err(Answer::Error("ERR invalid expire time in 'set' command".to_owned()));
+                    }
+                    self.set_text(&timeout, "1", Some(lease));
+                }
+                if self.pttl(key) < lease {
+                    self.pexpire(key, lease);
+                }
+                self.note(Which::ReadWriteReclaim, key, holder, None);
+            }
+            answers.push(Answer::flag(is_written));
+        }
+        Ok(self.renewed(answers))
+    }
+}

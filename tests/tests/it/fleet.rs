@@ -347,7 +347,8 @@ async fn tool_refuses_wrong_combinations() {
     settle(&server);
     assert_eq!(run(&[keep, "1"]).0, Some(0));
     let locks = LockManager::builder(&url).keep_locks_across_failovers(Fleet::of_servers(1));
-    let _member = locks.connect().await.unwrap();
+    let member = locks.connect().await.unwrap();
+    assert!(is_ready(&member).await, "it is entered");
     let (code, said) = run(&[keep, "2"]);
     assert!(code == Some(64) && said.contains("the other processes"), "{code:?} {said}");
     let (code, said) = ended(&url, &["doctor", keep, "2", &url]);

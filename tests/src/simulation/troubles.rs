@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::spawn_local;
-use tokio::time::{Instant, advance, sleep, sleep_until};
+use tokio::time::{Instant, advance, sleep, sleep_until, timeout};
 use wheellock::testing::server::{Cut, How, Server};
 
 use super::foreigner::FOREIGN;
@@ -186,8 +186,11 @@ async fn happens(plan: &Plan, trouble: &Trouble, fleet: &[Rc<Process>], machine:
             machine.change(|server| server.faults.latency = latency);
         }
         Wrong::ShutDown(number) => {
-            if let Some(process) = named(*number).filter(|process| !process.is_dead.get()) {
-                process.shut_down().await;
+            // A process that stands still does not shut down.
+            let runs = |process: &&Rc<Process>| !process.is_dead.get() && process.gate.is_open();
+            if let Some(process) = named(*number).filter(runs) {
+                // The clock of a process that dies meanwhile stands still.
+                let _ended = timeout(SHUTDOWN, process.shut_down()).await;
             }
         }
         Wrong::Killed(_) | Wrong::Stopped | Wrong::Halted(_) | Wrong::Switched(_) | Wrong::CutOff(_) => {}
@@ -223,6 +226,8 @@ fn haunt(log: &Log) {
     }
 }
 
+/// A shutdown takes less time than this.
+const SHUTDOWN: Duration = Duration::from_secs(5);
 /// A number that is not a process of the fleet.
 const GHOST: u32 = 99;
 

@@ -149,7 +149,7 @@ pub(crate) static FENCED: LazyLock<Kind> = LazyLock::new(|| {
         acquire: script(lua!("holders_of.lua", "token.lua", "fenced/acquire.lua"), 4),
         acquire_all: None,
         renew: Some(variadic(lua!("fenced/renew.lua"))),
-        adopt: Some(script(lua!("token.lua", "fenced/adopt.lua"), 4)),
+        adopt: Some(script(lua!("token.lua", "adopting.lua", "fenced/adopt.lua"), 4)),
         companions: Companions::Token,
         grant: GrantForm::Token,
         ..Kind::counted("", PLAIN_CHANNEL).retired()
@@ -359,7 +359,7 @@ impl Kind {
             reclaim: Some(variadic(lua!("fleet/grace.lua", "reclaim.lua"))),
             release: Some(script(lua!("release.lua"), 4)),
             retire: None,
-            adopt: Some(script(lua!("adopt.lua"), 3)),
+            adopt: Some(script(lua!("adopting.lua", "adopt.lua"), 3)),
             bundle: None,
             hot_release: None,
             force_release: Some(script(lua!("holders_of.lua", "force_release.lua"), 4)),

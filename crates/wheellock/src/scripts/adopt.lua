@@ -9,16 +9,10 @@
 -- Returns nil if the new holder has the lock now, or AGAIN if it had the lock already. Returns the remaining milliseconds
 -- of the present lease, or -2, if that owner does not hold the lock alone and once. If the key has other data, the script
 -- changes nothing and returns the error WRONGTYPE.
-local lock, holder, owner = KEYS[1], ARGV[2], ARGV[3]
-local again = redis.call('hexists', lock, holder) == 1
-local others = redis.call('hlen', lock) - 1 - redis.call('hexists', lock, 'mode')
-if not again and (others > 0 or redis.call('hget', lock, owner) ~= '1') then
+local lock, lease, holder, owner = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local again = has_adopted(lock, holder, owner)
+if again == nil then
     return redis.call('pttl', lock)
 end
-if not again then
-    -- HDEL comes first, because a server without memory refuses HSET as a script's first write.
-    redis.call('hdel', lock, owner)
-    redis.call('hset', lock, holder, '1')
-end
-redis.call('pexpire', lock, ARGV[1])
+adopt(lock, holder, owner, lease, again)
 return again and redis.status_reply('AGAIN') or nil

@@ -9,19 +9,14 @@
 --
 -- Returns 1 and the token if the new holder has the lock now, or 2 and the token if it had the lock already. Returns only
 -- the remaining milliseconds of the present lease, or -2, if that owner does not hold the lock alone and once.
-local lock, holder, owner = KEYS[1], ARGV[2], ARGV[3]
-local again = redis.call('hexists', lock, holder) == 1
-if not again and (redis.call('hlen', lock) ~= 1 or redis.call('hget', lock, owner) ~= '1') then
+local lock, lease, holder, owner = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local again = has_adopted(lock, holder, owner)
+if again == nil then
     return redis.call('pttl', lock)
 end
 local token = token_of_grant(lock, ARGV[4], again)
 if type(token) == 'table' then
     return token
 end
-if not again then
-    -- HDEL comes first, because a server without memory refuses HSET as a script's first write.
-    redis.call('hdel', lock, owner)
-    redis.call('hset', lock, holder, '1')
-end
-redis.call('pexpire', lock, ARGV[1])
+adopt(lock, holder, owner, lease, again)
 return {again and 2 or 1, token}

@@ -26,13 +26,13 @@ fn main() -> Result<()> {
     for keeping in [Keeping::By(Durability::Primary), Keeping::By(Durability::Replicas(1)), Keeping::Reclaim]
     {
         let subject = keeping.name();
-        for fault in [Fault::KILL, Fault::Kill(LAG), Fault::Kill(LONG_LAG), Fault::Split] {
-            let bench = format!("sentinel {fault}");
-            if report.wants(&format!("{bench} {subject}")) {
-                sentinel(&mut report, &bench, subject, keeping, fault)?;
+        for behind in [Duration::ZERO, LAG, LONG_LAG] {
+            for fault in [Fault::Kill(behind), Fault::Split(behind)] {
+                let bench = format!("sentinel {fault}");
+                if report.wants(&format!("{bench} {subject}")) {
+                    sentinel(&mut report, &bench, subject, keeping, fault)?;
+                }
             }
-        }
-        for behind in [Duration::ZERO, LONG_LAG] {
             let bench = format!("cluster {}", Fault::Kill(behind));
             if report.wants(&format!("{bench} {subject}")) {
                 cluster_kills(&mut report, &bench, subject, keeping, behind)?;
@@ -82,24 +82,33 @@ impl Keeping {
     }
 }
 
-#[derive(Clone, Copy, PartialEq)]
+/// A fault of the primary, after its replicas were cut off for this duration: the lag of a busy network.
+#[derive(Clone, Copy)]
 enum Fault {
-    /// SIGKILL of the primary, after its replicas were cut off for this duration: the lag of a busy network.
+    /// SIGKILL.
     Kill(Duration),
-    /// SIGSTOP of the primary, and SIGCONT once a replica was promoted. For a moment there are two primaries.
-    Split,
+    /// SIGSTOP, and SIGCONT once a replica was promoted. For a moment there are two primaries.
+    Split(Duration),
 }
 
 impl Fault {
-    const KILL: Self = Self::Kill(Duration::ZERO);
+    /// Returns the lag of the replicas.
+    fn behind(self) -> Duration {
+        match self {
+            Self::Kill(behind) | Self::Split(behind) => behind,
+        }
+    }
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Kill(Duration::ZERO) => f.write_str("kill"),
-            Self::Kill(behind) => write!(f, "kill {} s behind", behind.as_secs_f64()),
-            Self::Split => f.write_str("split"),
+        let name = match self {
+            Self::Kill(_) => "kill",
+            Self::Split(_) => "split",
+        };
+        match self.behind() {
+            Duration::ZERO => f.write_str(name),
+            behind => write!(f, "{name} {} s behind", behind.as_secs_f64()),
         }
     }
 }
@@ -113,19 +122,20 @@ fn sentinel(report: &mut Report, bench: &str, subject: &str, keeping: Keeping, f
         let old = set.primary_index();
         let replicas: Vec<usize> = (0..set.servers().len()).filter(|index| *index != old).collect();
         let others: Vec<_> = replicas.iter().map(|index| set.servers()[*index].addr()).collect();
-        if let Fault::Kill(behind) = fault {
-            fall_behind(set.servers(), old, &replicas, behind);
-        }
+        fall_behind(set.servers(), old, &replicas, fault.behind());
         let held = load.held_now();
         let struck = Instant::now();
         match fault {
             Fault::Kill(_) => set.servers_mut()[old].kill(),
-            Fault::Split => set.servers()[old].pause(),
+            Fault::Split(_) => set.servers()[old].pause(),
         }
-        catch_up(set.servers(), &replicas, fault);
+        catch_up(set.servers(), &replicas, fault.behind());
         let writable = first_writable(&others)?;
+        if matches!(keeping, Keeping::Reclaim) {
+            figures.attached.push(first_replica_after(&writable)?);
+        }
         let resumed = load.first_grant_after(struck + Duration::from_millis(100))?;
-        if fault == Fault::Split {
+        if matches!(fault, Fault::Split(_)) {
             set.servers()[old].resume();
         }
         figures.round(&load, &held, struck, &writable, resumed)?;
@@ -154,8 +164,11 @@ fn cluster_kills(
         let held = load.held_now();
         let struck = Instant::now();
         cluster.nodes_mut()[victim].kill();
-        catch_up(cluster.nodes(), &heirs, Fault::Kill(behind));
+        catch_up(cluster.nodes(), &heirs, behind);
         let writable = first_writable(&others)?;
+        if matches!(keeping, Keeping::Reclaim) {
+            figures.attached.push(first_replica_after(&writable)?);
+        }
         let resumed = load.first_grant_after(struck + Duration::from_millis(100))?;
         let of_shard = first_after(&load.shared.contended, struck + Duration::from_millis(100))?;
         let later = of_shard.saturating_duration_since(writable.since).as_secs_f64() * 1e3;
@@ -183,8 +196,8 @@ fn fall_behind(servers: &[RedisServer], primary: usize, replicas: &[usize], behi
 }
 
 /// Resumes the paused replicas.
-fn catch_up(servers: &[RedisServer], replicas: &[usize], fault: Fault) {
-    if !matches!(fault, Fault::KILL | Fault::Split) {
+fn catch_up(servers: &[RedisServer], replicas: &[usize], behind: Duration) {
+    if !behind.is_zero() {
         replicas.iter().for_each(|index| servers[*index].resume());
     }
 }
@@ -236,6 +249,17 @@ fn first_writable(servers: &[SocketAddr]) -> Result<Writable> {
     writable.filter(|_| took).context("no server took a write")
 }
 
+/// Returns the milliseconds until this new primary has a replica that receives its writes. No fleet grants before. It polls a thousand
+/// times per second.
+fn first_replica_after(primary: &Writable) -> Result<f64> {
+    let has_replica = || {
+        let mut cli = Cli::connect_tcp(primary.server).ok()?;
+        cli.query(&["INFO", "replication"]).ok()?.to_string().contains("state=online").then_some(())
+    };
+    ensure!(poll_until(NO_HANG, || has_replica().is_some()), "{} has no replica", primary.server);
+    Ok(primary.since.elapsed().as_secs_f64() * 1e3)
+}
+
 /// Returns every lock on a server with its holder. Returns an empty set if the server is down or a replica.
 fn locks_on(server: SocketAddr) -> Result<BTreeSet<(String, String)>> {
     let Ok(mut cli) = Cli::connect_tcp(server) else { return Ok(BTreeSet::new()) };
@@ -257,9 +281,11 @@ fn locks_on(server: SocketAddr) -> Result<BTreeSet<(String, String)>> {
 struct Figures {
     /// Time from the fault until a server accepted writes.
     failover: Vec<f64>,
-    /// Time from then until the load's first grant.
+    /// Time from then until the new primary has a replica. Measured for fleets only.
+    attached: Vec<f64>,
+    /// Time from when a server accepted writes until the load's first grant.
     first: Vec<f64>,
-    /// Time from then until the first grant of the shard that failed over, in a cluster.
+    /// The same until the first grant of the shard that failed over, in a cluster.
     first_of_shard: Vec<f64>,
     /// Locks that were granted before the fault and were not held any more afterwards.
     lost: Vec<f64>,
@@ -301,9 +327,18 @@ impl Figures {
 
     fn report(&self, report: &mut Report, bench: &str, subject: &str, end: &End) {
         report.row(bench, subject, "until a server takes writes", "ms", &self.failover);
-        report.row(bench, subject, "first grant after that", "ms", &self.first);
+        if !self.attached.is_empty() {
+            report.row(bench, subject, "until it has a replica after that", "ms", &self.attached);
+        }
+        report.row(bench, subject, "first grant after it takes writes", "ms", &self.first);
         if !self.first_of_shard.is_empty() {
-            report.row(bench, subject, "first grant of its shard after that", "ms", &self.first_of_shard);
+            report.row(
+                bench,
+                subject,
+                "first grant of its shard after it takes writes",
+                "ms",
+                &self.first_of_shard,
+            );
         }
         report.row(bench, subject, "locks held at the fault", "", &self.held);
         report.row(bench, subject, "of these lost", "", &self.lost);

@@ -27,6 +27,8 @@ mod price;
 mod redisson;
 #[path = "client/rig.rs"]
 mod rig;
+#[path = "lock/wedged.rs"]
+mod wedged;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -39,7 +41,7 @@ use by_hand::ByHand;
 use calls::Target;
 use contenders::{
     AsyncRedisLock, Distkit, KINDS, KindRow, Lock, MUTEX, Manager, OfKind, Polling, READ, RLock, RsLock,
-    WRITE,
+    Surviving, WRITE,
 };
 use placement::Placement;
 use redisson::Redisson;
@@ -79,6 +81,7 @@ fn main() -> Result<()> {
     uncontended(&mut report, &target, 64, "uncontended, 64 tasks")?;
     readers(&mut report, server)?;
     thousand_waiters(&mut report, server)?;
+    wedged::bench(&mut report, server)?;
     for scene in [
         Scene::IdleWaiters,
         Scene::Handoff,
@@ -100,7 +103,8 @@ fn uncontended(report: &mut Report, target: &Target, tasks: usize, bench: &str) 
     }
     let mut rigs = Vec::new();
     let server = &target.server;
-    let others = ["raw tokio", "by hand", "wheellock", "rslock", "rlock", "async-redis-lock", "distkit"];
+    let others =
+        ["raw tokio", "by hand", "wheellock", SURVIVING, "rslock", "rlock", "async-redis-lock", "distkit"];
     let both = ["rlock read", "rlock write", "distkit read", "distkit write"];
     for name in others.into_iter().chain(KINDS.iter().map(|(name, _)| *name)).chain(both) {
         if name == "raw tokio" && tasks > 1 {
@@ -175,6 +179,7 @@ fn uncontended_rig(name: &str, target: &Target, tasks: usize) -> Result<Rig> {
         }
         "by hand" => assemble::<ByHand>(name, url, tasks),
         "wheellock" => assemble::<LockManager>(name, url, tasks),
+        SURVIVING => assemble::<Surviving>(name, url, tasks),
         "wheellock simple" => assemble::<OfKind<0>>(name, url, tasks),
         "wheellock fenced" => assemble::<OfKind<1>>(name, url, tasks),
         "wheellock read" => assemble::<OfKind<2>>(name, url, tasks),
@@ -191,6 +196,9 @@ fn uncontended_rig(name: &str, target: &Target, tasks: usize) -> Result<Rig> {
         _ => bail!("no contender {name:?}"),
     }
 }
+
+/// The row of locks that survive a failover.
+const SURVIVING: &str = "wheellock reclaim";
 
 struct Pairs<L>(L);
 

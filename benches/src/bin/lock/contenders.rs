@@ -98,6 +98,24 @@ impl<const KIND: usize> Manager for OfKind<KIND> {
     }
 }
 
+/// The same manager with locks that survive a failover, on a server without replicas.
+pub(crate) struct Surviving(wheellock::LockManager);
+
+impl Manager for Surviving {
+    type Lock = wheellock::Lock;
+
+    async fn connect(url: &str, _: Polling) -> Result<Self> {
+        let mut fleet = wheellock::Fleet::of_servers(1);
+        fleet.may_be_new = true;
+        let builder = wheellock::LockManager::builder(url).keep_locks_across_failovers(fleet);
+        Ok(Self(builder.connect().await?))
+    }
+
+    fn lock(&self, name: &str) -> wheellock::Lock {
+        self.0.lock(name)
+    }
+}
+
 /// The `rslock` crate: SET NX, no watchdog in this use, polls.
 pub(crate) struct RsLock(rslock::LockManager);
 

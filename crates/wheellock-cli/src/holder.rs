@@ -79,11 +79,12 @@ fn holder_as_json(holder: &Holder) -> String {
     // A lease without an end has no number in the output.
     let left = u64::try_from(holder.lease_left.as_millis()).ok();
     format!(
-        "{{\"owner\":{},\"process\":{},\"label\":{},\"mode\":\"{mode}\",\"hold_count\":{},\"lease_left_ms\":{}}}",
+        "{{\"owner\":{},\"process\":{},\"label\":{},\"mode\":\"{mode}\",\"hold_count\":{},\"has_ended\":{},\"lease_left_ms\":{}}}",
         json::string(&holder.owner),
         json::optional(holder.process()),
         json::optional(holder.label.as_deref()),
         holder.hold_count,
+        holder.is_spent(),
         left.map_or_else(|| "null".to_owned(), |left| left.to_string()),
     )
 }

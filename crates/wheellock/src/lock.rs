@@ -126,7 +126,7 @@ impl Lock {
     ///
     /// - The time counts from the grant, by clocks that do not depend on the hosts' time of day.
     /// - On the server, a spent owner with a text of the usual form takes the holder's place. [`holder`](Self::holder)
-    ///   shows this process. A [forced release](Self::force_release) ends the time.
+    ///   shows this process, and [that it has ended](Holder::is_spent). A [forced release](Self::force_release) ends the time.
     /// - If the holder dies or loses the lock, the lock is free at the end of its lease, and another process may run the
     ///   job again.
     /// - Of an owner's acquires, the latest end counts. The owner itself cannot take the lock again before that.
@@ -497,7 +497,7 @@ impl Lock {
         self.check_name()?;
         let Some(script) = &self.name.kind().force_release else { return Ok(false) };
         let head_start = Lease::new(HEAD_START)?;
-        let spent = self.context.holder_text(&self.name, self.context.new_owner());
+        let spent = self.context.holder_text(&self.name, self.context.new_spent_owner());
         let verb = self.context.client.publish_verb();
         let params = wire::force_release(&self.name, verb, spent.as_bytes(), head_start);
         let sent = self.context.clock.now();

@@ -51,6 +51,7 @@ async fn spent_owner_matches_wire_contract() {
         assert!(end + LATE >= MIN && end <= MIN + LATE / 2, "{name}: {left} ms left");
         let holder = lock.holder().await.unwrap().expect("it is shown");
         assert_eq!(holder.hold_count, 1);
+        assert!(holder.is_spent(), "{holder}");
         assert_eq!(lock.hold_count(&owner).await.unwrap(), 0);
     }
 }

@@ -25,6 +25,9 @@ pub struct Owner {
     pub(crate) number: u64,
 }
 
+/// The number from which on an owner is spent. Redisson accepts it as the number of a thread, and no manager has so many owners.
+pub(crate) const SPENT: u64 = 1 << 62;
+
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.manager, self.number)

@@ -37,7 +37,7 @@ use crate::base::error::Error;
 use crate::base::fleet_key::FleetKey;
 use crate::base::fleet_terms::Terms;
 use crate::base::lease::Lease;
-use crate::base::owner::{Owner, OwnerText, as_number};
+use crate::base::owner::{Owner, OwnerText, SPENT, as_number};
 use crate::base::request_slots::RequestSlots;
 use crate::base::request_tag::{About, RequestTag};
 use crate::kind::{self, Holders, Kind, Wake};
@@ -422,6 +422,11 @@ impl Context {
 
     pub(crate) fn new_owner(&self) -> u64 {
         self.new_owners(1)
+    }
+
+    /// Returns the number of a new spent owner. It keeps a lock whose holder has ended, and no process renews its hold.
+    pub(crate) fn new_spent_owner(&self) -> u64 {
+        SPENT + self.new_owner()
     }
 
     /// Returns the first of `count` consecutive numbers.

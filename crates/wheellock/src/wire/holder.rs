@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::base::error::{Error, MAX_LABEL};
+use crate::base::owner::SPENT;
 
 /// A holder of a lock, as the server knew it at one moment. The holder may be a process that uses this library, Redisson, or a library of
 /// simple locks.
@@ -53,6 +54,13 @@ impl Holder {
     pub fn process(&self) -> Option<&str> {
         process_in(&self.owner)
     }
+
+    /// Returns true if the holder's work has ended, and the lock only stays held until its [minimum
+    /// time](crate::Lock::with_min_hold) is over. No process renews such a hold.
+    pub fn is_spent(&self) -> bool {
+        let number = self.owner.rsplit_once(':').and_then(|(_, number)| number.parse::<u64>().ok());
+        self.process().is_some() && number.is_some_and(|number| number >= SPENT)
+    }
 }
 
 /// Writes one line for display: the label if there is one, the owner, the number of holds, and the remaining lease.
@@ -61,7 +69,15 @@ impl fmt::Display for Holder {
         if let Some(label) = &self.label {
             write!(f, "{} ", label.escape_debug())?;
         }
-        write!(f, "[{}] holds it {}", self.owner.escape_debug(), self.mode)?;
+        write!(f, "[{}] ", self.owner.escape_debug())?;
+        if self.is_spent() {
+            return write!(
+                f,
+                "has ended its work and keeps it for {:.1} s more",
+                self.lease_left.as_secs_f64()
+            );
+        }
+        write!(f, "holds it {}", self.mode)?;
         if self.hold_count != 1 {
             write!(f, ", {} times", self.hold_count)?;
         }

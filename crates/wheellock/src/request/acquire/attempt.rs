@@ -463,7 +463,7 @@ impl PendingHold<'_, '_> {
             }
             if let (Some(held), Some(limits)) = (held, limits) {
                 // `sent` precedes the server's grant, so the maximum ends early rather than late.
-                holds.limit(held, limits, (terms.sent, now), || context.new_owner());
+                holds.limit(held, limits, (terms.sent, now), || context.new_spent_owner());
             }
             effects.request_all(request);
             held

@@ -97,7 +97,8 @@ impl<'a> Waiter<'a> {
     fn take_over(&mut self, hold: u32) -> Option<Guard> {
         let Request { context, name, limits, .. } = *self.request;
         let guard = Guard::new(Arc::clone(context), Arc::clone(name), hold, HANDED);
-        if !context.change(|holds, clock| holds.take_over(hold, limits, clock.now(), || context.new_owner()))
+        if !context
+            .change(|holds, clock| holds.take_over(hold, limits, clock.now(), || context.new_spent_owner()))
         {
             drop(guard);
             context.let_waiters_ask(name);

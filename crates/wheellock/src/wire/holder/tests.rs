@@ -33,6 +33,17 @@ fn holder_fits_in_one_line() {
 }
 
 #[test]
+fn spent_owner_is_told_apart() {
+    let uuid = "0f9a1b2c-0000-4000-8000-00805f9b34fb";
+    let told = holder(&format!("{uuid}:{}", SPENT + 7));
+    assert!(told.is_spent());
+    assert!(told.to_string().ends_with("has ended its work and keeps it for 29.3 s more"), "{told}");
+    for living in [format!("{uuid}:7"), format!("{uuid}:{}", SPENT - 1), format!("token:{SPENT}")] {
+        assert!(!holder(&living).is_spent(), "{living}");
+    }
+}
+
+#[test]
 fn label_is_bounded_and_printable() {
     for good in ["host/12/billing", "é", &"x".repeat(MAX_LABEL)] {
         assert_eq!(Label::new(good.to_owned()).unwrap().text(), good);

@@ -29,6 +29,8 @@ pub(crate) enum Verb {
     Release(Release),
     Holder(Holder),
     Ls(Ls),
+    Top(Top),
+    Queue(Queue),
     Doctor(Doctor),
     Bench(Bench),
     /// Print a script that completes this tool's arguments
@@ -178,6 +180,43 @@ pub(crate) struct Ls {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) limit: Option<u64>,
     /// Print one JSON object per lock
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Watch the locks of a server
+///
+/// Lists the locks as `ls` does, again and again, in a table that fills the terminal. The locks with the most waiters
+/// come first, then those with the least remaining lease. Control-C ends it.
+///
+/// Exit codes: 0; 64 for wrong arguments, or without a terminal; 69 if the server cannot be reached at the start, is not
+/// ready, or is a cluster.
+#[derive(Debug, Args)]
+pub(crate) struct Top {
+    /// The names, as a glob pattern of Redis, such as 'orders:*'
+    #[arg(default_value = "*")]
+    pub(crate) pattern: String,
+    #[command(flatten)]
+    pub(crate) server: Server,
+    /// How often the table is drawn. On a large server a scan takes longer
+    #[arg(long, value_name = "TIME", value_parser = time::parse, default_value = "2s")]
+    pub(crate) every: Duration,
+}
+
+/// Print the waiters for a fair lock
+///
+/// Prints one line per waiter: place, label, owner as on the server. The waiter at place 1 gets the lock next. The
+/// server knows no waiters of other kinds.
+///
+/// Exit codes: 0 if the lock has waiters; 1 if it has none; 64 for wrong arguments; 69 if the server cannot be reached,
+/// or is not ready.
+#[derive(Debug, Args)]
+pub(crate) struct Queue {
+    /// The lock's name
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) server: Server,
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }

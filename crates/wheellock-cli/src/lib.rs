@@ -21,10 +21,12 @@ mod json;
 mod kinds;
 mod ls;
 mod manual;
+mod queue;
 mod run;
 mod signals;
 mod ticket;
 mod time;
+mod top;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -67,6 +69,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, again: &[&str]) -> Exi
         Verb::Release(options) => on_runtime(ticket::release(&options)),
         Verb::Holder(options) => on_runtime(holder::show(&options)),
         Verb::Ls(options) => on_runtime(ls::list(&options)),
+        Verb::Top(options) => on_runtime(top::show(&options)),
+        Verb::Queue(options) => on_runtime(queue::show(&options)),
         Verb::Doctor(options) => on_runtime(doctor::check(&options)),
         Verb::Bench(options) => on_runtime(bench::measure(&options)),
         Verb::Completions { shell } => {

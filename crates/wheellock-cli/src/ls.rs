@@ -42,8 +42,8 @@ fn as_text(lock: &Listed) -> String {
     let waiters = lock.waiters.map_or_else(String::new, |waiters| format!("  {waiters} waiting"));
     let head = format!("{}  {}", lock.name.escape_debug(), lock.kind);
     let holders = &lock.holders;
-    let mut lines: Vec<String> =
-        holders.holders.iter().map(|holder| format!("{head}  {}{waiters}\n", one_holder(holder))).collect();
+    let line = |holder| format!("{head}  {}  {}{waiters}\n", columns_of(holder), lease_left(holder));
+    let mut lines: Vec<String> = holders.holders.iter().map(line).collect();
     if holders.beyond > 0 {
         let more = if holders.holders.is_empty() { "holders" } else { "more holders" };
         lines.push(format!("{head}  {} {more}{waiters}\n", holders.beyond));
@@ -51,14 +51,19 @@ fn as_text(lock: &Listed) -> String {
     lines.concat()
 }
 
-fn one_holder(holder: &Holder) -> String {
+/// Returns a holder's label and owner.
+pub(crate) fn columns_of(holder: &Holder) -> String {
     let label = holder.label.as_deref().unwrap_or("-");
-    let left = if holder.lease_left == Duration::MAX {
+    let ended = if holder.is_spent() { "  has ended" } else { "" };
+    format!("{}  [{}]{ended}", label.escape_debug(), holder.owner.escape_debug())
+}
+
+pub(crate) fn lease_left(holder: &Holder) -> String {
+    if holder.lease_left == Duration::MAX {
         "no end".to_owned()
     } else {
         format!("{:.1} s", holder.lease_left.as_secs_f64())
-    };
-    format!("{}  [{}]  {left}", label.escape_debug(), holder.owner.escape_debug())
+    }
 }
 
 fn as_json(lock: &Listed) -> String {

@@ -132,7 +132,7 @@ pub use request::guard::Guard;
 pub use wait::sides::Fairness;
 pub use wheellock_client as client;
 pub use wheellock_client::{Bucket, Histogram};
-pub use wire::holder::{Holder, Holders, Listed, Mode};
+pub use wire::holder::{Holder, Holders, Listed, Mode, Waiter};
 
 /// The examples in the package's README must compile.
 #[cfg(doctest)]

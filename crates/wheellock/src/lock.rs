@@ -31,7 +31,7 @@ use crate::table::holds::Share;
 use crate::wait::name::Name;
 use crate::wait::sides::Sides;
 use crate::wire;
-use crate::wire::holder::{Holder, Holders};
+use crate::wire::holder::{Holder, Holders, Waiter};
 
 /// For this time after a forced release, the server grants the lock to no other owner. A notified holder needs a few
 /// milliseconds to learn that its hold has ended.
@@ -456,6 +456,28 @@ impl Lock {
         }
         let key = wire::queue_key(&self.name);
         self.query(wire::queue_length(&key), wire::read_queue_length).await.map(Some)
+    }
+
+    /// Returns the first hundred waiters for a [fair lock](crate::LockManager::fair_lock), in their order and with their
+    /// labels. Waiters of dead processes are among them for some time. `None` for other kinds, as of
+    /// [`queue_length`](Self::queue_length).
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: the call changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`].
+    pub async fn waiters(&self) -> Result<Option<Vec<Waiter>>, Error> {
+        if self.name.kind().wake != Wake::OwnChannel {
+            return self.name.check().map(|()| None);
+        }
+        let key = wire::queue_key(&self.name);
+        let mut waiters = self.query(wire::waiters(&key), wire::read_waiters).await?;
+        let owners = waiters.iter_mut().map(|Waiter { owner, label }| (owner.as_str(), label));
+        label::find_of_owners(&self.context, owners).await;
+        Ok(Some(waiters))
     }
 
     /// Returns the number of waiters before `owner` in the queue of a [fair lock](crate::LockManager::fair_lock), dead

@@ -79,3 +79,4 @@ mod topologies_secured;
 mod users;
 mod verbs;
 mod waits;
+mod watching;

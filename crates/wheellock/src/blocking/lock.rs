@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::served::Served;
 use crate::lock::verbs::AsyncLock;
 use crate::request::context::Context;
-use crate::{Attempt, Backoff, BootInstant, Error, Holder, Holders, Owner, Ticket};
+use crate::{Attempt, Backoff, BootInstant, Error, Holder, Holders, Owner, Ticket, Waiter};
 
 /// A reentrant lock by name for threads, like [`crate::Lock`].
 ///
@@ -199,6 +199,16 @@ impl Lock {
     #[track_caller]
     pub fn queue_length(&self) -> Result<Option<u64>, Error> {
         self.runtime.block_on(self.inner.queue_length())
+    }
+
+    /// Works like [`crate::Lock::waiters`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`].
+    #[track_caller]
+    pub fn waiters(&self) -> Result<Option<Vec<Waiter>>, Error> {
+        self.runtime.block_on(self.inner.waiters())
     }
 
     /// Works like [`crate::Lock::position`].

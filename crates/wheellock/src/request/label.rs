@@ -11,7 +11,7 @@ use wheellock_client::{CallOptions, Timer};
 use crate::base::join_all::join_all;
 use crate::request::context::Context;
 use crate::wire;
-use crate::wire::holder::Holder;
+use crate::wire::holder::{Holder, process_in};
 
 /// Writes the label at intervals, until the manager is dropped or shut down. No lock depends on the label, so a failed write is only
 /// repeated at the next interval.
@@ -52,15 +52,23 @@ pub(crate) async fn delete(context: &Context, within_time: Duration) {
 
 /// Finds the labels of these holders' processes, in one round trip for all servers.
 pub(crate) async fn find<'h>(context: &Context, holders: impl IntoIterator<Item = &'h mut Holder>) {
-    let holders: Vec<&mut Holder> = holders.into_iter().collect();
-    let mut processes: Vec<String> =
-        holders.iter().filter_map(|holder| holder.process()).map(str::to_owned).collect();
+    let owners = holders.into_iter().map(|Holder { owner, label, .. }| (owner.as_str(), label));
+    find_of_owners(context, owners).await;
+}
+
+/// Finds the label of each owner's process, in one round trip for all servers.
+pub(crate) async fn find_of_owners<'o>(
+    context: &Context,
+    owners: impl Iterator<Item = (&'o str, &'o mut Option<String>)>,
+) {
+    let owners: Vec<_> = owners.map(|(owner, label)| (process_in(owner), label)).collect();
+    let mut processes: Vec<&str> = owners.iter().filter_map(|(process, _)| *process).collect();
     processes.sort_unstable();
     processes.dedup();
     let labels = join_all(processes.iter().map(|process| label_of(context, process))).await;
-    for holder in holders {
-        let place = holder.process().and_then(|process| processes.iter().position(|known| known == process));
-        holder.label = place.and_then(|place| labels.get(place).cloned()).flatten();
+    for (process, label) in owners {
+        let place = process.and_then(|process| processes.iter().position(|known| *known == process));
+        *label = place.and_then(|place| labels.get(place).cloned()).flatten();
     }
 }
 

@@ -150,6 +150,25 @@ impl Holders {
     }
 }
 
+/// A waiter for a fair lock, as the server knew it at one moment: see [`Lock::waiters`](crate::Lock::waiters).
+///
+/// ```no_run
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// for waiter in locks.fair_lock("tickets").waiters().await?.unwrap_or_default() {
+///     println!("{} waits: {:?}", waiter.owner, waiter.label);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Waiter {
+    /// The owner's text on the server, as in [`Holder::owner`].
+    pub owner: String,
+    /// The label of the waiter's manager, as in [`Holder::label`].
+    pub label: Option<String>,
+}
+
 /// A lock that a [`Listing`](crate::Listing) has found.
 ///
 /// ```

@@ -21,7 +21,7 @@ use crate::kind::{self, Companions, GrantForm, Holders, Kind};
 use crate::table::holds::{CheckIn, GrantReply, Reclaim, Refresh, Refreshed, Renewal, RenewalReply, Renewed};
 use crate::wait::name::Name;
 use crate::wait::turns::{Contenders, Opening};
-use crate::wire::holder::{Holder, Label, Listed, Mode};
+use crate::wire::holder::{Holder, Label, Listed, Mode, Waiter};
 
 /// Number of keys of a script for one lock.
 pub(crate) const KEYS: usize = 1;
@@ -811,6 +811,20 @@ pub(crate) fn own_channel(name: &Name, holder: &OwnerText) -> Vec<u8> {
 /// Returns the query for the number of waiters for a fair lock.
 pub(crate) fn queue_length(key: &str) -> Command<'_> {
     Command::new("LLEN").arg(key)
+}
+
+/// Returns the query for the first waiters for a fair lock, in their order.
+pub(crate) fn waiters(key: &str) -> Command<'_> {
+    Command::new("LRANGE").arg(key).arg("0").arg(MOST_WAITERS)
+}
+
+/// Place of the last waiter that [`waiters`] asks for.
+const MOST_WAITERS: &str = "99";
+
+/// Reads the reply to [`waiters`], without labels; `None` for an impossible reply.
+pub(crate) fn read_waiters(reply: &Value) -> Option<Vec<Waiter>> {
+    let owner = |owner: &Value| Some(String::from_utf8_lossy(owner.as_bytes()?).into_owned());
+    reply.as_array()?.iter().map(|waiter| Some(Waiter { owner: owner(waiter)?, label: None })).collect()
 }
 
 /// Returns the key of a fair lock's waiters (source: Redisson).

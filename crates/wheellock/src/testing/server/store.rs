@@ -270,6 +270,12 @@ impl Store {
                 self.no_text(key)?;
                 Answer::Integer(count(self.fields(key).into_iter()))
             }
+            ["LRANGE", key, "0", last] => {
+                self.no_text(key)?;
+                let most = last.parse::<usize>().map_or(usize::MAX, |last| last.saturating_add(1));
+                let fields = self.fields(key).into_iter().take(most);
+                Answer::Array(fields.map(|(field, _)| Answer::Bulk(field)).collect())
+            }
             ["LPOS", key, holder] => {
                 self.no_text(key)?;
                 let fields = self.fields(key);

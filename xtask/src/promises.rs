@@ -16,11 +16,12 @@ use std::collections::BTreeSet;
 use crate::files::{Complaint, File};
 
 /// Pages whose blocks need marks, and the sections that need them. An empty list means all sections.
-const PAGES: [(&str, &[&str]); 4] = [
+const PAGES: [(&str, &[&str]); 5] = [
     ("README.md", &["What sets it apart", "What is promised, and what is not"]),
     ("docs/guide.md", &[]),
     ("docs/guarantees.md", &[]),
     ("docs/connection.md", &[]),
+    ("docs/tables/connection.md", &[]),
 ];
 
 /// The packages with tests, and their folders.

@@ -35,6 +35,7 @@ mod tables;
 mod test;
 mod tidy;
 mod words;
+mod workflows;
 
 use std::process::ExitCode;
 

@@ -13,7 +13,7 @@ use clap::Args;
 use serde_json::Value;
 
 use crate::files::{Complaint, File, SHIPPED, text_files};
-use crate::{api, circles, examples, plots, promises, run, shape, tables, words};
+use crate::{api, circles, examples, plots, promises, run, shape, tables, words, workflows};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -52,7 +52,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 pub(crate) fn check(root: &Path) -> Result<Vec<Complaint>> {
     let files = text_files(root)?;
     let rust: Vec<&File> = files.iter().filter(|file| file.path.ends_with(".rs")).collect();
-    let mut complaints = arrows(&packages(&run::metadata()?));
+    let metadata = run::metadata()?;
+    let mut complaints = arrows(&packages(&metadata));
+    complaints.extend(workflows::unsafe_parts(&files, &metadata));
     for file in &files {
         complaints.extend(leftovers(file));
         if file.path.ends_with("Cargo.toml") {

@@ -25,13 +25,14 @@ const PAGES: [(&str, &[&str]); 5] = [
 ];
 
 /// The packages with tests, and their folders.
-const PACKAGES: [(&str, &str); 9] = [
+const PACKAGES: [(&str, &str); 10] = [
     ("wheellock-tests", "tests/"),
     ("wheellock", "crates/wheellock/"),
     ("wheellock-client", "crates/wheellock-client/"),
     ("wheellock-cli", "crates/wheellock-cli/"),
     ("wheellock-resp", "crates/wheellock-resp/"),
     ("wheellock-wheel", "crates/wheellock-wheel/"),
+    ("wheellock-fencing", "examples/fencing/"),
     ("wheellock-service", "examples/service/"),
     ("wheellock-benches", "benches/"),
     ("xtask", "xtask/"),

@@ -17,6 +17,7 @@ pub mod hot;
 pub mod interop;
 pub mod locks;
 mod monitor;
+pub mod network;
 pub mod pauses;
 pub mod peers;
 mod percent;

@@ -23,6 +23,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::certificates::Identity;
 use crate::cli::{Cli, Reply};
 use crate::monitor::Monitor;
+use crate::network::Site;
 use crate::port::Port;
 
 /// A private server. Dropping it kills the process and removes its directory.
@@ -101,7 +102,7 @@ impl RedisServer {
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         let port = self.port.as_ref().expect("this server was started without .tcp()");
-        SocketAddr::from((Ipv4Addr::LOCALHOST, port.number()))
+        SocketAddr::from((self.plan.address(), port.number()))
     }
 
     /// Returns the port of the cluster's bus.
@@ -312,7 +313,8 @@ impl RedisServer {
     fn spawn(&mut self) -> Result<()> {
         self.write_certificates()?;
         // Only the server's process may see these variables, not the guardian. `env` replaces itself by the server.
-        let mut command: Vec<OsString> = vec!["env".into()];
+        let enter = self.plan.site.iter().flat_map(Site::prefix);
+        let mut command: Vec<OsString> = enter.chain(["env".to_owned()]).map(OsString::from).collect();
         command.extend(self.plan.environment.iter().map(|(name, value)| format!("{name}={value}").into()));
         command.push(self.binary.clone().into());
         if self.plan.config_file {
@@ -356,7 +358,7 @@ impl RedisServer {
         let mut directives = vec![
             ("dir", path(self.directory.clone())),
             ("unixsocket", path(self.socket_path())),
-            ("bind", "127.0.0.1".to_owned()),
+            ("bind", self.plan.address().to_string()),
             ("port", if encrypted.is_some() { "0".to_owned() } else { port(&self.port) }),
             ("save", String::new()),
         ];
@@ -426,6 +428,7 @@ impl Drop for RedisServer {
 pub struct Builder {
     kind: Kind,
     tcp: bool,
+    site: Option<Site>,
     tls: Option<Tls>,
     config_file: bool,
     environment: Vec<(String, String)>,
@@ -453,6 +456,18 @@ impl Builder {
     pub fn tcp(mut self) -> Self {
         self.tcp = true;
         self
+    }
+
+    /// Listens on a TCP port at this site instead of the loopback port. Processes of all namespaces reach the unix socket.
+    #[must_use]
+    pub fn at(mut self, site: &Site) -> Self {
+        self.site = Some(site.clone());
+        // Without a password, the server would refuse connections from other addresses.
+        self.tcp().arg("protected-mode", "no")
+    }
+
+    fn address(&self) -> Ipv4Addr {
+        self.site.as_ref().map_or(Ipv4Addr::LOCALHOST, Site::address)
     }
 
     /// Listens on the TCP port with TLS instead of plain text. `trusted` is the certificate, as PEM, of the authority for clients, replicas

@@ -22,6 +22,7 @@ pub use sentinel::{SERVICE, SentinelSet};
 
 use crate::certificates::{Authority, Identity, leaf};
 use crate::cli::Reply;
+use crate::network::Site;
 use crate::percent::encode;
 use crate::server::{Builder, RedisServer};
 
@@ -34,6 +35,7 @@ pub struct Settings {
     password: Option<String>,
     sentinel_password: Option<String>,
     tls: Option<Arc<Encryption>>,
+    sites: Vec<Site>,
 }
 
 #[derive(Debug)]
@@ -86,6 +88,21 @@ impl Settings {
         let identity = authority.issue(&leaf(&["127.0.0.1", "localhost"]));
         self.tls = Some(Arc::new(Encryption { authority, identity }));
         self
+    }
+
+    /// Distributes the servers and the Sentinels over these sites, in this order. Each site has one of both at most. Not for clusters.
+    #[must_use]
+    pub fn sites(mut self, sites: &[Site]) -> Self {
+        self.sites = sites.to_vec();
+        self
+    }
+
+    /// Puts a server at the site with this number, if the servers have sites.
+    fn placed(&self, number: usize, builder: Builder) -> Builder {
+        match self.sites.get(number) {
+            Some(site) => builder.at(site),
+            None => builder,
+        }
     }
 
     /// Returns the authority that signed the servers' certificate; `None` without TLS.

@@ -117,11 +117,12 @@ fn turn(server: &RedisServer, follow: [&str; 2]) -> Result<()> {
 
 /// Starts a primary, which comes first, and linked replicas.
 pub(super) fn start_servers(replicas: usize, settings: &Settings) -> Result<Vec<RedisServer>> {
-    let mut servers = start_all([settings.server(&[])])?;
+    let mut servers = start_all([settings.placed(0, settings.server(&[]))])?;
     let addr = servers.first().context("one was started")?.addr();
     let follow = [("replicaof", format!("{} {}", addr.ip(), addr.port()))];
     let follow = follow.each_ref().map(|(name, value)| (*name, value.as_str()));
-    servers.extend(start_all((0..replicas).map(|_| settings.server(&follow)))?);
+    let replica = |number| settings.placed(number, settings.server(&follow));
+    servers.extend(start_all((1..=replicas).map(replica))?);
     settle_replication(&servers, 0)?;
     Ok(servers)
 }

@@ -46,7 +46,8 @@ impl SentinelSet {
     pub fn try_start(settings: &Settings) -> Result<Self> {
         let servers = start_servers(REPLICAS, settings)?;
         let primary = servers.first().context("one was started")?.addr();
-        let sentinels = start_all((0..SENTINELS).map(|_| sentinel(settings, primary)))?;
+        let sentinels =
+            start_all((0..SENTINELS).map(|number| settings.placed(number, sentinel(settings, primary))))?;
         let set = Self { servers, sentinels, settings: settings.clone() };
         set.settle()?;
         Ok(set)

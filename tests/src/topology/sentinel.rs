@@ -8,8 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::replicas::{check_replication, start_servers};
 use super::{
-    Settings, ask, check_primary, index_of, must, revive_all, settle, settle_streams, start_all, up,
-    with_args,
+    Settings, ask, check_primary, check_streams, index_of, must, revive_all, settle, start_all, up, with_args,
 };
 use crate::cli::Reply;
 use crate::server::{Builder, RedisServer};
@@ -185,8 +184,11 @@ impl SentinelSet {
     }
 
     fn settle(&self) -> Result<()> {
-        let primary = settle(|| self.check())?;
-        settle_streams([(&self.servers[primary], up(&self.servers).count() - 1)])
+        // A failover that had already begun may end between the checks.
+        settle(|| {
+            let primary = self.check()?;
+            check_streams(&self.servers[primary], up(&self.servers).count() - 1)
+        })
     }
 
     fn named_primary(&self) -> Result<usize> {

@@ -33,6 +33,8 @@ pub struct Figures {
     pub kills: u64,
     /// Processes stopped.
     pub stops: u64,
+    /// Replicas that took over.
+    pub failovers: u64,
     /// Jumps of the server's clock, as the workers saw them.
     pub clock_jumps: u64,
     /// Holds that passed between tasks without a request to the server.
@@ -124,6 +126,7 @@ impl Figures {
                 What::Probe { name, found, .. } if name == "keys left" => self.keys_left += found,
                 What::Probe { name, found, .. } if name == DEAD_TOOK => self.pool.1 += found,
                 What::Probe { name, found, .. } if name.contains("clock jumps") => self.clock_jumps += found,
+                What::Probe { name, found, .. } if name == "failovers" => self.failovers += found,
                 What::Probe { name, found, .. } if name == "handed over" => self.hand_overs += found,
                 _ => {}
             }
@@ -142,6 +145,10 @@ impl Figures {
 
     pub(super) fn lacks_stops(&self) -> Option<String> {
         (self.stops == 0).then(|| "no process was stopped".to_owned())
+    }
+
+    pub(super) fn lacks_failovers(&self) -> Option<String> {
+        (self.failovers == 0).then(|| "no replica took over".to_owned())
     }
 
     /// Returns the figures as a JSON object, with times in microseconds.
@@ -167,6 +174,7 @@ impl Figures {
             "faults": named(self.faults.iter().map(|(fault, count)| (fault.to_string(), *count)).collect()),
             "processes_killed": self.kills,
             "processes_stopped": self.stops,
+            "failovers": self.failovers,
             "clock_jumps_seen": self.clock_jumps,
             "hand_overs": self.hand_overs,
             "writes": self.writes.0,
@@ -199,6 +207,9 @@ impl fmt::Display for Figures {
         )?;
         let faults = list(self.faults.iter().map(|(fault, count)| format!("{fault} {count}")).collect());
         writeln!(f, "faults: {faults}; processes killed {}, stopped {}", self.kills, self.stops)?;
+        if self.failovers > 0 {
+            writeln!(f, "failovers {}", self.failovers)?;
+        }
         let lost = list(self.lost.iter().map(|(reason, count)| format!("{reason} {count}")).collect());
         writeln!(f, "lost: {lost}; found lost when released {}", self.already_lost)?;
         let Told { in_time, late } = self.told;

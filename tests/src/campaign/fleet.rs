@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::history::now;
 use crate::interop;
+use crate::network::Site;
 use crate::worker::monotonic;
 
 /// A worker process. Dropping it kills the process.
@@ -22,6 +23,8 @@ pub(super) struct Worker {
     pub(super) number: u32,
     /// The worker's behaviour.
     pub(super) style: Style,
+    /// The worker's site in the campaign's network.
+    pub(super) site: Option<Site>,
     child: Child,
     requests: Option<ChildStdin>,
     answers: mpsc::Receiver<String>,
@@ -32,8 +35,6 @@ pub(super) struct Worker {
 pub(super) enum Style {
     /// Every operation. Holds last some milliseconds, and sometimes a few leases.
     Mixed,
-    /// As `Mixed`, with locks that survive a failover.
-    Surviving,
     /// Only long holds.
     Holding,
     /// Mostly waiting.
@@ -54,7 +55,6 @@ impl Style {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Mixed => "mixed",
-            Self::Surviving => "surviving",
             Self::Holding => "holding",
             Self::Waiting => "waiting",
             Self::Even => "even",
@@ -66,7 +66,7 @@ impl Style {
     }
 
     pub(super) fn parse(name: &str) -> Option<Self> {
-        let ours = [Self::Mixed, Self::Surviving, Self::Holding, Self::Waiting, Self::Even, Self::Hot];
+        let ours = [Self::Mixed, Self::Holding, Self::Waiting, Self::Even, Self::Hot];
         let all = ours.into_iter().chain([Self::Polling, Self::Visiting, Self::Redisson]);
         all.into_iter().find(|style| style.name() == name)
     }
@@ -143,9 +143,12 @@ pub(super) struct Orders {
     pub(super) patience: Duration,
     pub(super) style: Style,
     pub(super) kind: Locks,
+    /// True if the locks survive a failover.
+    pub(super) survives: bool,
 }
 
 impl Orders {
+    /// Returns the arguments of all workers.
     fn to_arguments(&self) -> [String; 10] {
         [
             self.url.clone(),
@@ -162,7 +165,8 @@ impl Orders {
     }
 
     pub(super) fn parse(arguments: &[String]) -> Result<Self> {
-        let [url, directory, process, seed, tasks, locks, lease, patience, style, kind] = arguments else {
+        let [url, directory, process, seed, tasks, locks, lease, patience, style, kind, survives] = arguments
+        else {
             anyhow::bail!("a campaign's worker is started by its campaign only");
         };
         Ok(Self {
@@ -176,6 +180,7 @@ impl Orders {
             patience: Duration::from_millis(patience.parse()?),
             style: Style::parse(style).context("no such style")?,
             kind: Locks::parse(kind).context("no such kind of lock")?,
+            survives: survives.parse()?,
         })
     }
 
@@ -186,13 +191,18 @@ impl Orders {
 
 impl Worker {
     /// Starts `program`, or a JVM if the style demands it.
-    pub(super) fn start(program: fn() -> Command, orders: &Orders) -> Result<Self> {
+    pub(super) fn start(program: fn() -> Command, orders: &Orders, site: Option<Site>) -> Result<Self> {
         let mut program = if orders.style == Style::Redisson { interop::campaigner()? } else { program() };
         program.args(orders.to_arguments());
         if orders.style == Style::Redisson {
             // Java cannot read the clock of histories.
             let ahead = u128::from(now()).saturating_sub(monotonic().as_nanos());
             program.arg(ahead.to_string());
+        } else {
+            program.arg(orders.survives.to_string());
+        }
+        if let Some(site) = &site {
+            program = site.command(&program);
         }
         let mut child = program
             .stdin(Stdio::piped())
@@ -209,7 +219,7 @@ impl Worker {
                 }
             }
         });
-        Ok(Self { number: orders.process, style: orders.style, child, requests, answers })
+        Ok(Self { number: orders.process, style: orders.style, site, child, requests, answers })
     }
 
     pub(super) fn tell(&mut self, request: &str) {

@@ -29,6 +29,8 @@ pub(super) struct Plan {
     pub(super) lease: Duration,
     pub(super) style: fn(u32, u32) -> Style,
     pub(super) locks: Locks,
+    /// True if the locks survive a failover.
+    pub(super) survives: bool,
     /// Strikes once; the stage calls it repeatedly.
     pub(super) round: fn(&mut Stage) -> Result<()>,
     /// Returns the required event that the figures do not show, if any. Without that event, the campaign has tested too little.
@@ -45,11 +47,29 @@ const PLAIN: Plan = Plan {
     lease: Duration::from_millis(600),
     style: |_, _| Style::Mixed,
     locks: Locks::Plain,
+    survives: false,
     round: |stage| {
         stage.rest(Duration::from_millis(500));
         Ok(())
     },
     shows: grants,
+};
+
+const SURVIVING: Plan = Plan {
+    name: "surviving",
+    what: "locks that survive a failover, while the primary is killed or stopped and a replica promoted, and processes are killed and stopped: nothing is granted twice",
+    topology: Topology::Watched,
+    lease: Duration::from_millis(1500),
+    // Long holds are there before and after a failover.
+    style: |place, _| if place == 0 { Style::Holding } else { Style::Mixed },
+    survives: true,
+    round: |stage| match stage.round % 6 {
+        2 => stop_holders(stage),
+        5 => kill_workers(stage),
+        _ => fail_over_survivably(stage),
+    },
+    shows: survived,
+    ..PLAIN
 };
 
 const ALWAYS: &[(&str, &str)] = &[("appendonly", "yes"), ("appendfsync", "always")];
@@ -477,19 +497,39 @@ pub(super) const ALL: &[Plan] = &[
         shows: |figures| handed_over(figures).or_else(|| figures.lacks(Fault::Forgot)),
         ..PLAIN
     },
+    SURVIVING,
     Plan {
-        name: "surviving",
-        what: "locks that survive a failover, while the primary is killed or stopped and a replica promoted, and processes are killed and stopped: nothing is granted twice",
-        topology: Topology::Watched,
-        lease: Duration::from_millis(1500),
-        style: |_, _| Style::Surviving,
-        round: |stage| match stage.round % 6 {
-            2 => stop_holders(stage),
-            5 => kill_workers(stage),
-            _ => fail_over_honestly(stage),
-        },
-        shows: |figures| figures.lacks(Fault::Down).or_else(|| grants(figures)),
-        ..PLAIN
+        name: "surviving-hot",
+        what: "the same with one lock that every task wants, handed over and taken in turns: nothing is granted twice",
+        style: |_, _| Style::Hot,
+        shows: |figures| handed_over(figures).or_else(|| survived(figures)),
+        ..SURVIVING
+    },
+    Plan {
+        name: "surviving-fenced",
+        what: "the same with fenced locks: tokens rise, no stale write is accepted, and nothing is granted twice",
+        locks: Locks::Fenced,
+        ..SURVIVING
+    },
+    Plan {
+        name: "surviving-twice",
+        what: "the same with two failovers in a row, while a process is killed or stopped: nothing is granted twice",
+        round: fail_over_twice,
+        ..SURVIVING
+    },
+    Plan {
+        name: "surviving-split",
+        what: "the same with networks that part the primary or a replica from the other servers, and workers on both sides: nothing is granted twice",
+        topology: Topology::Split,
+        round: split,
+        shows: |figures| figures.lacks(Fault::Silent).or_else(|| survived(figures)),
+        ..SURVIVING
+    },
+    Plan {
+        name: "surviving-restarts",
+        what: "the same with primaries and replicas that restart without data, before failovers and without them: nothing is granted twice",
+        round: restart_without_data,
+        ..SURVIVING
     },
     Plan {
         name: "permits",
@@ -700,14 +740,74 @@ fn fail_over(stage: &mut Stage) -> Result<()> {
     stage.rest_between(300, 1200);
     // Alternates, whatever other faults strike in between.
     let stops = stage.round.is_multiple_of(2);
-    stage.fail_over(stops, true)
+    stage.fail_over(stops)
 }
 
 /// As [`fail_over`]. No lock may be lost because of it.
-fn fail_over_honestly(stage: &mut Stage) -> Result<()> {
+fn fail_over_survivably(stage: &mut Stage) -> Result<()> {
     stage.rest_between(300, 4000);
     let stops = stage.round.is_multiple_of(2);
-    stage.fail_over(stops, false)
+    stage.strike_survivably(if stops { "stopped" } else { "killed" }, |stage| stage.replace_primary(stops))
+}
+
+/// Replaces the new primary within the grace of the first failover. The grace is longer if a process is missing.
+fn fail_over_twice(stage: &mut Stage) -> Result<()> {
+    stage.rest_between(300, 2000);
+    let stops = [stage.random.below(2) == 0, stage.random.below(2) == 0];
+    stage.strike_survivably(&format!("two failovers, stopped {stops:?}"), |stage| {
+        stage.replace_primary(stops[0])?;
+        strike_a_process(stage, 2000)?;
+        stage.replace_primary(stops[1])
+    })
+}
+
+/// Splits the servers. Every other pair of splits lasts until a replica has taken over.
+fn split(stage: &mut Stage) -> Result<()> {
+    stage.rest_between(300, 2000);
+    let is_whole = !stage.round.is_multiple_of(2);
+    let is_long = matches!(stage.round % 4, 1 | 2);
+    stage.strike_survivably("split", |stage| {
+        stage.split(is_long, is_whole, |stage| {
+            if is_long {
+                stage.await_new_primary()?;
+                // Some splits outlast the new primary's grace. Then both sides would grant locks without the window.
+                return strike_a_process(stage, 6000);
+            }
+            stage.rest_between(100, 1500);
+            Ok(())
+        })
+    })
+}
+
+/// Restarts a server in its place without its data. Then the primary is replaced, too, in two of three rounds.
+fn restart_without_data(stage: &mut Stage) -> Result<()> {
+    stage.rest_between(300, 2000);
+    let (round, stops) = (stage.round % 3, stage.random.below(2) == 0);
+    stage.strike_survivably(&format!("restarted without data, case {round}"), |stage| {
+        stage.restart_without_data(round > 0)?;
+        match round {
+            // A replica is promoted only after its sync.
+            0 => stage.settle()?,
+            1 => strike_a_process(stage, 2000)?,
+            _ => return strike_a_process(stage, 2000),
+        }
+        stage.replace_primary(stops)
+    })
+}
+
+/// Kills a process, stops a process, or does neither. Then waits for at most `most` milliseconds.
+fn strike_a_process(stage: &mut Stage, most: u64) -> Result<()> {
+    match stage.random.below(3) {
+        0 => replace_a_worker(stage)?,
+        1 => stop_a_worker(stage),
+        _ => {}
+    }
+    stage.rest_between(0, most);
+    Ok(())
+}
+
+fn survived(figures: &Figures) -> Option<String> {
+    figures.lacks_failovers().or_else(|| grants(figures))
 }
 
 fn stop_holders(stage: &mut Stage) -> Result<()> {

@@ -5,6 +5,7 @@ use anyhow::{Result, bail};
 use super::fleet::SEPARATOR;
 use super::plans::Plan;
 use crate::RedisServer;
+use crate::network::Network;
 use crate::topology::{Cluster, SentinelSet, Settings};
 
 /// The arrangement of a campaign's servers.
@@ -13,6 +14,8 @@ pub(super) enum Topology {
     One,
     /// A primary with replicas, and Sentinels that promote one of the replicas when the primary fails.
     Watched,
+    /// As `Watched`. Each server is at a site of its own, with a Sentinel and workers. Further workers are at a fourth site.
+    Split,
     /// Five independent servers.
     Quorum,
     /// Three primaries with a replica each.
@@ -30,7 +33,12 @@ pub(super) enum Servers {
 
 impl Servers {
     /// Starts the servers of a plan. `environment` is for a single server.
-    pub(super) fn start(plan: &Plan, tcp: bool, environment: &[(&str, String)]) -> Result<Self> {
+    pub(super) fn start(
+        plan: &Plan,
+        tcp: bool,
+        environment: &[(&str, String)],
+        network: Option<&Network>,
+    ) -> Result<Self> {
         let single = || {
             let mut builder = RedisServer::builder().arg("enable-debug-command", "local");
             for (name, value) in plan.server {
@@ -44,11 +52,13 @@ impl Servers {
             }
             builder.try_start()
         };
-        let settings =
-            || plan.server.iter().fold(Settings::default(), |all, (name, value)| all.arg(name, value));
+        let settings = || {
+            let settings = Settings::default().sites(network.map_or(&[], Network::sites));
+            plan.server.iter().fold(settings, |all, (name, value)| all.arg(name, value))
+        };
         Ok(match plan.topology {
             Topology::One => Self::One(single()?),
-            Topology::Watched => Self::Watched(SentinelSet::try_start(&settings())?, 0),
+            Topology::Watched | Topology::Split => Self::Watched(SentinelSet::try_start(&settings())?, 0),
             Topology::Quorum => Self::Quorum((0..MEMBERS).map(|_| single()).collect::<Result<_>>()?),
             Topology::Cluster => Self::Cluster(Cluster::try_start(PRIMARIES, 1, &settings())?),
         })
@@ -90,11 +100,19 @@ impl Servers {
         }
     }
 
+    /// Returns the servers behind Sentinels, and the index of the primary.
+    pub(super) fn watched(&mut self) -> Result<(&mut SentinelSet, &mut usize)> {
+        let Self::Watched(set, primary) = self else { bail!("no Sentinel watches the server") };
+        Ok((set, primary))
+    }
+
     pub(super) fn cluster(&self) -> Result<&Cluster> {
         let Self::Cluster(cluster) = self else { bail!("this campaign has no cluster") };
         Ok(cluster)
     }
 }
 
+/// The sites of [`Topology::Split`]. The last site is for workers only.
+pub(super) const SITES: u8 = 4;
 const MEMBERS: usize = 5;
 const PRIMARIES: usize = 3;

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use wheellock::LockManager;
 
@@ -19,18 +19,23 @@ use super::fleet::{Locks, Orders, SEPARATOR, Style, Worker};
 use super::plans::Plan;
 use super::pool;
 use super::sampler::Sampler;
-use super::servers::{Servers, Topology};
+use super::servers::{SITES, Servers, Topology};
 use super::shim::Shim;
 use super::worker::WINDOW;
 use crate::cli::{Cli, Reply};
 use crate::fault::{Gate, Proxy, Random};
 use crate::history::{Fault, OTHERS, Recorder, What};
+use crate::network::{Network, Site};
 use crate::topology::Cluster;
 use crate::{RedisServer, poll_until};
 
 /// The tools of a plan.
 pub(super) struct Stage {
     servers: Servers,
+    /// The network with the sites of servers and workers, if the plan splits it.
+    network: Option<Network>,
+    /// Replicas that took over.
+    failovers: u64,
     /// A proxy before each server, if the plan needs them.
     pub(super) proxies: Vec<Proxy>,
     pub(super) shim: Option<Shim>,
@@ -38,6 +43,8 @@ pub(super) struct Stage {
     pub(super) lease: Duration,
     pub(super) workers: Vec<Worker>,
     kind: Locks,
+    /// True if the locks survive a failover.
+    survives: bool,
     /// The time of the last kill of a worker.
     killed: Option<Instant>,
     /// The number of the plan's round.
@@ -69,8 +76,9 @@ impl Stage {
         let shimmed = shim.iter().flat_map(Shim::environment);
         let environment: Vec<_> =
             shimmed.map(|(name, value)| (name, value.to_string_lossy().into_owned())).collect();
+        let network = if plan.topology == Topology::Split { Some(Network::make(SITES)?) } else { None };
         // Redisson does not support unix sockets.
-        let servers = Servers::start(plan, beside_redisson, &environment)?;
+        let servers = Servers::start(plan, beside_redisson, &environment, network.as_ref())?;
         let proxies = servers.all().iter().filter(|_| plan.proxy).map(Proxy::before).collect();
         let recorder = Arc::new(Recorder::create(&scratch.path, 0)?);
         let in_the_way = if plan.locks == Locks::Fair { DEAD_HEAD } else { Duration::ZERO };
@@ -91,12 +99,15 @@ impl Stage {
         let cpus = Cpus::watch(&recorder)?;
         let mut stage = Self {
             servers,
+            network,
+            failovers: 0,
             proxies,
             shim,
             random: Random::new(options.seed),
             lease: plan.lease,
             workers: Vec::new(),
             kind: plan.locks,
+            survives: plan.survives,
             killed: None,
             round: 0,
             clock_was_set: false,
@@ -114,8 +125,18 @@ impl Stage {
         if plan.locks.is_pool() {
             stage.pool.open(stage.servers.serving(), &stage.recorder)?;
         }
+        if plan.survives {
+            stage.begins(Fault::Down, "no lock is granted by a server that may have lost its data");
+        }
+        // Even of two workers, one reaches all servers, and one is beside the first primary.
+        let sites = stage.network.as_ref().map_or(Vec::new(), |network| network.sites().to_vec());
+        let mut sites = sites.iter().cycle().skip(sites.len().saturating_sub(1));
         for place in 0..options.processes {
-            stage.start_worker((plan.style)(place, options.processes))?;
+            stage.start_worker((plan.style)(place, options.processes), sites.next().cloned())?;
+        }
+        if plan.survives {
+            stage.wait_for_end_of_grace()?;
+            stage.ends(Fault::Down);
         }
         // The workers are running. Redisson's worker may have been built first, and has had its first grant.
         stage.until = Instant::now() + options.duration;
@@ -123,7 +144,7 @@ impl Stage {
     }
 
     /// Starts a further worker process with a new number.
-    pub(super) fn start_worker(&mut self, style: Style) -> Result<()> {
+    fn start_worker(&mut self, style: Style, site: Option<Site>) -> Result<()> {
         self.started += 1;
         let others = if style == Style::Redisson { OTHERS } else { 0 };
         let orders = Orders {
@@ -137,8 +158,9 @@ impl Stage {
             patience: PATIENCE,
             style,
             kind: self.kind,
+            survives: self.survives,
         };
-        let worker = Worker::start(self.worker, &orders)?;
+        let worker = Worker::start(self.worker, &orders, site)?;
         if style == Style::Redisson {
             // A JVM takes long until its first grant. Killing it earlier would not show anything.
             let deadline = Instant::now() + AT_WORK_WITHIN;
@@ -283,35 +305,153 @@ impl Stage {
 
     /// Kills or stops the primary until the Sentinels have promoted a replica, and then revives it. Writes that did not reach the replicas
     /// are lost. A stopped primary acts as a primary until it learns its new role.
-    pub(super) fn fail_over(&mut self, stops: bool, forgets: bool) -> Result<()> {
-        if forgets {
-            self.begins(Fault::Forgot, "failover");
-        }
+    pub(super) fn fail_over(&mut self, stops: bool) -> Result<()> {
+        self.begins(Fault::Forgot, "failover");
+        self.strike_servers(if stops { "stopped" } else { "killed" }, |stage| {
+            stage.replace_primary(stops)?;
+            stage.settle()
+        })?;
+        self.ends(Fault::Forgot);
+        Ok(())
+    }
+
+    /// Strikes watched servers, and waits until locks are granted again. No lock may be lost by it.
+    pub(super) fn strike_survivably(
+        &mut self,
+        detail: &str,
+        strike: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        self.strike_servers(detail, |stage| {
+            strike(stage)?;
+            stage.settle()?;
+            stage.wait_for_end_of_grace()
+        })
+    }
+
+    fn strike_servers(&mut self, detail: &str, strike: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         self.begins(Fault::Replaced, "");
-        self.begins(Fault::Down, if stops { "stopped" } else { "killed" });
-        let Servers::Watched(set, primary) = &mut self.servers else { bail!("nobody watches the server") };
+        self.begins(Fault::Down, detail);
+        strike(self)?;
+        self.ends(Fault::Down);
+        self.ends(Fault::Replaced);
+        Ok(())
+    }
+
+    /// Kills or stops the primary, and waits until the Sentinels have promoted a replica.
+    pub(super) fn replace_primary(&mut self, stops: bool) -> Result<()> {
+        let (set, primary) = self.servers.watched()?;
         let old = &mut set.servers_mut()[*primary];
-        let address = old.addr();
         if stops {
             old.pause();
         } else {
             old.kill();
         }
-        *primary = set.wait_for_new_primary(address);
+        self.await_new_primary()
+    }
+
+    /// Waits until the Sentinels have promoted a replica.
+    pub(super) fn await_new_primary(&mut self) -> Result<()> {
+        let (set, primary) = self.servers.watched()?;
+        let address = set.servers()[*primary].addr();
+        let new = set.wait_for_new_primary(address);
+        self.turn_to(new)
+    }
+
+    /// Revives all servers, and waits until the Sentinels agree on a primary and all other servers follow it.
+    pub(super) fn settle(&mut self) -> Result<()> {
+        self.servers.watched()?.0.heal();
+        self.follow()
+    }
+
+    fn follow(&mut self) -> Result<()> {
+        let primary = self.servers.watched()?.0.primary_index();
+        self.turn_to(primary)
+    }
+
+    fn turn_to(&mut self, new: usize) -> Result<()> {
+        let (set, primary) = self.servers.watched()?;
+        self.failovers += u64::from(*primary != new);
+        *primary = new;
         for sampler in &self.samplers {
-            sampler.turn_to(set.servers()[*primary].socket_path());
-        }
-        set.heal();
-        if !forgets {
-            // Until then no lock may be granted. A process that was killed or stopped does not write its locks into the new server.
-            self.rest((2 * self.lease + WINDOW).mul_f64(1.1));
-        }
-        self.ends(Fault::Down);
-        self.ends(Fault::Replaced);
-        if forgets {
-            self.ends(Fault::Forgot);
+            sampler.turn_to(set.servers()[new].socket_path());
         }
         Ok(())
+    }
+
+    /// Waits until the server grants locks again, and all leases of earlier servers have ended. A primary that was replaced stays a replica
+    /// meanwhile.
+    fn wait_for_end_of_grace(&mut self) -> Result<()> {
+        // Not shortened by the campaign's end. The waiters may have to wait for it.
+        std::thread::sleep((2 * self.lease + WINDOW).mul_f64(1.1));
+        let is_over = poll_until(GRACE_WITHIN, || {
+            // A late failover has a grace of its own.
+            self.follow().is_ok() && self.is_grace_over()
+        });
+        ensure!(is_over, "the grace lasts longer than {GRACE_WITHIN:?}");
+        Ok(())
+    }
+
+    fn is_grace_over(&self) -> bool {
+        let info = |section, name: &str| {
+            let info = self.command(&["INFO", section])?.to_string();
+            info.lines().find_map(|line| line.strip_prefix(name).map(str::to_owned))
+        };
+        let incarnation = info("server", "run_id:").zip(info("replication", "master_replid:"));
+        let era = self.command(&["HGET", "wheellock:fleet", "era"]).map(|era| era.to_string());
+        incarnation.is_some_and(|(run, id)| era == Some(format!("{run}:{id}")))
+    }
+
+    /// Restarts the primary or a replica in its place, without its data.
+    pub(super) fn restart_without_data(&mut self, is_primary: bool) -> Result<()> {
+        let (set, primary) = self.servers.watched()?;
+        let servers = set.servers().len();
+        let replica = (*primary + 1 + self.random.index(servers - 1)) % servers;
+        let place = if is_primary { *primary } else { replica };
+        let server = &mut set.servers_mut()[place];
+        server.kill();
+        // A replica keeps its last full sync on disk. It would be an older snapshot, without some processes.
+        match fs::remove_file(server.directory().join("dump.rdb")) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        server.restart();
+        Ok(())
+    }
+
+    /// Separates the primary, or any server, from the other servers while `meanwhile` runs. A whole split cuts its site off. Otherwise the
+    /// last site reaches all servers.
+    pub(super) fn split(
+        &mut self,
+        of_primary: bool,
+        is_whole: bool,
+        meanwhile: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        let (set, primary) = self.servers.watched()?;
+        let servers = set.servers().len();
+        let one = if of_primary { *primary } else { self.random.index(servers) };
+        self.begins(
+            Fault::Silent,
+            &format!("server {one} {}", if is_whole { "and its site" } else { "alone" }),
+        );
+        self.change_split(one, is_whole, true)?;
+        meanwhile(self)?;
+        self.change_split(one, is_whole, false)?;
+        self.ends(Fault::Silent);
+        Ok(())
+    }
+
+    /// Separates a server from the other servers, or joins it again.
+    fn change_split(&mut self, one: usize, is_whole: bool, begins: bool) -> Result<()> {
+        let servers = self.servers.watched()?.0.servers().len();
+        let mut others = (0..servers).filter(|other| *other != one);
+        let network = self.network.as_ref().context("this campaign has no network")?;
+        let done = match (is_whole, begins) {
+            (true, true) => network.cut(one),
+            (true, false) => network.join(one),
+            (false, true) => others.try_for_each(|other| network.separate(one, other)),
+            (false, false) => others.try_for_each(|other| network.unite(one, other)),
+        };
+        Ok(done?)
     }
 
     /// Returns the folder of the server's files.
@@ -378,7 +518,7 @@ impl Stage {
             self.pool.bury(&self.scratch.path, worker.number);
         }
         self.killed = Some(Instant::now());
-        self.start_worker(worker.style)
+        self.start_worker(worker.style, worker.site.take())
     }
 
     /// Returns the index of a random worker.
@@ -446,6 +586,9 @@ impl Stage {
         let _seen_below = poll_until(DRAINED_WITHIN, || channels() == 0);
         let left = channels();
         self.probe("channels left", left);
+        let failovers =
+            What::Probe { name: "failovers".to_owned(), found: self.failovers, allowed: u64::MAX };
+        self.recorder.now(0, 0, "", failovers);
         self.workers.clear();
         Ok(())
     }
@@ -583,6 +726,8 @@ const MARK: Duration = Duration::from_secs(6);
 const DEAD_HEAD: Duration = Duration::from_secs(8);
 /// A slower disk is not fit to keep locks.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(10);
+/// A grace ends by time. It begins when the new primary has a replica again.
+const GRACE_WITHIN: Duration = Duration::from_secs(60);
 const DRAINED_WITHIN: Duration = Duration::from_secs(10);
 const AT_WORK_WITHIN: Duration = Duration::from_secs(60);
 /// Longer than any visit to a pool, even on a busy machine.

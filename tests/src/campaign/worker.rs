@@ -89,9 +89,9 @@ pub(super) const WINDOW: Duration = Duration::from_millis(1200);
 
 fn builder(orders: &Orders, url: &str) -> LockManagerBuilder {
     let mut builder = LockManager::builder(url).watchdog_lease(orders.lease);
-    if orders.style == Style::Surviving {
+    if orders.survives {
         let mut fleet = Fleet::of_servers(WATCHED);
-        (fleet.longest_lease, fleet.window, fleet.may_be_new) = (2 * orders.lease, WINDOW, true);
+        (fleet.longest_lease, fleet.window) = (2 * orders.lease, WINDOW);
         builder = builder.keep_locks_across_failovers(fleet);
     }
     builder.configure(|config| config.response_timeout = orders.patience)
@@ -539,8 +539,8 @@ impl Op<'_> {
             (Style::Polling | Style::Visiting, _) => Duration::from_micros(random.below(2_000)),
             // Redisson's worker is a different program.
             (Style::Even | Style::Redisson, _) => Duration::from_micros(10_000 + random.below(20_000)),
-            (Style::Holding, _) | (Style::Mixed | Style::Surviving, 0..3) => leases(random),
-            (Style::Mixed | Style::Surviving, _) => Duration::from_micros(random.below(15_000)),
+            (Style::Holding, _) | (Style::Mixed, 0..3) => leases(random),
+            (Style::Mixed, _) => Duration::from_micros(random.below(15_000)),
         }
     }
 }

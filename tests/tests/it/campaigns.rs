@@ -4,11 +4,13 @@
 //!
 //! The campaigns run in parallel, one per core. A campaign needs about a tenth of a core.
 
+use std::io::Write as _;
 use std::process::Command;
 use std::time::Duration;
 
 use wheellock_tests::campaign::{self, Options, Report};
 use wheellock_tests::interop;
+use wheellock_tests::network::Network;
 
 fn run(name: &str, seconds: f64) -> Report {
     run_with(name, seconds, SEED)
@@ -41,7 +43,7 @@ const SEED: u64 = 7;
 fn every_campaign_has_a_test() {
     let this = include_str!("campaigns.rs");
     for (name, _) in campaign::names() {
-        let runs = ["run", "run_with_redisson"].map(|run| format!("{run}(\"{name}\""));
+        let runs = ["run", "run_with_redisson", "run_in_network"].map(|run| format!("{run}(\"{name}\""));
         assert!(runs.iter().any(|runs| this.contains(runs)), "{name} has no test");
     }
 }
@@ -84,6 +86,41 @@ fn hot_failover() {
 #[test]
 fn surviving() {
     run("surviving", 2.0);
+}
+
+#[test]
+fn surviving_hot() {
+    run("surviving-hot", 2.0);
+}
+
+#[test]
+fn surviving_fenced() {
+    run("surviving-fenced", 2.0);
+}
+
+#[test]
+fn surviving_twice() {
+    run("surviving-twice", 2.0);
+}
+
+#[test]
+fn surviving_restarts() {
+    run("surviving-restarts", 2.0);
+}
+
+/// Runs a campaign in network namespaces, if this machine lets us make them.
+fn run_in_network(name: &str, seconds: f64) {
+    match Network::make(1) {
+        Ok(_) => _ = run(name, seconds),
+        // Written directly, because the test harness would swallow the output of a macro.
+        Err(why) => _ = writeln!(std::io::stderr(), "skipped: {name}: {why}"),
+    }
+}
+
+#[test]
+fn surviving_split() {
+    // Long enough for a split that outlasts the new primary's grace.
+    run_in_network("surviving-split", 8.0);
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod max_hold;
 mod min_hold;
 mod refusals;
 mod tickets;
+mod ticks;
 mod traits;
 mod virtual_permits;
 mod virtual_sets;

@@ -13,6 +13,8 @@
 //! | `acquire NAME LEASE WAIT` (milliseconds; a lease of 0 has no end, where there is such a thing) | `acquired`, `refused` |
 //! | `extend LEASE`: what was acquired last, to its lease | `extended`, `lost` |
 //! | `release`: what was acquired last | `released`, `lost`, `unknown` (the library does not say) |
+//! | `using NAME LEASE`: holds the lock, which the library itself extends (node-redlock 5) | `acquired` |
+//! | `aborted`: the lock of `using` | `held`, `lost` |
 //! | `increment NAME LEASE TIMES FILE`: acquire, read the number in the file, add one, write it back, release, pause for 1 ms | `done` |
 //!
 //! After the first word, an answer may contain a reason. A peer ends when its stdin closes, and the kernel closes stdin however the parent
@@ -360,6 +362,26 @@ impl Peer {
         }
         assert_eq!(self.answer().await, "unknown", "{}", self.library.name);
         None
+    }
+
+    /// Holds a lock that the library itself extends, until the process ends. Only node-redlock 5 can do so.
+    ///
+    /// # Panics
+    ///
+    /// As [`acquires`](Self::acquires).
+    pub async fn uses(&mut self, lock: &str, lease: Duration) {
+        self.ask(&format!("using {lock} {}", lease.as_millis()));
+        assert_eq!(self.answer().await, "acquired", "{}", self.library.name);
+    }
+
+    /// Returns true if the library has told the holder of [`uses`](Self::uses) that it lost the lock.
+    ///
+    /// # Panics
+    ///
+    /// As [`acquires`](Self::acquires).
+    pub async fn is_aborted(&mut self) -> bool {
+        self.ask("aborted");
+        self.is_one_of("lost", "held").await
     }
 
     async fn is_one_of(&mut self, yes: &str, no: &str) -> bool {

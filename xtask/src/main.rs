@@ -7,6 +7,7 @@ mod behind;
 mod bench;
 mod campaign;
 mod circles;
+mod compare;
 mod demo;
 mod errors;
 mod examples;

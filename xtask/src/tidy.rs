@@ -13,7 +13,7 @@ use clap::Args;
 use serde_json::Value;
 
 use crate::files::{Complaint, File, SHIPPED, text_files};
-use crate::{api, circles, examples, plots, promises, run, shape, tables, words, workflows};
+use crate::{api, circles, compare, examples, plots, promises, run, shape, tables, words, workflows};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -69,6 +69,7 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Complaint>> {
     complaints.extend(tables::told(&files));
     complaints.extend(promises::unheld(&files));
     complaints.extend(plots::of_other_commits(&files, |path| fs::read_to_string(root.join(path)).ok()));
+    complaints.extend(compare::unlike_sources(&files, |path| fs::read_to_string(root.join(path)).ok()));
     complaints.extend(circles::circles(&files));
     complaints.extend(circles::upward_arrows(&files));
     complaints.extend(examples::missing(&files));

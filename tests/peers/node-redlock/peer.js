@@ -39,7 +39,21 @@ async function acquire(name, lease, wait) {
 }
 
 let held;
+let signal;
 const requests = {
+  // Version 5 only: holds the lock, which the library extends, until the process ends.
+  async using(name, lease) {
+    return new Promise((resolve) => {
+      redlock.using([name], Number(lease), settings, (given) => {
+        signal = given;
+        resolve("acquired");
+        return new Promise(() => {});
+      });
+    });
+  },
+  async aborted() {
+    return signal.aborted ? `lost ${signal.error.message}` : "held";
+  },
   async acquire(name, lease, wait) {
     try {
       held = await acquire(name, Number(lease), Number(wait));

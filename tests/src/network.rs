@@ -128,7 +128,8 @@ impl Site {
 
 /// Makes a site with a link to the bridge.
 fn join(switch: &Namespace, number: u8) -> Result<Site, NoNetwork> {
-    let (namespace, address) = (Namespace::make()?, Ipv4Addr::new(10, 0, 0, number + 1));
+    // The range is for isolated tests (RFC 2544), so no other machine should have such an address.
+    let (namespace, address) = (Namespace::make()?, Ipv4Addr::new(198, 18, 0, number + 1));
     let (port, pid) = (port(number.into()), namespace.keeper.id().to_string());
     switch.ip(&["link", "add", &port, "type", "veth", "peer", "name", LINK, "netns", &pid])?;
     switch.ip(&["link", "set", &port, "master", BRIDGE, "up"])?;

@@ -623,6 +623,8 @@ impl Stage {
 
     /// Runs `work` with a separate manager, not a worker's.
     fn with_manager(&self, work: impl AsyncFnOnce(&LockManager) -> Result<()>) -> Result<()> {
+        // The same addresses may be those of other machines here.
+        ensure!(self.network.is_none(), "this process is outside of the campaign's network");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let manager = LockManager::connect(&self.servers.url()).await?;

@@ -126,8 +126,10 @@ fn random_call_about_fleets(random: &mut SplitMix, incarnation: &str) -> Vec<Str
     let side = format!("{holder}{}", random.of(&["", "", ":write"]));
     let simple = format!("simple:{key}");
     let tag = format!("{{{key}}}");
+    let counter = format!("redisson_lock_token:{tag}");
     let (roster, checked_in) = (format!("{fleet}:roster"), format!("{fleet}:checked_in"));
-    let words = match random.below(24) {
+    let (pool, pool_tag) = (format!("pool:{key}"), format!("{{pool:{key}}}"));
+    let words = match random.below(32) {
         0 => vec!["HSET", fleet, "era", random.of(&[other, incarnation])],
         1 => vec!["HSET", fleet, "grace", random.of(&[other, incarnation])],
         // A hash with a long value has no order.
@@ -135,17 +137,30 @@ fn random_call_about_fleets(random: &mut SplitMix, incarnation: &str) -> Vec<Str
         3 if random.below(4) == 0 => vec!["DEL", fleet],
         4 if random.below(4) == 0 => vec!["DEL", &roster],
         5 if random.below(20) == 0 => vec!["SET", fleet, "text"],
-        6 => vec!["DEL", key],
+        6 => vec!["DEL", random.of(&[key, &pool])],
         7 => vec!["DEL", &simple],
         8 => vec!["PTTL", random.of(&[key, &simple])],
         9 => vec!["HGETALL", key],
-        10 => vec!["GET", random.of(&[key, &simple])],
+        10 => vec!["GET", random.of(&[key, &simple, &pool])],
         11 if random.below(5) == 0 => vec!["SET", key, "text"],
+        11 => vec!["GET", &counter],
+        24 => vec!["SET", &pool, random.of(&["-1", "0", "1", "2", "text"])],
+        25 => {
+            let args = [random.of(&["-1000", "600000"]), token, "1", &pool_tag, "of", "PUBLISH"];
+            return script_call(random, Which::PermitAcquire, &[&pool], &args);
+        }
+        26..30 => {
+            let args = [fleet, named, lease, token, "1", ends, &pool_tag];
+            return script_call(random, Which::PermitReclaim, &[&pool], &args);
+        }
+        12 if random.below(4) == 0 => vec!["SET", &counter, random.of(&["6", "text"])],
         12 => return script_call(random, Which::LeaveFleet, &[&roster, &checked_in], &[process]),
         13 => return script_call(random, Which::Acquire, &[key], &[lease, holder, count]),
         14 => return script_call(random, Which::SimpleAcquire, &[&simple], &[lease, token, "1"]),
         15 => {
-            return script_call(random, Which::Reclaim, &[key], &[fleet, named, lease, holder, count, ends]);
+            let args = [fleet, named, lease, holder, count, ends, &tag, random.of(&["5", "7", "70"])];
+            let args = random.of_any(&[&args[..], &args[..6]]);
+            return script_call(random, Which::Reclaim, &[key], args);
         }
         16 => {
             let args = [fleet, named, lease, token, "1", ends];
@@ -783,8 +798,10 @@ const CALLS_ON_A: &[(Which, &[&str])] = &[
     (Which::Refresh, &["u:1", "60000", "1000", "2", "1", "2", "0", ""]),
     (Which::LeaveFleet, &["u:1"]),
     (Which::Reclaim, &["fleet", "of:1", "60000", "u:1", "2", "9007199254740991"]),
+    (Which::Reclaim, &["fleet", "of:1", "60000", "u:1", "2", "9007199254740991", "{a}", "5"]),
     (Which::SimpleReclaim, &["fleet", "of:1", "60000", "token", "1", "9007199254740991"]),
     (Which::ReadWriteReclaim, &["fleet", "of:1", "60000", "u:1", "2", "9007199254740991", "{a}"]),
+    (Which::PermitReclaim, &["fleet", "of:1", "60000", "u:1", "1", "9007199254740991", "{a}"]),
     // new-kind: calls
 ];
 

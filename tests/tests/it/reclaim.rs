@@ -2,7 +2,7 @@
 //!
 //! The tests cut replicas off, and so choose which grants a failover loses.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use wheellock::{Error, Fleet, LockManager};
 use wheellock_tests::topology::{Replicas, Settings};
@@ -115,6 +115,70 @@ async fn reentrant_hold_survives_failover() {
     assert!(third.is_acquired() && fourth.is_acquired());
     assert!(first.is_valid() && foreign.is_valid());
     assert_eq!(one.cli(&["HLEN", "mine"]), "1", "the old copy is gone");
+}
+
+/// The new primary has lost the counter of the tokens, and its clock is behind that counter.
+#[tokio::test]
+async fn token_rises_across_failover() {
+    let mut set = Replicas::start(2, &Settings::default());
+    let locks = member(set.url(), fleet(3)).await;
+    let other = member(set.url(), fleet(3)).await;
+    replicated(&locks, 2).await;
+    cut_off(set.servers(), 0, &[1, 2]);
+    let counter = "redisson_lock_token:{orders}";
+    assert_eq!(set.servers()[0].cli(&["SET", counter, "5000000000000000"]), "OK");
+    let lock = locks.fenced_lock("orders").with_owner(locks.owner());
+    let held = lock.acquire().await.unwrap();
+    assert_eq!(held.token(), 5_000_000_000_000_001);
+    fail_over(&mut set);
+
+    let again = lock.try_acquire_for(PATIENCE).await.unwrap().or_held().unwrap();
+    assert_eq!(again.token(), held.token(), "the owner held the lock already");
+    again.release().await.unwrap();
+    let (token, next) = (held.token(), other.fenced_lock("orders"));
+    assert!(!next.try_acquire().await.unwrap().is_acquired());
+    held.release().await.unwrap();
+    assert!(next.acquire().await.unwrap().token() > token);
+}
+
+/// The new primary knows two permits that were released, and does not know the permits that took their place.
+#[tokio::test]
+async fn living_permits_survive_failover() {
+    let mut set = Replicas::start(2, &Settings::default());
+    let locks = member(set.url(), fleet(3)).await;
+    let other = member(set.url(), fleet(3)).await;
+    let (pool, theirs) = (locks.permit_semaphore("pool"), other.permit_semaphore("pool"));
+    pool.set_permits(2).await.unwrap();
+    let (leases, old) = ("{pool}:timeout", ["00000000000000-1", "00000000000000-2"]);
+    let ends = (SystemTime::UNIX_EPOCH.elapsed().unwrap() + LEASE).as_millis().to_string();
+    let primary = &set.servers()[0];
+    assert_eq!(primary.cli(&["ZADD", leases, &ends, old[0], &ends, old[1]]), "2");
+    assert_eq!(primary.cli(&["DECRBY", "pool", "2"]), "0");
+    replicated(&locks, 2).await;
+    cut_off(set.servers(), 0, &[1, 2]);
+    assert_eq!(primary.cli(&["ZREM", leases, old[0], old[1]]), "2");
+    assert_eq!(primary.cli(&["INCRBY", "pool", "2"]), "2");
+    let (held, last) = (theirs.acquire().await.unwrap(), pool.acquire().await.unwrap());
+    fail_over(&mut set);
+
+    let new = &set.servers()[1];
+    let is_written = async || new.cli(&["ZCARD", leases]) == "4" && new.cli(&["GET", "pool"]) == "-2";
+    assert!(eventually(LEASE, is_written).await, "{} permits", new.cli(&["ZCARD", leases]));
+    let is_granted = eventually(LEASE, async || {
+        other.lock("free").try_acquire().await.is_ok_and(|guard| guard.is_acquired())
+    });
+    assert!(is_granted.await, "no lock is granted after the failover");
+    assert!(!theirs.try_acquire().await.unwrap().is_acquired());
+    // The old copies end with their leases, and then only the living permits count.
+    last.release().await.unwrap();
+    let next = theirs.try_acquire_for(LEASE).await.unwrap();
+    assert!(next.is_acquired(), "an old copy outlives its lease");
+    tokio::time::sleep(LEASE + WINDOW).await;
+    assert!(held.is_valid());
+    assert!(!pool.try_acquire().await.unwrap().is_acquired());
+    assert_eq!((pool.acquired().await.unwrap(), pool.permits().await.unwrap()), (2, 2));
+    held.release().await.unwrap();
+    assert!(pool.try_acquire().await.unwrap().is_acquired());
 }
 
 /// A stopped process is one that does not write its holds. No other process gets them before they have ended.

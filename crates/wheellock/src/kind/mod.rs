@@ -243,6 +243,7 @@ pub(crate) static PERMIT: LazyLock<Kind> = LazyLock::new(|| {
         label: "permit_semaphore",
         acquire: script(lua!("number.lua", "permit/reap.lua", "permit/acquire.lua"), 6),
         renew: Some(Arc::clone(&RENEW_PERMITS)),
+        reclaim: Some(variadic(lua!("fleet/grace.lua", "permit/reclaim.lua"))),
         release: Some(script(lua!("permit/release.lua"), 5)),
         holders: Holders::Permits,
         companions: Companions::PermitLeases,

@@ -448,7 +448,11 @@ impl LockManagerBuilder {
     ///
     /// After a failover, each process writes its holds into the new server. Until all processes have done so, no process is granted a lock.
     /// If a process is dead, that lasts for the longest lease and the window. All processes that use these locks must use this setting,
-    /// with the same numbers. The page *Guarantees* lists the conditions. Semaphores and latches are as without this setting.
+    /// with the same numbers. The page *Guarantees* lists the conditions.
+    ///
+    /// Permits of a [`permit_semaphore`](LockManager::permit_semaphore) count as locks here. The server of a
+    /// [`semaphore`](LockManager::semaphore) knows only the number of free permits, so after a failover it is the new server's number.
+    /// Latches are as without this setting, too.
     ///
     /// The manager opens a second connection, and refreshes its entry in the key `wheellock:fleet:roster` every third of the window. In a
     /// cluster it has an entry in each of 16 such keys, `wheellock:fleet:{..}:roster`, and each shard needs one of them. A failover of one

@@ -397,10 +397,16 @@ pub(crate) fn reclaim<'a>(
 ) -> Vec<Arg<'a>> {
     let keys = group.iter().map(|renewal| Arg::from(renewal.name.key()));
     let args = group.iter().zip(holders).flat_map(|(renewal, holder)| {
-        let Reclaim { lease, count, ends, .. } = renewal.reclaim.unwrap_or_default();
-        let has_tag = renewal.name.kind().companions == Companions::ReadLeases;
+        let Reclaim { lease, count, ends, token, .. } = renewal.reclaim.unwrap_or_default();
+        let companions = renewal.name.kind().companions;
+        let has_tag =
+            matches!(companions, Companions::ReadLeases | Companions::Token | Companions::PermitLeases);
         let tag = has_tag.then(|| renewal.name.tag().into());
-        [lease.into(), holder.as_bytes().into(), count.into(), ends.into()].into_iter().chain(tag)
+        let token = (companions == Companions::Token).then(|| token.into());
+        [lease.into(), holder.as_bytes().into(), count.into(), ends.into()]
+            .into_iter()
+            .chain(tag)
+            .chain(token)
     });
     keys.chain([fleet.into(), incarnation.into()]).chain(args).collect()
 }

@@ -2,6 +2,7 @@
 //!
 //! An attempt whose caller is dropped before the reply takes the grant back, if there was one.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::task::{Poll, Waker, ready};
 use std::time::{Duration, Instant};
@@ -376,12 +377,12 @@ impl<'a> Request<'a> {
                         shortfall,
                     ));
                 }
-                let guard = attempt.granted(terms, reply)?;
+                let guard = attempt.granted(terms, reply, token)?;
                 // An earlier request may still be executed, even after this guard's release.
                 if ambiguous {
                     guard.may_arrive_late();
                 }
-                Ok(Answer::Granted(guard.with_token(token), room))
+                Ok(Answer::Granted(guard, room))
             }
             Some(Err(refusal)) => {
                 attempt.refused_by_other(connection);
@@ -434,15 +435,20 @@ impl PendingHold<'_, '_> {
         self.request.many.map(Many::take_asked).unwrap_or_default()
     }
 
-    /// Returns the guard of the first hold. The request keeps the other guards.
-    pub(super) fn granted(&mut self, terms: Terms, reply: GrantReply) -> Result<Guard, Error> {
+    /// Returns the guard of the first hold, with its fencing token if there is one. The request keeps the other guards.
+    pub(super) fn granted(
+        &mut self,
+        terms: Terms,
+        reply: GrantReply,
+        token: Option<NonZeroU64>,
+    ) -> Result<Guard, Error> {
         let first = self.hold.take();
-        let first = self.one_granted(first, terms, reply);
+        let first = self.one_granted(first, terms, reply, token);
         if let Some(many) = self.request.many {
             let others = self.take_others();
             // Each hold is granted before an error returns. A lazy chain would stop at the first error.
             let others: Vec<_> =
-                others.into_iter().map(|hold| self.one_granted(Some(hold), terms, reply)).collect();
+                others.into_iter().map(|hold| self.one_granted(Some(hold), terms, reply, None)).collect();
             // If one hold was granted too late, dropping the other guards releases their holds.
             let (first, others) = (first?, others.into_iter().collect::<Result<_, _>>()?);
             many.granted(others);
@@ -451,7 +457,13 @@ impl PendingHold<'_, '_> {
         first
     }
 
-    fn one_granted(&self, hold: Option<HoldIndex>, terms: Terms, reply: GrantReply) -> Result<Guard, Error> {
+    fn one_granted(
+        &self,
+        hold: Option<HoldIndex>,
+        terms: Terms,
+        reply: GrantReply,
+        token: Option<NonZeroU64>,
+    ) -> Result<Guard, Error> {
         let Request { context, name, sides, limits, .. } = *self.request;
         let granted = context.transact(|holds, now, effects| {
             let (held, request) = match holds.granted(hold?, terms, reply, now, effects)? {
@@ -465,11 +477,17 @@ impl PendingHold<'_, '_> {
                 // `sent` precedes the server's grant, so the maximum ends early rather than late.
                 holds.limit(held, limits, (terms.sent, now), || context.new_spent_owner());
             }
+            if let (Some(held), Some(token)) = (held, token) {
+                holds.keep_token(held, token);
+            }
             effects.request_all(request);
             held
         });
         match granted {
-            Some(hold) => Ok(Guard::new(Arc::clone(context), Arc::clone(name), hold, terms.share)),
+            Some(hold) => {
+                let guard = Guard::new(Arc::clone(context), Arc::clone(name), hold, terms.share);
+                Ok(guard.with_token(token))
+            }
             None if context.holds().is_shut() => Err(name.shut_down(Outcome::MaybeExecuted)),
             None => Err(self.too_late(terms)),
         }

@@ -140,7 +140,7 @@ impl Settled<'_, '_> {
         for ((one, attempt), status) in self.asked.iter().zip(&mut attempts).zip(statuses) {
             let terms = Terms { lease: one.lease, share: one.share, sent, connection };
             match self.shortfall {
-                None => guards.push(attempt.granted(terms, status)?),
+                None => guards.push(attempt.granted(terms, status, None)?),
                 Some(_) => attempt.not_acknowledged(terms, status),
             }
         }

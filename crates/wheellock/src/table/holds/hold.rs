@@ -1,5 +1,6 @@
 //! One hold, and the rules for it. Pure.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -87,6 +88,8 @@ pub(super) struct Rare {
     limit: Option<Limit>,
     /// The minimum time of the hold, if it has one.
     min: Option<MinHold>,
+    /// Fencing token of the latest grant, if a failover may lose the counter of the tokens.
+    pub(super) token: Option<NonZeroU64>,
 }
 
 /// The maximum time of a hold.

@@ -350,7 +350,9 @@ impl Membership {
         // A fixed lease keeps its end.
         let is_full = hold.renewing.is_wanted() && may_renew;
         let lease = if is_full { hold.longest_lease().millis() } else { left };
-        Some(Reclaim { lease, count: hold.wanted(), ends: time.saturating_add(left), is_full, number: 0 })
+        let (count, ends) = (hold.wanted(), time.saturating_add(left));
+        let token = hold.rare.as_ref().and_then(|rare| rare.token).map_or(0, u64::from);
+        Some(Reclaim { lease, count, ends, token, is_full, number: 0 })
     }
 
     /// Returns the state of this process for operators.
@@ -403,6 +405,8 @@ pub(crate) struct Reclaim {
     pub(crate) count: u32,
     /// End of the hold by the server's clock, in milliseconds since the Unix epoch.
     pub(crate) ends: i64,
+    /// Fencing token of the hold, or 0.
+    pub(crate) token: u64,
     /// True if the lease is a new one, so that the reply may extend the hold.
     pub(super) is_full: bool,
     /// Number of the membership on the hold's server.

@@ -1,5 +1,6 @@
 //! The table's part in a fleet: when holds are written into a new server, and which replies count.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -72,6 +73,14 @@ impl Holds {
     pub(crate) fn may_end_holds(&self, connection: Option<ConnectionId>) -> bool {
         let may_end = |memberships: &Memberships| connection.is_some_and(|it| memberships.may_end_holds(it));
         self.memberships.as_deref().is_none_or(may_end)
+    }
+
+    /// Keeps the fencing token of a grant, because a new server may not know it.
+    pub(crate) fn keep_token(&mut self, index: HoldIndex, token: NonZeroU64) {
+        let hold = self.holds.get_mut(index as usize).filter(|_| self.memberships.is_some());
+        if let Some(hold) = hold {
+            hold.rare.get_or_insert_default().token = Some(token);
+        }
     }
 
     /// Returns what the next refresh of the fleet's key with this number says, and the fleet's numbers.
@@ -203,7 +212,11 @@ impl Memberships {
             }
             (_, Trust::None) => Renewed::Failed,
             (Renewed::Extended, trust) => {
-                hold.renewing.written();
+                // An acquire that the server executed before its grace may have left the hold there, and a renewal finds it. Without
+                // a reclaim, a fenced lock's counter would stay too low.
+                if renewal.reclaim.is_some() {
+                    hold.renewing.written();
+                }
                 let is_extended = trust == Trust::Full && is_full;
                 if is_extended { how } else { Renewed::StillHeld { left: Duration::MAX } }
             }

@@ -122,12 +122,12 @@ impl Renewing {
         self.manner.add(Manner::WRITES);
     }
 
-    /// Records that the present server knows the hold.
+    /// Records that a renewal has written the hold into the present server.
     pub(super) fn written(&mut self) {
         self.manner.0 &= !Manner::WRITES;
     }
 
-    /// Returns true if the present server knows the hold, or there was no failover.
+    /// Returns true if a renewal has written the hold into the present server, or there was no failover.
     pub(super) fn is_written(&self) -> bool {
         !self.manner.is(Manner::WRITES)
     }
@@ -146,8 +146,8 @@ impl Renewing {
     /// Handles the server's confirmation of the hold. If another server may reply now, schedules a check of that server.
     pub(super) fn answer(&mut self, now: BootInstant) {
         // The next renewal may share a script again. If the slot still migrates, the server refuses that script
-        // without an effect.
-        self.manner = Manner::default();
+        // without an effect. A hold that is to be written stays so, because this server may know only a part of it.
+        self.manner.0 &= Manner::WRITES;
         self.at = self.is_in_doubt().then_some(now);
     }
 

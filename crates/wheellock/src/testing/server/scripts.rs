@@ -98,6 +98,7 @@ scripts! {
     Reclaim => of(&kind::REENTRANT.reclaim),
     SimpleReclaim => of(&kind::SIMPLE.reclaim),
     ReadWriteReclaim => of(&kind::READ.reclaim),
+    PermitReclaim => of(&kind::PERMIT.reclaim),
     // new-kind: scripts
 }
 

@@ -403,6 +403,9 @@ impl Store {
             (Which::LeaveFleet, &[roster, checked_in], &[process]) => {
                 self.leave_fleet([roster, checked_in], process)
             }
+            (Which::Reclaim, keys, &[fleet, incarnation, ref args @ ..]) if args.len() == 6 * keys.len() => {
+                self.fenced_reclaim(keys, [fleet, incarnation], each(keys, args)?)
+            }
             (Which::Reclaim, keys, &[fleet, incarnation, ref args @ ..]) => {
                 self.reclaim(keys, [fleet, incarnation], each(keys, args)?)
             }
@@ -411,6 +414,9 @@ impl Store {
             }
             (Which::ReadWriteReclaim, keys, &[fleet, incarnation, ref args @ ..]) => {
                 self.read_write_reclaim(keys, [fleet, incarnation], each(keys, args)?)
+            }
+            (Which::PermitReclaim, keys, &[fleet, incarnation, ref args @ ..]) => {
+                self.permit_reclaim(keys, [fleet, incarnation], each(keys, args)?)
             }
             (Which::ReadWriteIsHeld, &[key], &[side]) => self.is_held(key, side),
             (Which::Holders, &[key], &[most]) => self.holders_of_lock(key, most),
@@ -728,6 +734,14 @@ impl Store {
             self.set_text(&counter, &token.to_string(), None);
         }
         Ok(Answer::Bulk(token.to_string()))
+    }
+
+    /// Raises the counter of a lock's tokens to this token at least.
+    fn raise_token(&mut self, tag: &str, token: i64) {
+        let counter = format!("{TOKENS}{tag}");
+        if self.number(&counter).is_ok_and(|stored| stored.unwrap_or_default() < token) {
+            self.set_text(&counter, &token.to_string(), None);
+        }
     }
 
     fn fields(&self, key: &str) -> Vec<(String, String)> {

@@ -157,3 +157,16 @@ fn renewing_matches_model() {
     }
     explore(&mut Vec::new(), 4, BootInstant::now());
 }
+
+/// A server that knows the hold may still lack what a reclaim writes beside it.
+#[test]
+fn reply_to_renewal_writes_no_hold() {
+    let (mut renewing, now) = (Renewing::default(), BootInstant::now());
+    renewing.must_write();
+    renewing.begin();
+    renewing.end();
+    renewing.answer(now);
+    assert!(!renewing.is_written());
+    renewing.written();
+    assert!(renewing.is_written());
+}

@@ -1,6 +1,6 @@
 //! Model of the scripts of a fleet: refreshes, the grace after a failover, and reclaims.
 
-use super::{Answer, Result, Store, Which, integer, read_write};
+use super::{Answer, Result, Store, Which, count, integer, permits, read_write};
 
 impl Store {
     /// Refreshes a process's entry, and drives the grace.
@@ -91,7 +91,7 @@ impl Store {
     }
 
     fn members(&self, key: &str) -> i64 {
-        super::count(self.fields(key).iter())
+        count(self.fields(key).iter())
     }
 
     fn remove_if_empty(&mut self, key: &str) {
@@ -120,24 +120,43 @@ impl Store {
     pub(super) fn reclaim(&mut self, keys: &[&str], of: [&str; 2], args: &[[&str; 4]]) -> Result {
         let over = self.is_grace_over(of[0], of[1])?;
         let mut answers = Vec::new();
-        for (key, &[lease, holder, count, ends]) in keys.iter().zip(args) {
-            let (lease, ends) = (integer(lease)?, integer(ends)?);
-            let (is_held, is_there) = (self.held_by(key, holder), self.keys.contains_key(*key));
-            let is_lock = self.text(key).is_none();
-            let writes = is_lock && self.may_reclaim(over, ends, is_held || !is_there);
-            if writes {
-                if !is_held {
-                    self.keys.remove(*key);
-                }
-                self.set_count(key, holder, count);
-                if self.pttl(key) < lease {
-                    self.pexpire(key, lease);
-                }
-                self.note(Which::Reclaim, key, holder, None);
-            }
-            answers.push(Answer::flag(writes));
+        for (key, args) in keys.iter().zip(args) {
+            answers.push(Answer::flag(self.reclaim_one(over, key, *args)?));
         }
         Ok(self.renewed(answers))
+    }
+
+    /// Writes holds of fenced locks, each with a lease, a holder, a count, an end, a tag and a token.
+    pub(super) fn fenced_reclaim(&mut self, keys: &[&str], of: [&str; 2], args: &[[&str; 6]]) -> Result {
+        let over = self.is_grace_over(of[0], of[1])?;
+        let mut answers = Vec::new();
+        for (key, &[lease, holder, count, ends, tag, token]) in keys.iter().zip(args) {
+            let is_written = self.reclaim_one(over, key, [lease, holder, count, ends])?;
+            if is_written {
+                self.raise_token(tag, integer(token)?);
+            }
+            answers.push(Answer::flag(is_written));
+        }
+        Ok(self.renewed(answers))
+    }
+
+    fn reclaim_one(&mut self, over: Option<bool>, key: &str, args: [&str; 4]) -> Result<bool> {
+        let [lease, holder, count, ends] = args;
+        let (lease, ends) = (integer(lease)?, integer(ends)?);
+        let (is_held, is_there) = (self.held_by(key, holder), self.keys.contains_key(key));
+        let is_lock = self.text(key).is_none();
+        let writes = is_lock && self.may_reclaim(over, ends, is_held || !is_there);
+        if writes {
+            if !is_held {
+                self.keys.remove(key);
+            }
+            self.set_count(key, holder, count);
+            if self.pttl(key) < lease {
+                self.pexpire(key, lease);
+            }
+            self.note(Which::Reclaim, key, holder, None);
+        }
+        Ok(writes)
     }
 
     /// Writes holds of simple locks, each with a lease, a token, a count and an end.
@@ -202,6 +221,37 @@ impl Store {
                     self.pexpire(key, lease);
                 }
                 self.note(Which::ReadWriteReclaim, key, holder, None);
+            }
+            answers.push(Answer::flag(is_written));
+        }
+        Ok(self.renewed(answers))
+    }
+
+    /// Writes permits, each with a lease, an id, a count, an end and a tag.
+    pub(super) fn permit_reclaim(&mut self, keys: &[&str], of: [&str; 2], args: &[[&str; 5]]) -> Result {
+        let over = self.is_grace_over(of[0], of[1])?;
+        let mut answers = Vec::new();
+        for (key, &[lease, permit, _, ends, tag]) in keys.iter().zip(args) {
+            let (leases, ends) = (permits::leases(tag), integer(ends)?);
+            let then = self.millis().saturating_add(integer(lease)?);
+            let known = self.field(&leases, permit).map(|ends| integer(&ends)).transpose()?;
+            let ended =
+                self.ends(&leases).map(|all| count(all.iter().filter(|ends| **ends <= self.millis())));
+            // Without its number, the total of a semaphore is unknown.
+            let free =
+                self.number(key).ok().flatten().and_then(|free| Some(free.saturating_add(ended.ok()?)));
+            let is_free = known.is_some() || free.is_some_and(|free| free > 0);
+            let is_written = free.is_some() && self.may_reclaim(over, ends, is_free);
+            if is_written {
+                if known.is_none() {
+                    self.increase(key, -1)?;
+                }
+                self.set_count(&leases, permit, &known.unwrap_or_default().max(then).to_string());
+                let left = self.pttl(key);
+                if known.is_none() && left > 0 {
+                    self.pexpire(&leases, left);
+                }
+                self.note(Which::PermitReclaim, key, permit, None);
             }
             answers.push(Answer::flag(is_written));
         }

@@ -407,7 +407,7 @@ impl Store {
         Ok(ended)
     }
 
-    fn ends(&self, leases: &str) -> Result<Vec<i64>> {
+    pub(super) fn ends(&self, leases: &str) -> Result<Vec<i64>> {
         self.no_text(leases)?;
         self.fields(leases).into_iter().map(|(_, ends)| integer(&ends)).collect()
     }
@@ -423,7 +423,7 @@ impl Store {
     }
 
     /// Runs `INCRBY`, which keeps the key's lease.
-    fn increase(&mut self, key: &str, by: i64) -> Result<i64> {
+    pub(super) fn increase(&mut self, key: &str, by: i64) -> Result<i64> {
         let sum = self.number(key)?.unwrap_or_default().checked_add(by).ok_or_else(overflow)?;
         self.keys.entry(key.to_owned()).or_default().text = Some(sum.to_string());
         Ok(sum)
@@ -475,7 +475,7 @@ fn has(tag: &str, holder: &str) -> String {
 }
 
 /// Returns the key of the leases of a semaphore's permits. A real server has a sorted set.
-fn leases(tag: &str) -> String {
+pub(super) fn leases(tag: &str) -> String {
     format!("{tag}:timeout")
 }
 

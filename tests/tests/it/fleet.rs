@@ -79,6 +79,52 @@ async fn missing_replicas_are_reported() {
     }
 }
 
+/// The primary gets a replica that the fleet does not count, so a failover could lead to a server that does not know all processes.
+#[tokio::test]
+async fn uncounted_replica_stops_acquires() {
+    let set = Replicas::start(2, &Settings::default());
+    // By several addresses, the manager would also find the other primary.
+    let (primary, extra, url) = (set.primary(), &set.servers()[2], set.primary().tcp_url());
+    assert_eq!(extra.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+    let locks = builder(&url, fleet(2)).connect().await.unwrap();
+    assert!(is_ready(&locks).await, "{}", locks.health());
+    let held = locks.lock("held").acquire().await.unwrap();
+    let address = primary.addr();
+    let follow = ["REPLICAOF", &address.ip().to_string(), &address.port().to_string()];
+    assert_eq!(extra.cli(&follow), "OK");
+
+    let is_refused = async || match locks.lock("orders").try_acquire().await {
+        Err(Error::NotReady { reason, .. }) => {
+            reason.contains("has 2 servers, and the primary has 2 replicas")
+        }
+        _ => false,
+    };
+    assert!(eventually(PATIENCE, is_refused).await, "{}", locks.health());
+    let new = builder(&url, fleet(2)).connect().await.unwrap();
+    tokio::time::sleep(LEASE).await;
+    assert!(held.is_valid(), "holds are renewed");
+    assert!(new.fleet_health().unwrap().obstacle.is_some());
+    assert_eq!(extra.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+    for locks in [&locks, &new] {
+        assert!(is_ready(locks).await, "{}", locks.health());
+        assert!(locks.lock("orders").try_acquire().await.unwrap().is_acquired());
+    }
+}
+
+/// A backup reads from the primary as a replica does, and cannot be promoted.
+#[tokio::test]
+async fn backup_stops_no_acquire() {
+    let server = RedisServer::builder().tcp().start();
+    let locks = builder(&server.tcp_url(), fleet(1)).connect().await.unwrap();
+    assert!(is_ready(&locks).await);
+    let mut backup = UnixStream::connect(server.socket_path()).unwrap();
+    backup.write_all(b"PSYNC ? -1\r\n").unwrap();
+    let is_connected = || server.cli(&["INFO", "replication"]).contains("connected_slaves:1");
+    assert!(poll_until(PATIENCE, is_connected));
+    tokio::time::sleep(WINDOW).await;
+    assert!(locks.lock("orders").try_acquire().await.unwrap().is_acquired());
+}
+
 /// `min-replicas-to-write` looks at the replicas once per second. So a server accepts writes that arrived while it was paused, although it
 /// was replaced meanwhile.
 #[test]

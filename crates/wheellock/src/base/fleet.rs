@@ -22,7 +22,7 @@ use std::time::Duration;
 #[non_exhaustive]
 pub struct Fleet {
     /// Number of servers that hold the locks: the primary and its replicas, dead ones included. Sentinels do not count. In a cluster this is
-    /// the number of servers of each shard.
+    /// the number of servers of each shard. While the primary has more replicas than that, no process acquires a lock.
     pub servers: u32,
     /// The longest lease that any process takes. Default 30 s. After a failover without all processes, the first new grant comes this time
     /// and the [`window`](Self::window) later.

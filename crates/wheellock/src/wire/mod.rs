@@ -458,7 +458,7 @@ pub(crate) fn read_refresh(reply: &Value) -> Option<RefreshReply> {
             fleet.window = Duration::from_millis(count(window)?);
             Some(RefreshReply::OtherFleet(fleet))
         }
-        [run_id, replication_id, time, is_grace_over, was_known, members, checked_in, left] => {
+        [run_id, replication_id, time, is_grace_over, was_known, members, checked_in, left, connected] => {
             Some(RefreshReply::Refreshed(Refreshed {
                 run_id: run_id.as_str()?.to_owned(),
                 replication_id: replication_id.as_str()?.to_owned(),
@@ -468,6 +468,7 @@ pub(crate) fn read_refresh(reply: &Value) -> Option<RefreshReply> {
                 members: count(members)?,
                 checked_in: count(checked_in)?,
                 ends_in: count(left).map(Duration::from_millis),
+                connected: u32::try_from(count(connected)?).ok()?,
             }))
         }
         _ => None,

@@ -15,13 +15,14 @@
 -- ARGV[8]  run id and replication id of the server to which ARGV[5] and ARGV[6] apply
 --
 -- Returns the server's run id, its replication id, its time in milliseconds, 1 or 0 (the grace is over), 1 or 0 (the
--- entry was there), the number of processes, the number of those that have checked in, and the milliseconds until the
--- grace ends at the latest, or -1. Returns the three numbers of the fleet if they differ from the process's numbers.
+-- entry was there), the number of processes, the number of those that have checked in, the milliseconds until the grace
+-- ends at the latest, or -1, and the number of connected replicas. Returns the three numbers of the fleet if they differ from the process's numbers.
 local fleet, process, longest, window = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local roster, checked_in = KEYS[2], KEYS[3]
 local call = redis.call
 local run_id = string.match(call('info', 'server'), 'run_id:(%x+)')
-local replication_id = string.match(call('info', 'replication'), 'master_replid:(%x+)')
+local replication = call('info', 'replication')
+local replication_id = string.match(replication, 'master_replid:(%x+)')
 -- A restart changes the run id, and a promotion changes the replication id.
 local incarnation = run_id .. ':' .. replication_id
 -- A process that has not met this server yet says nothing about it, and adds no entry. Otherwise it would find the entry
@@ -75,6 +76,13 @@ if era ~= incarnation then
     -- One percent more, because clocks differ in rate.
     left = start and math.max(0, tonumber(start) + math.ceil((longest + window) * 1.01) - now) or -1
 end
+-- A backup that reads from the server like a replica has no port. A replica may have two connections during a full sync.
+local connected, known_addresses = 0, {}
+for address in string.gmatch(replication, 'slave%d+:(ip=[^,]*,port=[1-9]%d*)') do
+    if not known_addresses[address] then
+        connected, known_addresses[address] = connected + 1, true
+    end
+end
 local members, checked = call('zcard', roster), call('scard', checked_in)
 if era ~= incarnation and (left == 0 or witness and checked >= members) then
     era = incarnation
@@ -85,4 +93,5 @@ elseif era == incarnation then
     -- In a grace no entry is removed. Its process may still have holds to write.
     call('zremrangebyscore', roster, '-inf', now - longest - 2 * window)
 end
-return {run_id, replication_id, now, era == incarnation and 1 or 0, known and 1 or 0, members, checked, left}
+local is_over, was_known = era == incarnation and 1 or 0, known and 1 or 0
+return {run_id, replication_id, now, is_over, was_known, members, checked, left, connected}

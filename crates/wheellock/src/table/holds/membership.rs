@@ -46,6 +46,8 @@ struct Server {
     counted: Option<BootInstant>,
     /// The server's clock in milliseconds, and an instant at which it showed this time at least.
     clock: (i64, BootInstant),
+    /// Number of replicas that were connected at the last refresh.
+    connected: u32,
     news: GraceNews,
 }
 
@@ -102,6 +104,8 @@ pub(crate) struct Refreshed {
     pub(crate) checked_in: u64,
     /// Time until the grace ends at the latest, if that is known.
     pub(crate) ends_in: Option<Duration>,
+    /// Number of replicas that are connected to the server.
+    pub(crate) connected: u32,
 }
 
 /// The meaning of a reply about holds.
@@ -195,7 +199,7 @@ impl Membership {
             // Another process has removed the entry, so this process counts as new ("a vanished entry is entered again and counts").
             (server.is_known, server.counted) = (false, None);
         }
-        server.clock = (reply.time, now);
+        (server.clock, server.connected) = ((reply.time, now), reply.connected);
         server.is_grace_over |= reply.is_grace_over;
         server.news =
             GraceNews { members: reply.members, checked_in: reply.checked_in, ends_in: reply.ends_in };
@@ -223,6 +227,7 @@ impl Membership {
             is_witness: reply.was_known && was_witness,
             counted: None,
             clock: (reply.time, now),
+            connected: reply.connected,
             news: GraceNews::default(),
         });
     }
@@ -233,7 +238,10 @@ impl Membership {
         // A refresh that found another server, or added no entry, says nothing about this one.
         let counts = self.connection.is_some() && self.has_entry;
         let Some(server) = self.server.as_mut().filter(|_| counts) else { return false };
-        server.is_known |= replicas >= self.terms.replicas;
+        // Among more replicas, one that has not acknowledged may become the primary.
+        if server.connected <= self.terms.replicas {
+            server.is_known |= replicas >= self.terms.replicas;
+        }
         if replicas < self.terms.majority() {
             return false;
         }
@@ -280,10 +288,18 @@ impl Membership {
     /// Returns true if a lock may be acquired now.
     pub(super) fn may_acquire(&self, now: BootInstant) -> bool {
         let Some(server) = self.server.as_ref().filter(|_| self.connection.is_some()) else { return false };
+        if self.has_more_replicas(server) {
+            return false;
+        }
         // "No grace", "first acquire after one partial acknowledgement" and "no window".
         let is_grace_over = server.is_grace_over;
         let is_known = server.is_known;
         is_grace_over && is_known && self.is_in_window(server, now)
+    }
+
+    /// Returns true if the server has more replicas than the fleet has. A replica that no acknowledgement awaits may become the primary.
+    fn has_more_replicas(&self, server: &Server) -> bool {
+        server.connected > self.terms.replicas
     }
 
     fn is_in_window(&self, server: &Server, sent: BootInstant) -> bool {
@@ -376,6 +392,13 @@ impl Membership {
         };
         let Terms { replicas, .. } = self.terms;
         Some(match server.counted {
+            _ if self.has_more_replicas(server) => {
+                format!(
+                    "the fleet has {} servers, and the primary has {} replicas",
+                    replicas + 1,
+                    server.connected
+                )
+            }
             None => format!(
                 "fewer than {} of {replicas} replicas have acknowledged this process",
                 self.terms.majority()

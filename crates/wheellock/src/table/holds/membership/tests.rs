@@ -21,6 +21,8 @@ struct World {
     now: BootInstant,
     memberships: Memberships,
     name: Name,
+    /// Number of replicas that are connected to the present server.
+    connected: u32,
 }
 
 impl World {
@@ -30,7 +32,7 @@ impl World {
         let terms =
             Terms { longest_lease, window: WINDOW, reply_within: REPLY, replicas: 2, may_be_new: false };
         let memberships = Memberships::new(terms, FleetKey::all(false), Box::new(|_| 0), now);
-        Self { now, memberships, name: Name::new("orders", &kind::REENTRANT, false) }
+        Self { now, memberships, name: Name::new("orders", &kind::REENTRANT, false), connected: 2 }
     }
 
     /// Returns a process that is ready on server 0.
@@ -63,6 +65,7 @@ impl World {
             members: 2,
             checked_in: 1,
             ends_in: None,
+            connected: self.connected,
         };
         let is_other = self.memberships.refreshed(0, &reply, Some((connection(server), run_id)), self.now);
         self.memberships.open_gate(self.now);
@@ -94,6 +97,21 @@ impl World {
     fn check_in(&self) -> CheckIn {
         self.memberships.next_refresh(0, true).unwrap().check_in
     }
+}
+
+/// The two acknowledgements may be of others than the two replicas that the fleet has.
+#[test]
+fn uncounted_replica_delays_new_process() {
+    let mut world = World::new();
+    world.connected = 3;
+    world.refresh(0, true, false);
+    world.acknowledge(2);
+    assert!(!world.may_acquire());
+    world.connected = 2;
+    world.refresh(0, true, true);
+    assert!(!world.may_acquire(), "the earlier acknowledgements do not count");
+    world.acknowledge(2);
+    assert!(world.may_acquire());
 }
 
 fn connection(server: u32) -> ConnectionId {
@@ -137,6 +155,7 @@ fn acknowledgement_of_unused_refresh_never_counts() {
         members: 2,
         checked_in: 1,
         ends_in: None,
+        connected: 2,
     };
     assert!(!world.memberships.refreshed(0, &reply, Some((connection(0), "run0".to_owned())), world.now));
     world.acknowledge(2);

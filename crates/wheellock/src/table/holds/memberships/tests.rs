@@ -83,6 +83,7 @@ impl World {
             members: 2,
             checked_in: 1,
             ends_in: None,
+            connected: REPLICAS,
         };
         let behind = Some((ConnectionId::new(node, 0), run_id));
         let must_write = self.memberships.refreshed(number, &reply, behind.clone(), self.now);

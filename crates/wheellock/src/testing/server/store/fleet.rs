@@ -59,7 +59,9 @@ impl Store {
         } else if is_over {
             self.prune(roster, now.saturating_sub(longest).saturating_sub(window.saturating_mul(2)));
         }
-        let numbers = [now, i64::from(is_over), i64::from(was_known), members, checked, left];
+        // The replicas of this server do not connect to it.
+        let connected = 0;
+        let numbers = [now, i64::from(is_over), i64::from(was_known), members, checked, left, connected];
         let identity = [&self.run_id, &self.replication_id].map(|id| Answer::Bulk(id.clone()));
         Ok(Answer::Array(identity.into_iter().chain(numbers.map(Answer::Integer)).collect()))
     }

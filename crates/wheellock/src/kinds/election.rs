@@ -84,7 +84,7 @@ impl Election {
     /// its announcement; [`Error::Server`] if the announcement failed. The leadership is released then.
     pub async fn campaign(&self) -> Result<Leadership, Error> {
         check_announcement(&self.announcement)?;
-        self.lead(self.lock.acquire().await?).await
+        self.announced(self.lock.acquire().await?).await
     }
 
     /// Leads if there is no leader, in two round trips.
@@ -98,7 +98,7 @@ impl Election {
     /// As [`campaign`](Self::campaign).
     pub async fn try_campaign(&self) -> Result<Attempt<Leadership>, Error> {
         check_announcement(&self.announcement)?;
-        self.lead_if_granted(self.lock.try_acquire().await?).await
+        self.announced_if_granted(self.lock.try_acquire().await?).await
     }
 
     /// Waits up to `wait`, counted from this call. Returns [`Attempt::Held`] if another process still leads then. A
@@ -113,7 +113,7 @@ impl Election {
     /// As [`Lock::try_acquire_for`] and [`campaign`](Self::campaign).
     pub async fn try_campaign_for(&self, wait: Duration) -> Result<Attempt<Leadership>, Error> {
         check_announcement(&self.announcement)?;
-        self.lead_if_granted(self.lock.try_acquire_for(wait).await?).await
+        self.announced_if_granted(self.lock.try_acquire_for(wait).await?).await
     }
 
     /// Returns the present leader, as the primary knows it.
@@ -135,14 +135,15 @@ impl Election {
         Observer::new(self.lock.as_lock().clone())
     }
 
-    async fn lead_if_granted(&self, attempt: Attempt<FencedGuard>) -> Result<Attempt<Leadership>, Error> {
+    async fn announced_if_granted(&self, attempt: Attempt<FencedGuard>) -> Result<Attempt<Leadership>, Error> {
         match attempt {
-            Attempt::Acquired(guard) => self.lead(guard).await.map(Attempt::Acquired),
+            Attempt::Acquired(guard) => self.announced(guard).await.map(Attempt::Acquired),
             Attempt::Held { lock, lease_left } => Ok(Attempt::Held { lock, lease_left }),
         }
     }
 
-    async fn lead(&self, guard: FencedGuard) -> Result<Leadership, Error> {
+    /// Announces the leader with this guard, and returns its leadership.
+    async fn announced(&self, guard: FencedGuard) -> Result<Leadership, Error> {
         let announcements = RequestSlot::take(&self.lock.as_lock().context.slots);
         let leadership = Leadership { guard, lock: self.lock.as_lock().clone(), announcements };
         leadership.announce(&self.announcement).await?;

@@ -5,9 +5,11 @@
 use std::process::Command;
 use std::time::Duration;
 
+use tokio::sync::mpsc::{Receiver, channel};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use wheellock::{Election, Error, Leader, Leadership, LockManager, LostReason, Observer};
-use wheellock_tests::locks::{PATIENCE, WOKEN, at_rest, gone, manager};
+use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, at_rest, gone, manager};
 use wheellock_tests::worker::{Outcome, Request, Worker, connect};
 use wheellock_tests::{RedisServer, eventually};
 
@@ -254,6 +256,120 @@ async fn announcement_ends_with_leadership() {
     }
 }
 
+/// Starts a task that leads again and again. It sends the token of each leadership, and ends its first `lost` turns only with a loss.
+fn leading_again(election: Election, lost: usize) -> (Receiver<u64>, JoinHandle<Result<u64, Error>>) {
+    let (tokens, seen) = channel(8);
+    let leading = tokio::spawn(async move {
+        let mut turns = 0;
+        election
+            .lead(async move |leadership| {
+                tokens.send(leadership.token()).await.expect("the test listens");
+                turns += 1;
+                if turns <= lost {
+                    std::future::pending::<()>().await;
+                }
+                Ok(leadership.token())
+            })
+            .await
+    });
+    (seen, leading)
+}
+
+async fn token(tokens: &mut Receiver<u64>) -> u64 {
+    timeout(PATIENCE, tokens.recv()).await.expect("it leads").expect("it goes on")
+}
+
+#[tokio::test]
+async fn lost_leader_campaigns_again() {
+    let server = RedisServer::start();
+    let (here, there) = (connect(&server.url(), SHORT).await.unwrap(), manager(&server.url()).await);
+    let (mut tokens, leading) = leading_again(at(&here, "here"), 2);
+    let first = token(&mut tokens).await;
+    // Another process leads in between.
+    let election = at(&there, "there");
+    let campaign = tokio::spawn(async move { election.campaign().await });
+    assert!(eventually(PATIENCE, async || there.metrics().waiting == 1).await);
+    assert_eq!(server.cli(&["DEL", NAME]), "1");
+    let theirs = timeout(WOKEN, campaign).await.expect("it is woken").unwrap().unwrap();
+    assert!(eventually(PATIENCE, async || here.metrics().waiting == 1).await);
+    assert!(theirs.is_leader() && tokens.is_empty());
+    let theirs_was = theirs.token();
+    theirs.resign().await.unwrap();
+    let second = token(&mut tokens).await;
+    assert!(first < theirs_was && theirs_was < second, "{first} {theirs_was} {second}");
+    assert_eq!(server.cli(&["DEL", NAME]), "1");
+    let third = token(&mut tokens).await;
+    assert!(second < third);
+    let result = timeout(PATIENCE, leading).await.expect("the work ends").unwrap();
+    assert_eq!(result.unwrap(), third);
+    assert_eq!(server.cli(&["EXISTS", NAME]), "0", "it has resigned with confirmation");
+}
+
+/// The work of a leadership that was lost does not count, although it ended.
+#[tokio::test]
+async fn result_of_lost_leadership_is_ignored() {
+    let (server, here, _there) = server_and_managers().await;
+    let mut turns = 0;
+    let election = at(&here, "here");
+    let led = election.lead(async |leadership| {
+        turns += 1;
+        if turns == 1 {
+            // No message tells of this loss before the work ends.
+            assert_eq!(server.cli(&["DEL", NAME]), "1");
+            return Err(leadership.announce("still here").await.unwrap_err());
+        }
+        Ok(turns)
+    });
+    assert_eq!(timeout(PATIENCE, led).await.expect("it ends").unwrap(), 2);
+}
+
+#[tokio::test]
+async fn leader_outlasts_restart_of_server() {
+    let mut server = RedisServer::start();
+    let here = adjusted(&server.url(), SHORT, |config| config.response_timeout = SHORT / 4).await;
+    let (mut tokens, leading) = leading_again(at(&here, "here"), 1);
+    let first = token(&mut tokens).await;
+    server.kill();
+    // Longer than a campaign waits for a reply, so several campaigns fail.
+    tokio::time::sleep(3 * SHORT).await;
+    assert!(!leading.is_finished(), "it campaigns until the server is back");
+    server.restart();
+    assert!(token(&mut tokens).await > first);
+    timeout(PATIENCE, leading).await.expect("the work ends").unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn shutdown_ends_leading_and_campaigning() {
+    let (_server, here, there) = server_and_managers().await;
+    let (mut tokens, leading) = leading_again(at(&here, "here"), usize::MAX);
+    token(&mut tokens).await;
+    let (_none, campaigning) = leading_again(at(&there, "there"), 0);
+    assert!(eventually(PATIENCE, async || there.metrics().waiting == 1).await);
+    for (locks, task) in [(there, campaigning), (here, leading)] {
+        assert!(locks.shutdown(PATIENCE).await.is_empty());
+        let error = timeout(PATIENCE, task).await.expect("it ends").unwrap().unwrap_err();
+        assert!(matches!(error, Error::ShutDown { .. }), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn leading_ends_with_lasting_errors() {
+    let (server, here, there) = server_and_managers().await;
+    let failed = async |_: &Leadership| Err::<(), _>(Error::NoMembers);
+    assert!(matches!(at(&here, "here").lead(failed).await, Err(Error::NoMembers)));
+    assert!(at(&there, "there").try_campaign().await.unwrap().is_acquired(), "it has resigned");
+    assert!(gone(&server, NAME).await);
+    let idle = async |_: &Leadership| Ok::<_, Error>(());
+    let led = at(&here, &"x".repeat(4097)).lead(idle).await;
+    assert!(matches!(led, Err(Error::AnnouncementTooLong { .. })));
+    let _done = server.cli(&["SET", NAME, "other data"]);
+    assert!(matches!(at(&here, "here").lead(idle).await, Err(Error::OtherData { .. })));
+    assert_eq!(server.cli(&["DEL", NAME]), "1");
+    let _done = server.cli(&["ACL", "SETUSER", "default", "-eval", "-evalsha"]);
+    let error = at(&here, "here").lead(idle).await.unwrap_err();
+    assert!(error.to_string().contains("NOPERM"), "{error}");
+}
+
 #[tokio::test]
 async fn what_cannot_be_is_refused() {
     let (server, here, _there) = server_and_managers().await;
@@ -299,4 +415,16 @@ fn for_threads() {
         leadership.resign().unwrap();
         assert!(next.join().unwrap().token() > token);
     });
+    let mut turns = 0;
+    let short = LockManager::builder(server.url()).watchdog_lease(SHORT).connect_blocking().unwrap();
+    let led = short.election(NAME).lead(|leadership| {
+        turns += 1;
+        if turns == 1 {
+            assert_eq!(server.cli(&["DEL", NAME]), "1");
+            leadership.lost();
+        }
+        Ok::<_, Error>(turns)
+    });
+    assert_eq!(led.unwrap(), 2, "the first leadership was lost");
+    assert!(here.election(NAME).leader().unwrap().is_none());
 }

@@ -64,7 +64,7 @@ fn verb_names_tell_waits() {
             assert_eq!(waits, "up to its limit", "{verb}");
         } else if verb.starts_with("try_") {
             assert_eq!(waits, "no", "{verb}");
-        } else if verb.starts_with("acquire") || verb == "campaign" || verb == "run" {
+        } else if verb.starts_with("acquire") || ["campaign", "lead", "run"].contains(&verb) {
             assert!(waits.starts_with("without a limit"), "{verb}");
         } else {
             assert!(!waits.contains("limit"), "{verb}");
@@ -77,7 +77,8 @@ fn is_verb(method: &str) -> bool {
     let method = method.strip_suffix("_for").unwrap_or(method);
     let method = method.strip_suffix("_many").unwrap_or(method);
     let method = method.strip_prefix("try_").unwrap_or(method);
-    ["acquire", "campaign", "run", "renew", "lost", "release", "resign", "force_release"].contains(&method)
+    ["acquire", "campaign", "lead", "run", "renew", "lost", "release", "resign", "force_release"]
+        .contains(&method)
 }
 
 /// Returns the verbs that a source file defines, each with its type.

@@ -74,6 +74,40 @@ impl Election {
         Ok(self.runtime.block_on(self.inner.try_campaign_for(wait))?.map(|inner| self.leadership(inner)))
     }
 
+    /// Leads again and again, and runs `work` under each leadership, like [`crate::Election::lead`]. A leadership that is
+    /// lost does not stop `work`, so let `work` check [`Leadership::is_leader`] before every step, and return. The result of
+    /// `work` under a lost leadership does not count, and this thread campaigns again.
+    ///
+    /// ```no_run
+    /// # fn example(election: &wheellock::blocking::Election) -> Result<(), wheellock::Error> {
+    /// election.lead(|leadership| {
+    ///     while leadership.is_leader() {
+    ///         // one piece of the work, with `leadership.token()`
+    ///     }
+    ///     Ok::<_, wheellock::Error>(())
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`crate::Election::lead`].
+    ///
+    /// # Panics
+    ///
+    /// A panic of `work` leaves this call. The leadership is resigned in the background.
+    #[track_caller]
+    pub fn lead<T, E: From<Error>>(&self, mut work: impl FnMut(&Leadership) -> Result<T, E>) -> Result<T, E> {
+        loop {
+            let leadership = self.leadership(self.runtime.block_on(self.inner.campaign_until_elected())?);
+            let result = work(&leadership);
+            // This fails only if the leadership is lost.
+            if self.runtime.block_on(leadership.inner.release_after_work()).is_ok() {
+                return result;
+            }
+        }
+    }
+
     /// Returns the current leader, as the primary knows it.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ use std::time::Duration;
 use wheellock_client::Script;
 
 use crate::base::attempt::Attempt;
+use crate::base::backoff::Backoff;
 use crate::base::error::{Error, LostReason};
 use crate::base::request_slots::RequestSlot;
 use crate::kind::{self, lua};
@@ -33,11 +34,10 @@ pub use observer::{Leader, Observer};
 /// ```no_run
 /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
 /// let election = locks.election("scheduler").with_announcement("http://10.0.0.7:8080");
-/// loop {
-///     let leadership = election.campaign().await?; // waits until it is this one's turn
-///     let lead = async { Ok::<_, wheellock::Error>(()) }; // with leadership.token()
-///     leadership.run(lead).await.ok();
-/// }
+/// let leadership = election.campaign().await?; // waits until no other process leads
+/// let lead = async { Ok::<_, wheellock::Error>(()) }; // with leadership.token()
+/// leadership.run(lead).await?;
+/// # Ok(())
 /// # }
 /// ```
 #[must_use = "this is only a handle: call `campaign()` to lead"]
@@ -116,6 +116,79 @@ impl Election {
         self.announced_if_granted(self.lock.try_acquire_for(wait).await?).await
     }
 
+    /// Leads again and again, and runs `work` under each leadership. Returns the result of the first `work` that ends under
+    /// a valid leadership, after the server has confirmed that the leadership is resigned. If the leadership is lost
+    /// before, `work` is dropped at its current await point and its result does not count. Then this process campaigns
+    /// again.
+    ///
+    /// While the server is [unavailable](Error::is_unavailable), failed campaigns are repeated, after random pauses of up
+    /// to a second. So a server that restarts, or a computer that slept, does not end the call. The manager's
+    /// [shutdown](crate::LockManager::shutdown) ends it.
+    ///
+    /// In a spawned task, the compiler requires `async move |leadership| { .. }`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), wheellock::Error> {
+    /// # let locks = wheellock::testing::Double::new().manager().await?;
+    /// # async fn next_job() -> Option<u64> { None }
+    /// let election = locks.election("scheduler").with_announcement("http://10.0.0.7:8080");
+    /// let done = election.lead(async |leadership| {
+    ///     while let Some(job) = next_job().await {
+    ///         println!("job {job} with token {}", leadership.token());
+    ///     }
+    ///     Ok::<_, wheellock::Error>("no more jobs")
+    /// });
+    /// assert_eq!(done.await?, "no more jobs");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work` and resigns in the background.
+    ///
+    /// # Errors
+    ///
+    /// The error of `work`, if the leadership was not lost before. The errors of [`campaign`](Self::campaign) that a
+    /// repetition cannot cure: [`Error::ShutDown`], and those of a wrong name, setting or permission.
+    ///
+    /// # Panics
+    ///
+    /// A panic of `work` leaves this call. The leadership is resigned in the background.
+    pub async fn lead<T, E: From<Error>>(
+        &self,
+        mut work: impl AsyncFnMut(&Leadership) -> Result<T, E>,
+    ) -> Result<T, E> {
+        loop {
+            let leadership = self.campaign_until_elected().await?;
+            // Both calls fail only if the leadership is lost.
+            let Ok(result) = leadership.run_unconfirmed(work(&leadership)).await else { continue };
+            if leadership.release_after_work().await.is_ok() {
+                return result;
+            }
+        }
+    }
+
+    /// Campaigns, and repeats failed campaigns that may succeed later.
+    pub(crate) async fn campaign_until_elected(&self) -> Result<Leadership, Error> {
+        let config = self.lock.as_lock().context.client.config();
+        let mut failures = 0;
+        loop {
+            let error = match self.campaign().await {
+                Ok(leadership) => return Ok(leadership),
+                Err(error) => error,
+            };
+            // A leadership may be lost before its announcement, which the next campaign cures. After a shutdown, the next
+            // campaign says so.
+            if !error.is_unavailable() && !matches!(error, Error::Lost { .. }) {
+                return Err(error);
+            }
+            config.timer.sleep(RETRIES.pause(failures, config.random)).await;
+            failures = failures.saturating_add(1);
+        }
+    }
+
     /// Returns the present leader, as the primary knows it.
     ///
     /// # Cancel safety
@@ -135,7 +208,10 @@ impl Election {
         Observer::new(self.lock.as_lock().clone())
     }
 
-    async fn announced_if_granted(&self, attempt: Attempt<FencedGuard>) -> Result<Attempt<Leadership>, Error> {
+    async fn announced_if_granted(
+        &self,
+        attempt: Attempt<FencedGuard>,
+    ) -> Result<Attempt<Leadership>, Error> {
         match attempt {
             Attempt::Acquired(guard) => self.announced(guard).await.map(Attempt::Acquired),
             Attempt::Held { lock, lease_left } => Ok(Attempt::Held { lock, lease_left }),
@@ -215,6 +291,11 @@ impl Leadership {
         }
     }
 
+    /// Resigns after work. Returns an error if the leadership was lost before.
+    pub(crate) async fn release_after_work(self) -> Result<(), Error> {
+        self.guard.release_after_work().await
+    }
+
     /// Releases the leadership and waits for the server's confirmation. The next campaigner is elected at once.
     ///
     /// # Cancel safety
@@ -247,6 +328,10 @@ fn check_announcement(text: &str) -> Result<(), Error> {
 /// Longest announcement, in bytes. Every observer reads it with every change. An announcement is an address, not a
 /// store.
 const MAX_ANNOUNCEMENT: usize = 4096;
+
+/// Pauses between failed campaigns. A shutdown is noticed after the longest pause at the latest.
+const RETRIES: Backoff =
+    Backoff::Exponential { first: Duration::from_millis(20), most: Duration::from_secs(1) };
 
 pub(crate) static ANNOUNCE: LazyLock<Script> =
     LazyLock::new(|| Script::new(lua!("once.lua", "election/announce.lua"), 1, 7));

@@ -247,7 +247,7 @@ impl FencedGuard {
         self.guard.into_ticket().await
     }
 
-    async fn release_after_work(self) -> Result<(), Error> {
+    pub(crate) async fn release_after_work(self) -> Result<(), Error> {
         self.guard.release_after_work().await
     }
 }

@@ -31,6 +31,8 @@ pub struct Decoder {
     limits: Limits,
     /// Number of values of a push to keep. The decoder checks and drops the rest.
     push_values: usize,
+    /// Number of values of a push before which a bulk of any length is kept, and the longest bulk that is kept after them.
+    short_of_push: Option<(usize, usize)>,
     /// True if the limits allow everything that the short path accepts. The short path does not check limits.
     takes_short: bool,
     /// True if the short path must not decode the next frame, because there is an unfinished frame or line, or an error.
@@ -67,6 +69,7 @@ impl Decoder {
         Self {
             limits,
             push_values: usize::MAX,
+            short_of_push: None,
             takes_short,
             unfinished: !takes_short,
             consumed: 0,
@@ -107,6 +110,31 @@ impl Decoder {
     pub fn keeping_of_pushes(mut self, count: usize) -> Self {
         self.push_values = count.max(1);
         self
+    }
+
+    /// Does the same as [`keeping_of_pushes`](Self::keeping_of_pushes), and keeps one value more if that is a bulk of at most `longest`
+    /// bytes, or if it takes no memory of its own. The decoder drops a longer bulk as it arrives, and puts an empty bulk in
+    /// its place. Use this if you need short payloads of messages.
+    ///
+    /// ```
+    /// use bytes::BytesMut;
+    /// use wheellock_resp::{Decoder, Frame, Limits};
+    ///
+    /// let mut decoder = Decoder::new(Limits::default()).keeping_short_of_pushes(2, 100);
+    /// let long = format!("$101\r\n{}", "x".repeat(101));
+    /// for (payload, kept) in [("$3\r\nabc", "abc"), (&*long, "")] {
+    ///     let mut buf = BytesMut::from(&*format!(">3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n{payload}\r\n"));
+    ///     let Some(Frame::Push(push)) = decoder.decode(&mut buf)? else { unreachable!() };
+    ///     assert_eq!(push.args(), &["news".into(), kept.into()][..]);
+    /// }
+    /// # Ok::<(), wheellock_resp::Error>(())
+    /// ```
+    #[must_use]
+    pub fn keeping_short_of_pushes(mut self, count: usize, longest: usize) -> Self {
+        let count = count.max(1);
+        // The short path does not look at limits.
+        self.short_of_push = Some((count, longest.max(Blob::INLINE)));
+        self.keeping_of_pushes(count.saturating_add(1))
     }
 
     /// Takes one frame from the front of `buf`. Returns `None` if `buf` does not contain a complete frame.
@@ -351,7 +379,7 @@ impl Decoder {
             return Ok(Token::Value(Value::Null, 1 + used));
         };
         let len = usize::try_from(length).unwrap_or(usize::MAX);
-        let dropped = self.drops_of_push();
+        let dropped = self.drops_of_push() || self.is_too_long_of_push(len);
         let most = if dropped { Limits::MAX_BULK } else { self.limits.bulk };
         if len > most {
             return Err(Bad { kind: ErrorKind::Limit(LimitKind::Bulk), at: 0 });
@@ -359,7 +387,9 @@ impl Decoder {
         if kind == BulkKind::Verbatim && len < VERBATIM_PREFIX {
             return Err(Bad { kind: ErrorKind::Verbatim, at: 1 });
         }
-        self.count(len)?;
+        if !dropped {
+            self.count(len)?;
+        }
         self.bulk = Some(Bulk { kind, len, dropped });
         Ok(Token::Header(1 + used))
     }
@@ -399,12 +429,14 @@ impl Decoder {
             self.wanted = (len + LINE_ENDING - arrived).min(arrived.max(ahead));
             return Ok(Token::More);
         }
-        if len >= Blob::SHARE && len as u64 >= self.block / PINNED && !self.skipping() {
+        if len >= Blob::SHARE && len as u64 >= self.block / PINNED && !dropped && !self.skipping() {
             return Ok(Token::Share(len));
         }
         self.bulk = None;
         let payload = bytes.get(..len).unwrap_or(bytes);
-        let value = if kind == BulkKind::Verbatim {
+        let value = if dropped {
+            Value::BulkString(Blob::new())
+        } else if kind == BulkKind::Verbatim {
             // Split the payload before copying, so that only the length of the text decides the storage.
             let (format, text) = verbatim(payload);
             Value::Verbatim { format, text: self.keep(text) }
@@ -506,6 +538,12 @@ impl Decoder {
     /// Returns true if the next value belongs to the dropped part of a push. A push is never inside another value.
     fn drops_of_push(&self) -> bool {
         self.stack.first().is_some_and(|open| open.kind == Aggregate::Push && open.is_full(self.push_values))
+    }
+
+    /// Returns true if the next value belongs to a push and is a bulk of more bytes than are kept of it.
+    fn is_too_long_of_push(&self, len: usize) -> bool {
+        let ([open], Some((count, longest))) = (&*self.stack, self.short_of_push) else { return false };
+        open.kind == Aggregate::Push && open.is_full(count) && len > longest
     }
 
     /// Returns true if the next value is the first of a push.

@@ -49,9 +49,49 @@ fn dropped_values_leave_later_frames_intact() {
     }
 }
 
+/// A short payload is kept, however it arrives. A longer one leaves an empty payload.
+#[test]
+fn only_short_payloads_are_kept() {
+    for len in [0, 1, 59, 60, 61, 99, 100, 101, 250] {
+        let payload = "x".repeat(len);
+        let kept = if len <= 60 { &*payload } else { "" };
+        let head = ">4\r\n$7\r\nmessage\r\n$12\r\nover ten now\r\n";
+        let wire = format!("{head}${len}\r\n{payload}\r\n:9\r\n:2\r\n");
+        for cut in 0..wire.len() {
+            let mut decoder = Decoder::new(SMALL).keeping_short_of_pushes(2, 60);
+            let (mut buf, mut frames) = (BytesMut::new(), Vec::new());
+            for part in [&wire[..cut], &wire[cut..]] {
+                buf.extend_from_slice(part.as_bytes());
+                while let Some(frame) = decoder.decode(&mut buf).unwrap() {
+                    frames.push(frame);
+                }
+            }
+            let [Frame::Push(push), Frame::Reply(Value::Integer(2))] = &frames[..] else {
+                panic!("{frames:?}, cut at {cut}: {wire:?}")
+            };
+            assert_eq!(push.args(), &["over ten now".into(), kept.into()][..], "{len}, cut at {cut}");
+        }
+    }
+}
+
+/// A list in a push, such as the list of changed keys, does not count as a payload.
+#[test]
+fn long_keys_in_push_are_kept() {
+    let mut decoder = Decoder::new(SMALL).keeping_short_of_pushes(2, 60);
+    let key = "k".repeat(90);
+    let mut buf = BytesMut::from(&*format!(">2\r\n$10\r\ninvalidate\r\n*1\r\n$90\r\n{key}\r\n"));
+    let Some(Frame::Push(push)) = decoder.decode(&mut buf).unwrap() else { panic!("a push") };
+    let keys = push.args().first().and_then(Value::as_array).unwrap();
+    assert_eq!(keys[0].as_bytes(), Some(key.as_bytes()));
+}
+
 #[test]
 fn dropped_payload_takes_no_memory() {
-    let mut decoder = Decoder::new(Limits::default()).keeping_of_pushes(2);
+    takes_no_memory(Decoder::new(Limits::default()).keeping_of_pushes(2));
+    takes_no_memory(Decoder::new(Limits::default()).keeping_short_of_pushes(2, 1024));
+}
+
+fn takes_no_memory(mut decoder: Decoder) {
     let len = Limits::default().bulk + (1 << 20);
     let mut buf = BytesMut::from(&*format!(">3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n${len}\r\n"));
     let piece = [b'x'; 64 << 10];

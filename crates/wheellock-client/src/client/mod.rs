@@ -240,7 +240,7 @@ impl Client {
     ///
     /// A server limits the unread output of a connection with subscriptions, including replies. By default, it ends
     /// the connection above 32 MiB, or above 8 MiB for a minute (`client-output-buffer-limit pubsub`). Use a separate
-    /// client for replies of megabytes. Messages may have payloads of any length, because the client drops payloads
+    /// client for replies of megabytes. Messages may have payloads of any length, because the client drops long payloads
     /// as they arrive.
     pub fn subscribe(&self, channel: &[u8]) -> Subscription {
         Subscription::new(&self.route, channel)

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use crate::client::route::Route;
 use crate::connection::Shared;
 use crate::connection::listening::Listening;
+use crate::protocol::channels::MOST_PAYLOADS;
 use crate::topology::cluster;
 
 /// Interest in a channel. The interest ends when the subscription is dropped.
@@ -44,6 +45,8 @@ pub struct Subscription {
 struct Home {
     cluster: cluster::Handle,
     channel: Box<[u8]>,
+    /// The payloads that an earlier node sent, if this subscription keeps payloads.
+    payloads: Option<Vec<Box<[u8]>>>,
 }
 
 // The state is behind mutexes that ignore poison, and no change of it runs a caller's code.
@@ -59,7 +62,7 @@ impl Subscription {
             Route::Cluster(cluster) => {
                 // Without a node for the slot, wait at `unassigned`. The subscription moves when a node serves the slot.
                 let node = cluster.node_for(Some(channel)).unwrap_or_else(|_| cluster.unassigned());
-                let home = Home { cluster: cluster.clone(), channel: channel.into() };
+                let home = Home { cluster: cluster.clone(), channel: channel.into(), payloads: None };
                 Self { at: Listening::new(&node, channel), home: Some(Box::new(home)) }
             }
         }
@@ -71,8 +74,13 @@ impl Subscription {
     fn follow(&mut self) -> bool {
         let gone_to = self.gone_to();
         if let Some((node, channel)) = &gone_to {
-            self.at = Listening::new(node, channel);
+            let mut before = std::mem::replace(&mut self.at, Listening::new(node, channel));
             self.at.mark_changed();
+            if let Some(kept) = self.home.as_mut().and_then(|home| home.payloads.as_mut()) {
+                self.at.keep_payloads();
+                kept.extend(before.take_payloads());
+                kept.drain(..kept.len().saturating_sub(MOST_PAYLOADS));
+            }
         }
         gone_to.is_some()
     }
@@ -81,7 +89,7 @@ impl Subscription {
     /// the present node has ended, the subscription waits at `unassigned`. An ended connection does not report a new
     /// owner or the client's end.
     fn gone_to(&self) -> Option<(Arc<Shared>, Box<[u8]>)> {
-        let Home { cluster, channel } = self.home.as_deref()?;
+        let Home { cluster, channel, .. } = self.home.as_deref()?;
         let here = self.at.server();
         let node = match cluster.node_for(Some(channel)) {
             Ok(node) if !node.is_closed() => node,
@@ -149,6 +157,31 @@ impl Subscription {
     pub fn take_changes(&mut self) -> u64 {
         self.follow();
         self.at.take_changes()
+    }
+
+    /// Keeps the short payloads of the latest messages from now on, for [`take_payloads`](Self::take_payloads).
+    #[doc(hidden)]
+    #[must_use]
+    pub fn keeping_payloads(mut self) -> Self {
+        self.at.keep_payloads();
+        if let Some(home) = &mut self.home {
+            home.payloads = Some(Vec::new());
+        }
+        self
+    }
+
+    /// Returns the kept payloads since the last call, the oldest first. Of a flood of messages only the latest are kept.
+    #[doc(hidden)]
+    pub fn take_payloads(&mut self) -> Vec<Box<[u8]>> {
+        self.follow();
+        let mut payloads = self
+            .home
+            .as_mut()
+            .and_then(|home| home.payloads.as_mut())
+            .map(std::mem::take)
+            .unwrap_or_default();
+        payloads.extend(self.at.take_payloads());
+        payloads
     }
 
     /// Returns true if the server has confirmed the subscription on the present connection.

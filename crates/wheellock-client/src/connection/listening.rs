@@ -16,6 +16,8 @@ pub(crate) struct Listening {
     index: u32,
     waiter: u64,
     seen: u64,
+    /// Number of the wake-up up to which the payloads were taken.
+    taken: u64,
 }
 
 impl Listening {
@@ -27,7 +29,7 @@ impl Listening {
         // The call that usually follows sends the SUBSCRIBE in its own write. The driver sends it if no call follows.
         let count = state.pipeline.channels().count(index);
         reconcile(state, index, now);
-        Self { link: Link::to(shared), index, waiter, seen: count }
+        Self { link: Link::to(shared), index, waiter, seen: count, taken: count }
     }
 
     /// Returns the number of changes since the last poll.
@@ -66,6 +68,19 @@ impl Listening {
     pub(crate) fn take_changes(&mut self) -> u64 {
         let count = self.link.lock().pipeline.channels().count(self.index);
         count.wrapping_sub(std::mem::replace(&mut self.seen, count))
+    }
+
+    /// Keeps the payloads of messages from now on.
+    pub(crate) fn keep_payloads(&self) {
+        self.link.lock().pipeline.channels().keep_payloads(self.index);
+    }
+
+    /// Returns the kept payloads since the last call.
+    pub(crate) fn take_payloads(&mut self) -> Vec<Box<[u8]>> {
+        let mut state = self.link.lock();
+        let channels = state.pipeline.channels();
+        let since = std::mem::replace(&mut self.taken, channels.count(self.index));
+        channels.payloads_since(self.index, since)
     }
 
     pub(crate) fn is_confirmed(&self) -> bool {

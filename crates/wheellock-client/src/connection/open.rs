@@ -26,10 +26,11 @@ use crate::connection::Shared;
 use crate::connection::finder::Finder;
 use crate::connection::locator::Locator;
 use crate::connection::stream::{self, Stream};
+use crate::protocol::channels::LONGEST_PAYLOAD;
 use crate::protocol::handshake::{Handshake, ServerInfo, Step};
 
-/// Number of elements that are kept of a push: a message's kind and channel. A payload may have any length and come
-/// from any client, and no subscription reads it.
+/// Number of elements that are kept of a push in any case: a message's kind and channel. A payload may have any length
+/// and come from any client, so only a short one is kept beside them.
 const READ_OF_PUSHES: usize = 2;
 
 /// A connection that has passed its handshake.
@@ -272,7 +273,8 @@ impl Opening<'_> {
         let config = &self.shared.config;
         let mut output = BytesMut::new();
         let mut input = BytesMut::with_capacity(READ_ROOM);
-        let mut decoder = Decoder::new(config.limits).keeping_of_pushes(READ_OF_PUSHES);
+        let mut decoder =
+            Decoder::new(config.limits).keeping_short_of_pushes(READ_OF_PUSHES, LONGEST_PAYLOAD);
         let mut handshake = Handshake::start(config, self.shared.role, credentials, self.server, &mut output);
         let mut answered = false;
         loop {

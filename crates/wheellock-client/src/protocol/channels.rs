@@ -5,9 +5,9 @@
 //! Each channel compares its own wanted state with its confirmed state. At most one order per channel is in flight,
 //! so a confirmation always answers that order. After a reconnect every channel is unconfirmed again, and nothing
 //! needs a replay. A message is a wake-up, and the channel only counts it. Memory is therefore bounded by the number
-//! of channels, and a slow waiter loses no message.
+//! of channels, and a slow waiter loses no message. A channel keeps a few short payloads if a subscriber wants them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -40,7 +40,18 @@ struct Channel {
     count: u64,
     refused: Option<Box<str>>,
     waiting: Waiting,
+    /// The latest payloads, if a subscriber wants them. Boxed, because few channels keep any.
+    payloads: Option<Box<Payloads>>,
 }
+
+/// Payloads of a channel, each with the number of its wake-up.
+type Payloads = VecDeque<(u64, Box<[u8]>)>;
+
+/// Number of payloads that a channel keeps. Older payloads are dropped, so a flood of messages takes no memory.
+pub(crate) const MOST_PAYLOADS: usize = 8;
+
+/// Longest payload that a channel keeps, in bytes. Of a longer message nothing arrives but an empty payload.
+pub(crate) const LONGEST_PAYLOAD: usize = 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Confirmed {
@@ -67,10 +78,25 @@ impl Channels {
             count: 0,
             refused: None,
             waiting: Waiting::default(),
+            payloads: None,
         };
         let index = u32::try_from(self.entries.insert(channel)).unwrap_or(u32::MAX);
         self.by_name.insert(name, index);
         index
+    }
+
+    /// Keeps the payloads of this channel's messages from now on.
+    pub(crate) fn keep_payloads(&mut self, index: u32) {
+        if let Some(channel) = self.get_mut(index) {
+            channel.payloads.get_or_insert_default();
+        }
+    }
+
+    /// Returns the kept payloads of the messages after wake-up number `since`.
+    pub(crate) fn payloads_since(&self, index: u32, since: u64) -> Vec<Box<[u8]>> {
+        let kept = self.get(index).and_then(|channel| channel.payloads.as_deref());
+        let later = kept.into_iter().flatten().filter(|(number, _)| *number > since);
+        later.map(|(_, payload)| payload.clone()).collect()
     }
 
     /// Removes one subscription, and the waker of `waiter`.
@@ -173,10 +199,11 @@ impl Channels {
     }
 
     /// Records a message. Returns false if the channel is unknown.
-    pub(crate) fn on_message(&mut self, name: &[u8], wakers: &mut Vec<Waker>) -> bool {
+    pub(crate) fn on_message(&mut self, name: &[u8], payload: &[u8], wakers: &mut Vec<Waker>) -> bool {
         match self.find(name).and_then(|index| self.get_mut(index)) {
             Some(channel) => {
                 channel.wake(wakers);
+                channel.keep(payload);
                 true
             }
             None => false,
@@ -292,6 +319,16 @@ impl Channel {
         // A subscriber that is not waiting now finds the change by this count.
         self.count += 1;
         self.waiting.wake(wakers);
+    }
+
+    /// Keeps the payload of the latest wake-up, if a subscriber wants it.
+    fn keep(&mut self, payload: &[u8]) {
+        let Some(payloads) = &mut self.payloads else { return };
+        if payloads.len() >= MOST_PAYLOADS {
+            payloads.pop_front();
+        }
+        // A copy, because a part of the read buffer would keep the whole buffer alive.
+        payloads.push_back((self.count, payload.into()));
     }
 }
 

@@ -45,14 +45,33 @@ fn message_or_possible_loss_wakes_waiters() {
             assert_eq!((channels.count(a), wakers.len()), (before + 1, 1), "{what}");
             wakers.clear();
         };
-    expect_wake(&mut channels, "message", &|c, w| assert!(c.on_message(b"a", w)));
+    expect_wake(&mut channels, "message", &|c, w| assert!(c.on_message(b"a", b"0", w)));
     expect_wake(&mut channels, "disconnect", &|c, w| c.on_disconnect(w));
     channels.next_order(a);
     expect_wake(&mut channels, "refusal", &|c, w| c.on_refused(a, "NOPERM".to_owned(), w));
     assert_eq!(order(&mut channels, a), None, "not asked again on this connection");
     channels.on_disconnect(&mut Vec::new());
     assert_eq!(order(&mut channels, a), Some(Order::Subscribe), "but on the next");
-    assert!(!channels.on_message(b"unknown", &mut Vec::new()));
+    assert!(!channels.on_message(b"unknown", b"0", &mut Vec::new()));
+}
+
+#[test]
+fn channel_keeps_few_short_payloads() {
+    let (mut channels, mut wakers) = (Channels::default(), Vec::new());
+    let a = channels.want(b"a");
+    assert!(channels.on_message(b"a", b"before", &mut wakers));
+    channels.keep_payloads(a);
+    assert!(channels.payloads_since(a, 0).is_empty(), "kept from now on");
+    for number in 0..2 * MOST_PAYLOADS {
+        assert!(channels.on_message(b"a", number.to_string().as_bytes(), &mut wakers));
+    }
+    let kept = channels.payloads_since(a, 0);
+    assert_eq!(kept.len(), MOST_PAYLOADS);
+    assert_eq!(&*kept[0], MOST_PAYLOADS.to_string().as_bytes(), "the latest are kept");
+    let last = channels.count(a) - 1;
+    assert_eq!(channels.payloads_since(a, last).len(), 1);
+    channels.on_disconnect(&mut wakers);
+    assert_eq!(channels.payloads_since(a, last).len(), 1, "a reconnect loses none");
 }
 
 #[test]

@@ -162,7 +162,8 @@ impl Pipeline {
         let channel = push.args().first().and_then(Value::as_bytes).unwrap_or_default();
         match push.kind() {
             b"message" | b"smessage" => {
-                if !self.channels.on_message(channel, wakers) {
+                let payload = push.args().get(1).and_then(Value::as_bytes).unwrap_or_default();
+                if !self.channels.on_message(channel, payload, wakers) {
                     self.strays += 1;
                 }
             }

@@ -133,6 +133,7 @@ pub use wait::sides::Fairness;
 pub use wheellock_client as client;
 pub use wheellock_client::{Bucket, Histogram};
 pub use wire::holder::{Holder, Holders, Listed, Mode, Waiter};
+pub use wire::release_request::{AskedHolders, ReleaseRequest};
 
 /// The examples in the package's README must compile.
 #[cfg(doctest)]

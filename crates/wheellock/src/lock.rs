@@ -16,6 +16,7 @@ use crate::base::attempt::Attempt;
 use crate::base::backoff::Backoff;
 use crate::base::error::{Error, LostReason};
 use crate::base::hold_limits::HoldLimits;
+use crate::base::join_all::join_all;
 use crate::base::lease::Lease;
 use crate::base::owner::{Owner, OwnerText};
 use crate::base::ticket::Ticket;
@@ -31,7 +32,8 @@ use crate::table::holds::Share;
 use crate::wait::name::Name;
 use crate::wait::sides::Sides;
 use crate::wire;
-use crate::wire::holder::{Holder, Holders, Waiter};
+use crate::wire::holder::{Holder, Holders, Label, Waiter};
+use crate::wire::release_request::{AskedHolders, ReleaseRequest};
 
 /// For this time after a forced release, the server grants the lock to no other owner. A notified holder needs a few
 /// milliseconds to learn that its hold has ended.
@@ -424,6 +426,66 @@ impl Lock {
         };
         let read = |reply: &Value| wire::read_holders(&self.name, reply);
         self.query_by_script(script, &wire::show_holders(&self.name), read).await
+    }
+
+    /// Asks all holders of the lock to release it, with a reason that they see. Returns the holders, and whether each was
+    /// told. The call changes nothing: the holders decide. A holder is told if its guard listens, by
+    /// [`Guard::release_requested`]. Of a read-write lock, each side has holders of its own.
+    ///
+    /// The call takes two round trips, and a third one for the labels of other managers. A holder that was told received
+    /// the message, unless its connection broke just then.
+    ///
+    /// Semaphores, permits and latches cannot be asked, because the server does not know their holders by name.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), wheellock::Error> {
+    /// # let double = wheellock::testing::Double::new();
+    /// # let (locks, others) = (double.manager().await?, double.manager().await?);
+    /// let guard = others.lock("import").acquire().await?;
+    /// let asked = locks.lock("import").ask_to_release("deploy 4711").await?;
+    /// assert_eq!(asked.untold.len(), 1); // it does not listen yet
+    ///
+    /// let listens = async { guard.release_requested().await };
+    /// let asks = async {
+    ///     while locks.lock("import").ask_to_release("deploy 4711").await?.told.is_empty() {}
+    ///     Ok::<_, wheellock::Error>(())
+    /// };
+    /// let (request, asked) = tokio::join!(listens, asks);
+    /// assert_eq!(request.reason, "deploy 4711");
+    /// # asked
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may still reach holders.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidReason`] before anything is sent; [`Error::Server`], after which some holders may have been told; the
+    /// other errors of [`holder`](Self::holder).
+    pub async fn ask_to_release(&self, reason: impl AsRef<str>) -> Result<AskedHolders, Error> {
+        let context = &self.context;
+        let label = context.label().map(Label::text);
+        let message = ReleaseRequest::new(&context.uuid, label, reason.as_ref())?.message();
+        let Holders { mut holders, beyond } = self.unlabelled_holders().await?;
+        let receivers = join_all(holders.iter().map(|holder| self.tell(holder, &message))).await;
+        label::find(context, &mut holders).await;
+        let mut asked = AskedHolders { beyond, ..AskedHolders::default() };
+        for (holder, receivers) in holders.into_iter().zip(receivers) {
+            if receivers? > 0 { &mut asked.told } else { &mut asked.untold }.push(holder);
+        }
+        Ok(asked)
+    }
+
+    /// Publishes a request to one holder. Returns the number of receivers, which are guards of that holder.
+    async fn tell(&self, holder: &Holder, message: &str) -> Result<u64, Error> {
+        // In a cluster, the holder listens at the node of the channel's slot, and this command goes to that node.
+        let channel = wire::request_channel(&self.name, &holder.owner);
+        let publish = wire::publish(self.context.client.publish_verb(), &channel, message);
+        let reply = self.context.client.call(&publish).await;
+        self.read("ask the holder of", reply, wire::read_queue_length)
     }
 
     /// Returns the remaining lease of the present holder by the server's clock, to the millisecond. `None` if the lock

@@ -63,6 +63,7 @@ mod reclaim_cluster;
 mod redisson_defects;
 mod redlock;
 mod refused_writes;
+mod release_requests;
 mod semaphores;
 mod sentinel;
 mod server_support;

@@ -309,6 +309,22 @@ async fn events_and_spans_use_documented_targets() {
 }
 
 #[tokio::test]
+async fn release_request_is_logged_once() {
+    let seen = Recorder::default();
+    let _default = listen(seen.clone());
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    let guard = locks.lock("wanted").acquire().await.unwrap();
+    let asks = async || while locks.lock("wanted").ask_to_release("deploy").await.unwrap().told.is_empty() {};
+    let (one, other, ()) = tokio::join!(guard.release_requested(), guard.release_requested(), asks());
+    assert_eq!(one, other);
+    let [event] = &*seen.said("asked to release the lock") else { panic!("{:#?}", seen.events()) };
+    assert_eq!((&*event.target, event.level), ("wheellock::lock", Level::INFO));
+    assert_eq!(event.names(), ["kind", "lock", "request"]);
+    assert!(event.fields["request"].contains("deploy"), "{event:?}");
+}
+
+#[tokio::test]
 async fn wait_and_hold_have_spans() {
     let seen = Recorder::default();
     let _default = listen(seen.clone());

@@ -385,9 +385,18 @@ async fn guide_kind_permissions_are_exactly_sufficient() {
         if version < (6, 2, 0) { builder } else { builder.arg("acl-pubsub-default", "allchannels") }.start()
     };
     let version = server.redis_version();
-    for kind in
-        ["fair", "fenced", "election", "read-write", "simple", "semaphore", "permits", "latch", "labels"]
-    {
+    for kind in [
+        "fair",
+        "fenced",
+        "election",
+        "read-write",
+        "simple",
+        "semaphore",
+        "permits",
+        "latch",
+        "labels",
+        "requests",
+    ] {
         let (base, mut added) = (guide::permissions(version), guide::kind_permissions(kind, version));
         added.extend(server.deletes_by().filter(|_| kind == "simple").map(guide::deleting));
         let rules: Vec<&str> = base.iter().chain(&added).copied().collect();
@@ -504,6 +513,20 @@ async fn use_kind(server: &RedisServer, rules: &[&str], kind: &str) -> Result<()
                 let _left = labelled.shutdown(PATIENCE).await;
                 let told = holder.label.as_deref() == Some("web-3/1/billing");
                 told.then_some(()).ok_or(Error::NoMembers)
+            }
+            "requests" => {
+                let lock = locks.lock("orders:42");
+                let guard = lock.acquire().await?;
+                let wait = tokio::spawn(async move { guard.release_requested().await });
+                let asked = async || match lock.ask_to_release("deploy 4711").await {
+                    Ok(asked) => asked.untold.is_empty(),
+                    // A missing permission does not go away.
+                    Err(_) => true,
+                };
+                let is_told = eventually(PATIENCE / 10, asked).await;
+                wait.abort();
+                lock.ask_to_release("deploy 4711").await?;
+                is_told.then_some(()).ok_or(Error::NoMembers)
             }
             "read-write" => {
                 let lock = locks.read_write_lock("orders:42");

@@ -79,6 +79,12 @@ pub enum Error {
         /// Length of the label in bytes.
         length: usize,
     },
+    /// The reason of a [request to release](crate::Lock::ask_to_release) is longer than 256 bytes, or contains a control character.
+    #[cfg_attr(not(feature = "testing"), non_exhaustive)]
+    InvalidReason {
+        /// Length of the reason in bytes.
+        length: usize,
+    },
     /// The owner belongs to another manager. That manager renews and counts the owner's holds.
     #[cfg_attr(not(feature = "testing"), non_exhaustive)]
     ForeignOwner {
@@ -367,6 +373,7 @@ impl Error {
             | Self::NoCommonSlot { .. }
             | Self::InvalidLease { .. }
             | Self::InvalidLabel { .. }
+            | Self::InvalidReason { .. }
             | Self::ForeignOwner { .. }
             | Self::UnsupportedDurability { .. }
             | Self::UnsupportedFleet { .. }
@@ -428,6 +435,7 @@ impl Error {
             | Self::NoCommonSlot { .. }
             | Self::InvalidLease { .. }
             | Self::InvalidLabel { .. }
+            | Self::InvalidReason { .. }
             | Self::ForeignOwner { .. }
             | Self::UnsupportedDurability { .. }
             | Self::UnsupportedFleet { .. }
@@ -474,6 +482,7 @@ impl fmt::Display for Error {
                 write!(f, "cannot {operation}: the server answered with an unexpected {reply}")
             }
             Self::OtherData { .. }
+            | Self::InvalidReason { .. }
             | Self::Upgrade { .. }
             | Self::NotReentrant { .. }
             | Self::NoMinHold { .. }
@@ -517,7 +526,7 @@ impl fmt::Display for Error {
 }
 
 impl Error {
-    /// Formats the errors of a server that grants no lock of this kind to this owner.
+    /// Formats the errors of requests that cannot be made, and of a server that grants no lock of this kind to this owner.
     fn fmt_refusal(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OtherData { lock, server } => write!(
@@ -543,6 +552,10 @@ impl Error {
                 write!(f, "cannot {operation} in a cluster: it is not supported there")
             }
             Self::InvalidTicket { reason } => write!(f, "{reason}"),
+            Self::InvalidReason { length } => write!(
+                f,
+                "a reason must have at most {MAX_REASON} bytes and no control characters; this one has {length} bytes"
+            ),
             Self::TicketEnded { lock, server } => write!(
                 f,
                 "the ticket for lock \"{}\" was adopted before, its lease has ended, or it is of another server than {server}",
@@ -730,6 +743,9 @@ pub(crate) const MAX_NAME: usize = 4096;
 
 /// Longest label of a manager in bytes. A host, a process and a service fit. A longer text is not a label.
 pub(crate) const MAX_LABEL: usize = 256;
+
+/// Longest reason of a request to release a lock, in bytes. A holder prints or logs it.
+pub(crate) const MAX_REASON: usize = 256;
 
 #[cfg(test)]
 mod tests {

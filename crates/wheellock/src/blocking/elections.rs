@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::LockManager;
 use super::served::Served;
-use crate::{Attempt, BootInstant, Error, Leader, LostReason};
+use crate::{AskedHolders, Attempt, BootInstant, Error, Leader, LostReason, ReleaseRequest};
 
 /// An election by name, like [`crate::Election`]. The leader is a [`Leadership`], not a thread. A thread that leads and campaigns
 /// again therefore waits for itself.
@@ -118,6 +118,16 @@ impl Election {
         self.runtime.block_on(self.inner.leader())
     }
 
+    /// Works like [`crate::Election::ask_to_step_down`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`crate::Lock::ask_to_release`].
+    #[track_caller]
+    pub fn ask_to_step_down(&self, reason: impl AsRef<str>) -> Result<AskedHolders, Error> {
+        self.runtime.block_on(self.inner.ask_to_step_down(reason))
+    }
+
     /// Works like [`crate::Election::observe`].
     pub fn observe(&self) -> Observer {
         Observer { inner: self.inner.observe(), runtime: Arc::clone(&self.runtime) }
@@ -173,6 +183,13 @@ impl Leadership {
     #[track_caller]
     pub fn lost(&self) -> LostReason {
         self.runtime.block_on(self.inner.lost())
+    }
+
+    /// Blocks until a caller asks this leader to resign, and returns the request. See
+    /// [`crate::Leadership::step_down_requested`].
+    #[track_caller]
+    pub fn step_down_requested(&self) -> ReleaseRequest {
+        self.runtime.block_on(self.inner.step_down_requested())
     }
 
     /// Works like [`crate::Leadership::announce`].

@@ -10,7 +10,9 @@ use std::time::Duration;
 use super::served::Served;
 use crate::lock::verbs::AsyncLock;
 use crate::request::context::Context;
-use crate::{Attempt, Backoff, BootInstant, Error, Holder, Holders, Owner, Ticket, Waiter};
+use crate::{
+    AskedHolders, Attempt, Backoff, BootInstant, Error, Holder, Holders, Owner, ReleaseRequest, Ticket, Waiter,
+};
 
 /// A reentrant lock by name for threads, like [`crate::Lock`].
 ///
@@ -241,6 +243,16 @@ impl Lock {
         self.runtime.block_on(self.inner.holders())
     }
 
+    /// Works like [`crate::Lock::ask_to_release`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`crate::Lock::ask_to_release`].
+    #[track_caller]
+    pub fn ask_to_release(&self, reason: impl AsRef<str>) -> Result<AskedHolders, Error> {
+        self.runtime.block_on(self.inner.ask_to_release(reason))
+    }
+
     /// Works like [`crate::Lock::is_locked`].
     ///
     /// # Errors
@@ -387,6 +399,13 @@ impl Guard {
     /// Returns the owner of the hold. This is the thread that acquired the lock, unless it presented another owner.
     pub fn owner(&self) -> Owner {
         self.inner.owner()
+    }
+
+    /// Blocks until a caller asks this holder to release the lock, and returns the request. See
+    /// [`crate::Guard::release_requested`]. Let a thread of its own wait for it.
+    #[track_caller]
+    pub fn release_requested(&self) -> ReleaseRequest {
+        self.runtime.block_on(self.inner.release_requested())
     }
 
     /// Renews the lease, and turns this guard into a ticket for another process. See [`crate::Guard::into_ticket`].

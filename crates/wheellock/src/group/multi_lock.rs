@@ -49,6 +49,7 @@ use crate::request::acquire::{Over, SILENT_PART, Wait, acquire, ask_together, is
 use crate::request::guard::Guard;
 use crate::wait::spans::{Held, Subject, acquiring};
 use crate::wire::Refusal;
+use crate::wire::release_request::ReleaseRequest;
 
 /// Several locks that are taken together, all or none. They may belong to any managers, and so be on several servers.
 /// Use [`multi_lock`] to create one.
@@ -689,6 +690,21 @@ impl MultiGuard {
         });
         match JoinAll::new(losses).ready().await.into_iter().next() {
             Some((_, lost)) => lost,
+            // A guard has at least one member, so this branch never runs.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Waits until a caller [asks](Lock::ask_to_release) to release any member, and returns the first request, as
+    /// [`Guard::release_requested`] does.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Guard::release_requested`].
+    pub async fn release_requested(&self) -> ReleaseRequest {
+        let requests = JoinAll::new(self.members.iter().map(Guard::release_requested)).ready().await;
+        match requests.into_iter().next() {
+            Some((_, request)) => request,
             // A guard has at least one member, so this branch never runs.
             None => std::future::pending().await,
         }

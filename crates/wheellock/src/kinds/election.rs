@@ -21,6 +21,7 @@ use crate::lock::Lock;
 use crate::request::context::Context;
 use crate::request::once::once_at;
 use crate::wire;
+use crate::wire::release_request::{AskedHolders, ReleaseRequest};
 
 pub use observer::{Leader, Observer};
 
@@ -202,6 +203,19 @@ impl Election {
         observer::poll_leader(self.lock.as_lock()).await.map(|(leader, _)| leader)
     }
 
+    /// Asks the leader to resign, with a reason that it sees, as [`Lock::ask_to_release`] does.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Lock::ask_to_release`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::ask_to_release`].
+    pub async fn ask_to_step_down(&self, reason: impl AsRef<str>) -> Result<AskedHolders, Error> {
+        self.lock.as_lock().ask_to_release(reason).await
+    }
+
     /// Returns a watch over the leader. It sends no request and subscribes to nothing before the first
     /// [`Observer::changed`].
     pub fn observe(&self) -> Observer {
@@ -289,6 +303,27 @@ impl Leadership {
             1 => Ok(()),
             _ => Err(Error::Lost { lock: self.lock.name().to_owned(), reason: LostReason::NotOwner }),
         }
+    }
+
+    /// Waits until a caller [asks](Election::ask_to_step_down) this leader to resign, as
+    /// [`Guard::release_requested`](crate::Guard::release_requested) does.
+    ///
+    /// ```no_run
+    /// # async fn lead() {}
+    /// # async fn example(leadership: wheellock::Leadership) -> Result<(), wheellock::Error> {
+    /// tokio::select! {
+    ///     () = lead() => {}
+    ///     request = leadership.step_down_requested() => println!("resigns for {request}"),
+    /// }
+    /// leadership.resign().await
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Guard::release_requested`](crate::Guard::release_requested).
+    pub async fn step_down_requested(&self) -> ReleaseRequest {
+        self.guard.release_requested().await
     }
 
     /// Resigns after work. Returns an error if the leadership was lost before.

@@ -13,6 +13,7 @@ use crate::base::server_clock::Jump;
 use crate::request::diagnostics::Finding;
 use crate::table::holds::Failing;
 use crate::wait::name::Name;
+use crate::wire::release_request::ReleaseRequest;
 
 /// Target of messages about single locks. The targets are part of the interface, because users filter by them.
 #[cfg(feature = "tracing")]
@@ -30,6 +31,12 @@ pub(crate) fn lost(lock: &Name, reason: LostReason) {
     if reason != LostReason::ShutDown {
         tracing::warn!(target: LOCK, lock = lock.text(), kind = lock.kind().label, %reason, "lock lost");
     }
+}
+
+/// Logs that a listening holder received a request to release its lock.
+pub(crate) fn release_requested(lock: &Name, request: &ReleaseRequest) {
+    #[cfg(feature = "tracing")]
+    tracing::info!(target: LOCK, lock = lock.text(), kind = lock.kind().label, %request, "asked to release the lock");
 }
 
 /// Logs renewals that begin to fail, and seldom while they keep failing.

@@ -18,10 +18,13 @@ use crate::base::work::unless_lost;
 use crate::request::context::Context;
 use crate::request::endangered::until_endangered;
 use crate::request::hand_over;
+use crate::request::requested::Requested;
 use crate::request::watchdog;
 use crate::table::holds::{CallerIndex, Confirmation, Ended, Failed, HoldIndex, Share, State, Want};
 use crate::wait::name::Name;
 use crate::wait::spans::{End, Held, HoldSpan};
+use crate::wire;
+use crate::wire::release_request::ReleaseRequest;
 
 /// One hold of a lock. Dropping the guard releases the hold in the background. [`release`](Self::release) does so with confirmation, and
 /// reports a lock that was lost before.
@@ -50,11 +53,13 @@ pub struct Guard {
     /// The fencing token of the grant, if this kind of lock has tokens.
     token: Option<NonZeroU64>,
     span: HoldSpan,
+    requested: Requested,
 }
 
 impl Guard {
     pub(crate) fn new(context: Arc<Context>, name: Arc<Name>, hold: HoldIndex, share: Share) -> Self {
-        Self { context, name, hold, share, released: false, token: None, span: HoldSpan::none() }
+        let (span, requested) = (HoldSpan::none(), Requested::default());
+        Self { context, name, hold, share, released: false, token: None, span, requested }
     }
 
     pub(crate) fn with_token(mut self, token: Option<NonZeroU64>) -> Self {
@@ -131,6 +136,38 @@ impl Guard {
     /// Safe: it only waits.
     pub async fn lost(&self) -> LostReason {
         Lost { guard: self, watcher: None }.await
+    }
+
+    /// Waits until a caller [asks](crate::Lock::ask_to_release) this holder to release the lock, and returns the request. The
+    /// guard listens from the first poll until its end, also between two calls. Once a request has come, every call returns
+    /// the first one at once. A request by itself releases nothing.
+    ///
+    /// Nothing else ends the wait, not even the loss of the lock: see [`lost`](Self::lost). If the user may not subscribe to the
+    /// guard's channel, no request arrives, and callers see a holder that does not listen. A hold that listens is not
+    /// [handed over](crate::LockManagerBuilder::hand_over), so its release frees the lock for other processes.
+    ///
+    /// ```no_run
+    /// # async fn next_step() {}
+    /// # async fn example(guard: wheellock::Guard) -> Result<(), wheellock::Error> {
+    /// loop {
+    ///     tokio::select! {
+    ///         () = next_step() => {}
+    ///         request = guard.release_requested() => {
+    ///             println!("stops for {request}");
+    ///             break guard.release().await;
+    ///         }
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a later call returns the request that a dropped call would have returned.
+    pub async fn release_requested(&self) -> ReleaseRequest {
+        // Asking for the owner also keeps the hold from being handed over, to a guard that the request does not mean.
+        let channel = || wire::request_channel(&self.name, &self.owner().to_string());
+        self.requested.wait(&self.context.client, &self.name, channel).await
     }
 
     /// Returns true if less than a third of the lease is left, or the lock is lost. The watchdog renews after a third of the lease. So

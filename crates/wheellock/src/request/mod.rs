@@ -10,5 +10,6 @@ pub(crate) mod guard;
 pub(crate) mod hand_over;
 pub(crate) mod label;
 pub(crate) mod once;
+pub(crate) mod requested;
 pub(crate) mod retry;
 pub(crate) mod watchdog;

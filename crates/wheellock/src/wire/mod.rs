@@ -3,6 +3,7 @@
 //! Only this module builds parameters and reads replies. The scripts, keys and channels of a lock's kind belong to `kind`.
 
 pub(crate) mod holder;
+pub(crate) mod release_request;
 
 use std::borrow::Cow;
 use std::num::NonZeroU64;
@@ -813,6 +814,16 @@ pub(crate) fn read_token(reply: &Value) -> Option<Option<u64>> {
 /// Returns the channel that notifies one waiter of a fair lock when it is next (source: Redisson).
 pub(crate) fn own_channel(name: &Name, holder: &OwnerText) -> Vec<u8> {
     [name.channel().as_bytes(), b":", holder.as_bytes()].concat()
+}
+
+/// Returns the channel on which a holder of a lock receives requests to release it. `owner` is the text of the holder's owner.
+pub(crate) fn request_channel(name: &Name, owner: &str) -> String {
+    format!("wheellock_request:{}:{owner}", name.tag())
+}
+
+/// Returns the command that publishes a message. `verb` is PUBLISH or SPUBLISH.
+pub(crate) fn publish<'a>(verb: &'static str, channel: &'a str, message: &'a str) -> Command<'a> {
+    Command::new(verb).arg(channel).arg(message)
 }
 
 /// Returns the query for the number of waiters for a fair lock.

@@ -87,6 +87,7 @@ fn given() -> Vec<(&'static str, Error)> {
         ("A lock whose holder's lease is not known", Error::Held { lock: lock.clone(), lease_left: None }),
         ("A long announcement of a leader", Error::AnnouncementTooLong { length: 5000 }),
         ("An empty label", Error::InvalidLabel { length: 0 }),
+        ("A long reason of a request to release", Error::InvalidReason { length: 257 }),
         (
             "A script's reply of another type",
             Error::UnexpectedReply {

@@ -27,6 +27,7 @@ pub(crate) enum Verb {
     Run(Run),
     Acquire(Acquire),
     Release(Release),
+    Ask(Ask),
     Holder(Holder),
     Ls(Ls),
     Top(Top),
@@ -63,8 +64,8 @@ pub(crate) enum Verb {
 /// Exit codes: the command's own code; 128 and the signal's number if a signal ended the command, or this tool while
 /// it waited; 1, or the value of `--conflict-exit-code`, if other owners held the lock for the whole wait; 64 for
 /// wrong arguments; 65 if the name holds other data; 69 if the server cannot be reached, at the start or during the
-/// wait, or is not ready; 75 if the lock was lost or held for its maximum time before the command ended, whatever its
-/// own code; 126 or 127 if the command cannot be run. If the server does not reply at the end, the tool takes some
+/// wait, or is not ready; 75 if the lock was lost, held for its maximum time or requested before the command ended,
+/// whatever its own code; 126 or 127 if the command cannot be run. If the server does not reply at the end, the tool takes some
 /// seconds more to report that.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
@@ -104,6 +105,9 @@ pub(crate) struct Run {
     /// How long the command has between SIGTERM and SIGKILL when the lock is lost
     #[arg(long, value_name = "TIME", value_parser = time::parse, default_value = "5s")]
     pub(crate) grace: Duration,
+    /// Stop the command, as if the lock were lost, when `ask` asks for the lock
+    #[arg(long)]
+    pub(crate) stop_on_request: bool,
     /// Do not print the lock's holder if another owner holds it
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -158,6 +162,27 @@ pub(crate) struct Release {
     pub(crate) yes: bool,
     /// The kind of lock. Without it, any kind
     #[arg(long, value_enum, requires = "force")]
+    pub(crate) kind: Option<Kind>,
+}
+
+/// Ask a lock's holders to release it
+///
+/// Each holder that listens sees the reason, and decides. Programs listen with `Guard::release_requested`, and `run` with
+/// `--stop-on-request`. The tool prints one line per holder. The lock itself is not changed.
+///
+/// Exit codes: 0 if every holder was told; 1 if a holder does not listen, or the lock is free; 64 for wrong arguments; 65 if
+/// the name holds other data; 69 if the server cannot be reached, or is not ready.
+#[derive(Debug, Args)]
+pub(crate) struct Ask {
+    /// The lock's name
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) server: Server,
+    /// The reason that the holders see, such as 'deploy 4711'; at most 256 bytes
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub(crate) reason: String,
+    /// The kind of lock. Without it, any kind
+    #[arg(long, value_enum)]
     pub(crate) kind: Option<Kind>,
 }
 

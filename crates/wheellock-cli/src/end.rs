@@ -79,6 +79,7 @@ impl From<Error> for Failure {
             Error::InvalidName { .. }
             | Error::InvalidLease { .. }
             | Error::InvalidLabel { .. }
+            | Error::InvalidReason { .. }
             | Error::UnsupportedFleet { .. }
             | Error::NoTicket { .. }
             | Error::InvalidTicket { .. }

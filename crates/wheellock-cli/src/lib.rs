@@ -12,6 +12,7 @@
 compile_error!("the command line needs Unix: process groups and signals");
 
 mod arguments;
+mod ask;
 mod bench;
 mod child;
 mod doctor;
@@ -67,6 +68,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, again: &[&str]) -> Exi
         Verb::Run(options) => on_runtime(run::run(&options, again)),
         Verb::Acquire(options) => on_runtime(ticket::acquire(&options)),
         Verb::Release(options) => on_runtime(ticket::release(&options)),
+        Verb::Ask(options) => on_runtime(ask::ask(&options)),
         Verb::Holder(options) => on_runtime(holder::show(&options)),
         Verb::Ls(options) => on_runtime(ls::list(&options)),
         Verb::Top(options) => on_runtime(top::show(&options)),

@@ -71,7 +71,7 @@ async fn under_lock(
         }
     };
     let limits = Limits::new(options.lease, options.grace, options.at_most);
-    let watched = watch(&mut child, hold.guard(), &limits, signals).await;
+    let watched = watch(&mut child, hold.guard(), &limits, options.stop_on_request, signals).await;
     // The state of the command is unknown, and the lock is about to be released.
     let (status, stopped) = watched.inspect_err(|_| child.kill_rest())?;
     // The lease must have been valid when the command ended, not when the release ends.
@@ -101,6 +101,7 @@ async fn watch(
     child: &mut Child,
     guard: &Guard,
     limits: &Limits,
+    stop_on_request: bool,
     signals: &mut Signals,
 ) -> Result<(std::process::ExitStatus, Option<String>), Failure> {
     let mut stop: Option<Stop> = None;
@@ -120,6 +121,9 @@ async fn watch(
             reason = guard.lost(), if stop.is_none() => {
                 let stood_still = stood_still(before, next).filter(|_| reason == LostReason::Expired);
                 why = Some(stood_still.unwrap_or_else(|| lost(reason)));
+            }
+            request = guard.release_requested(), if stop_on_request && stop.is_none() => {
+                why = Some(format!("the lock was requested by {request}"));
             }
             signal = signals.next() => child.pass_on(signal),
             // The runtime's clock stops while the machine sleeps, but the lease's clock does not.
@@ -243,7 +247,7 @@ async fn say_who_holds(options: &Run, locks: &LockManager) {
 }
 
 /// Returns a label of the host, this process, and the command without its arguments, which may be secrets.
-fn default_label(command: &[OsString]) -> String {
+pub(crate) fn default_label(command: &[OsString]) -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let program = command.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
     let label = format!("{host}/{}/{}", std::process::id(), program.display());

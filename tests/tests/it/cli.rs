@@ -288,6 +288,50 @@ async fn a_lost_lock_ends_the_command() {
     }
 }
 
+/// A program that listens is told, and so is a run that stops on request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ask_tells_listening_holders() {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    let ask = |more: &[&str]| ended(&server, &[&["ask", "job", "--reason", "deploy 4711"], more].concat());
+    let free = ask(&[]);
+    assert_eq!((code(&free), &*stdout(&free)), (1, "free\n"));
+    for kind in ["plain", "fenced", "fair", "simple", "read", "write"] {
+        let begun = file(&server, kind);
+        let script = format!("echo $$ > {}; {}", begun.display(), forever(&server));
+        let job = Running::start(&server, &["job", "--kind", kind], &script);
+        assert!(written(&begun));
+        let deaf = ask(&[]);
+        assert_eq!(code(&deaf), 1, "{kind}");
+        assert!(stdout(&deaf).starts_with("does not listen: "), "{kind}: {}", stdout(&deaf));
+        job.signal(Signal::TERM);
+        job.end();
+        fs::remove_file(&begun).unwrap();
+
+        let listens = ["job", "--kind", kind, "--stop-on-request", "--grace", "200ms"];
+        let job = Running::start(&server, &listens, &script);
+        assert!(written(&begun));
+        assert!(poll_until(PATIENCE, || code(&ask(&[])) == 0), "{kind}");
+        let (code, said) = job.end();
+        assert_eq!(code, 75, "{kind}: {said}");
+        assert!(said.contains("was requested by ") && said.contains("deploy 4711"), "{kind}: {said}");
+        fs::remove_file(&begun).unwrap();
+    }
+    let guard = locks.lock("job").acquire().await.unwrap();
+    let wait = tokio::spawn(async move { (guard.release_requested().await, guard) });
+    let mut told = ask(&["--kind", "plain"]);
+    assert!(poll_until(PATIENCE, || {
+        told = ask(&["--kind", "plain"]);
+        code(&told) == 0
+    }));
+    assert!(stdout(&told).starts_with("told: "), "{}", stdout(&told));
+    let (request, _guard) = wait.await.unwrap();
+    assert!(request.label.is_some_and(|label| label.ends_with("/wheellock")), "{}", request.reason);
+    assert_eq!(code(&ended(&server, &["ask", "job", "--reason", "two\nlines"])), 64);
+    assert_eq!(server.cli(&["RPUSH", "list", "data"]), "1");
+    assert_eq!(code(&ended(&server, &["ask", "list"])), 65);
+}
+
 /// The command ends long before the minimum. No other run gets the lock before the minimum is over.
 #[test]
 fn minimum_time_runs_job_once() {

@@ -6,8 +6,8 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use crate::history::{
-    Answer, Checker, DEAD_TOOK, Ending, Fault, History, OTHERS, Outcome, Reason, Told, Verdict, What,
-    handoffs, most_inside, operations, queued_grants, takeovers, told, writers_waits,
+    Answer, Belief, Checker, DEAD_TOOK, Ending, Event, Fault, History, OTHERS, Outcome, Reason, Told,
+    Verdict, What, handoffs, most_inside, operations, queued_grants, takeovers, told, writers_waits,
 };
 
 /// The counts of a campaign.
@@ -35,6 +35,8 @@ pub struct Figures {
     pub stops: u64,
     /// Replicas that took over.
     pub failovers: u64,
+    /// Holds that were valid for a whole lease after a strike at their server began. They were renewed after it.
+    pub outlived: u64,
     /// Jumps of the server's clock, as the workers saw them.
     pub clock_jumps: u64,
     /// Holds that passed between tasks without a request to the server.
@@ -76,8 +78,15 @@ impl Figures {
                 Some(_) => figures.excused += u64::from(verdict.checker == Checker::Exclusion),
             }
         }
+        let is_strike = |event: &&Event| matches!(event.what, What::Begins { fault: Fault::Replaced, .. });
+        let strikes: Vec<u64> = history.events.iter().filter(is_strike).map(|event| event.at).collect();
         for operation in operations(&history.events) {
             figures.operations += 1;
+            let outlives = |belief: Belief| {
+                let outlived = |strike: &u64| belief.from < *strike && strike + operation.lease < belief.to;
+                strikes.iter().any(outlived)
+            };
+            figures.outlived += u64::from(operation.belief.is_some_and(outlives));
             let granted = matches!(operation.answer, Some((_, Answer::Granted)));
             *figures.operations_by_process.entry(operation.id.0).or_default() += 1;
             *figures.grants_by_process.entry(operation.id.0).or_default() += u64::from(granted);
@@ -175,6 +184,7 @@ impl Figures {
             "processes_killed": self.kills,
             "processes_stopped": self.stops,
             "failovers": self.failovers,
+            "holds_outlived": self.outlived,
             "clock_jumps_seen": self.clock_jumps,
             "hand_overs": self.hand_overs,
             "writes": self.writes.0,
@@ -208,7 +218,7 @@ impl fmt::Display for Figures {
         let faults = list(self.faults.iter().map(|(fault, count)| format!("{fault} {count}")).collect());
         writeln!(f, "faults: {faults}; processes killed {}, stopped {}", self.kills, self.stops)?;
         if self.failovers > 0 {
-            writeln!(f, "failovers {}", self.failovers)?;
+            writeln!(f, "failovers {}; holds that outlived a strike {}", self.failovers, self.outlived)?;
         }
         let lost = list(self.lost.iter().map(|(reason, count)| format!("{reason} {count}")).collect());
         writeln!(f, "lost: {lost}; found lost when released {}", self.already_lost)?;

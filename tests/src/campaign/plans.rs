@@ -59,9 +59,8 @@ const SURVIVING: Plan = Plan {
     name: "surviving",
     what: "locks that survive a failover, while the primary is killed or stopped and a replica promoted, and processes are killed and stopped: nothing is granted twice",
     topology: Topology::Watched,
-    lease: Duration::from_millis(1500),
-    // Long holds are there before and after a failover.
-    style: |place, _| if place == 0 { Style::Holding } else { Style::Mixed },
+    // A hold survives a failover for sure if the window and a response timeout are left when the new primary has a replica.
+    lease: Duration::from_secs(5),
     survives: true,
     round: |stage| match stage.round % 6 {
         2 => stop_holders(stage),
@@ -71,6 +70,9 @@ const SURVIVING: Plan = Plan {
     shows: survived,
     ..PLAIN
 };
+
+/// Makes a grace short.
+const SHORT: Duration = Duration::from_millis(1500);
 
 const ALWAYS: &[(&str, &str)] = &[("appendonly", "yes"), ("appendfsync", "always")];
 const EVERYSEC: &[(&str, &str)] = &[("appendonly", "yes"), ("appendfsync", "everysec")];
@@ -501,6 +503,7 @@ pub(super) const ALL: &[Plan] = &[
     Plan {
         name: "surviving-hot",
         what: "the same with one lock that every task wants, handed over and taken in turns: nothing is granted twice",
+        lease: SHORT,
         style: |_, _| Style::Hot,
         shows: |figures| handed_over(figures).or_else(|| survived(figures)),
         ..SURVIVING
@@ -521,6 +524,7 @@ pub(super) const ALL: &[Plan] = &[
         name: "surviving-split",
         what: "the same with networks that part the primary or a replica from the other servers, and workers on both sides: nothing is granted twice",
         topology: Topology::Split,
+        lease: SHORT,
         round: split,
         shows: |figures| figures.lacks(Fault::Silent).or_else(|| survived(figures)),
         ..SURVIVING

@@ -378,11 +378,10 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until the server grants locks again, and all leases of earlier servers have ended. A primary that was replaced stays a replica
-    /// meanwhile.
+    /// Waits until the server grants locks again.
     fn wait_for_end_of_grace(&mut self) -> Result<()> {
-        // Not shortened by the campaign's end. The waiters may have to wait for it.
-        std::thread::sleep((2 * self.lease + WINDOW).mul_f64(1.1));
+        // A primary that was replaced has to stay a replica for so long.
+        std::thread::sleep((WINDOW + PATIENCE).mul_f64(1.1));
         let is_over = poll_until(GRACE_WITHIN, || {
             // A late failover has a grace of its own.
             self.follow().is_ok() && self.is_grace_over()

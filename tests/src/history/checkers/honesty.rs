@@ -198,6 +198,10 @@ fn traces(case: &Case<'_>) -> Vec<Verdict> {
     }
     let found = case.events.iter().enumerate().filter_map(|(place, event)| {
         let What::Holder { owner } = &event.what else { return None };
+        // A server that took over grants a lock before its client has met it. The client does not count this grant, and gives it back.
+        if case.was_replaced(event.at, event.at) {
+            return None;
+        }
         let operation = harmless.get(owner.as_str()).filter(|_| !others.contains(owner.as_str()))?;
         Some(Verdict {
             checker: Checker::Honesty,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
-use wheellock::{Fleet, Guard, Lock, LockManager, LockManagerBuilder};
+use wheellock::{Fleet, Guard, Health, Lock, LockManager, LockManagerBuilder};
 use wheellock_benches::sent::Counting;
 use wheellock_benches::{Report, is_quick, stretch};
 use wheellock_tests::RedisServer;
@@ -152,6 +152,15 @@ fn processes(report: &mut Report, process: Process, runtime: &tokio::runtime::Ru
         row("commands each", "1/s", counting.stop()?.per(seconds * ratio(count, 1)));
         let share = (cpu_of(&server)? - used) / seconds;
         row("server CPU of a thousand", "% of a core", share * 100.0 * 1000.0 / ratio(count, 1));
+        let (used, broken) = (cpu_of(&server)?, Instant::now());
+        let closed = server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        ensure!(!closed.starts_with("ERR"), "{closed}");
+        while !managers.iter().all(|locks| matches!(locks.health(), Health::Healthy)) {
+            ensure!(broken.elapsed() < NO_HANG, "not all processes are connected again");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        row("all connected again", "ms", broken.elapsed().as_secs_f64() * 1e3);
+        row("server CPU per connecting", "us", (cpu_of(&server)? - used) * 1e6 / ratio(count, 1));
         anyhow::Ok(())
     })
 }
@@ -187,4 +196,5 @@ const LEASE: Duration = Duration::from_secs(6);
 const RENEWED: Duration = Duration::from_secs(6);
 /// The first health checks and refreshes follow the connecting in this time.
 const SETTLED: Duration = Duration::from_secs(4);
+const NO_HANG: Duration = Duration::from_secs(60);
 const IDLE: Duration = Duration::from_secs(15);

@@ -11,7 +11,8 @@ use super::served::Served;
 use crate::lock::verbs::AsyncLock;
 use crate::request::context::Context;
 use crate::{
-    AskedHolders, Attempt, Backoff, BootInstant, Error, Holder, Holders, Owner, ReleaseRequest, Ticket, Waiter,
+    AskedHolders, Attempt, Backoff, BootInstant, Error, Holder, Holders, Owner, ReleaseRequest, Ticket,
+    Waiter,
 };
 
 /// A reentrant lock by name for threads, like [`crate::Lock`].

@@ -6,6 +6,7 @@ mod herds;
 mod kinds;
 mod losses;
 mod lost_answers;
+mod many_managers;
 mod max_hold;
 mod min_hold;
 mod refusals;

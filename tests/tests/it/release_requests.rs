@@ -190,19 +190,32 @@ async fn odd_messages_are_ignored() {
 /// A hold that listens goes back to the server, and the next holder of this process has requests of its own.
 #[tokio::test]
 async fn listening_hold_is_not_handed_over() {
-    let (_server, asks, locks) = server_and_managers().await;
+    let (server, asks, _) = server_and_managers().await;
+    let locks = LockManager::builder(server.url()).hand_over(Duration::from_secs(600));
+    let locks = locks.connect().await.unwrap();
     let lock = locks.lock("hot");
-    let guard = lock.acquire().await.unwrap();
+    let next = async || {
+        let lock = lock.clone();
+        let next = tokio::spawn(async move { lock.acquire().await });
+        assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
+        assert!(at_rest(&locks).await);
+        next
+    };
+    let silent = lock.acquire().await.unwrap();
+    let waiting = next().await;
+    silent.release().await.unwrap();
+    let guard = timeout(PATIENCE, waiting).await.expect("it is woken").unwrap().unwrap();
+    assert_eq!(locks.metrics().hand_overs, 1, "a hold that does not listen is handed over");
+
     let mut wait = Box::pin(guard.release_requested());
     listens(&locks, wait.as_mut()).await;
-    let next = tokio::spawn(async move { lock.acquire().await });
-    assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
+    let waiting = next().await;
     assert_eq!(ask(&asks.lock("hot"), "for the first").await.told.len(), 1);
     assert_eq!(received(wait).await.reason, "for the first");
     guard.release().await.unwrap();
-    let next = timeout(PATIENCE, next).await.expect("it is woken").unwrap().unwrap();
-    assert_eq!(locks.metrics().hand_overs, 0);
-    let mut wait = Box::pin(next.release_requested());
+    let last = timeout(PATIENCE, waiting).await.expect("it is woken").unwrap().unwrap();
+    assert_eq!(locks.metrics().hand_overs, 1);
+    let mut wait = Box::pin(last.release_requested());
     listens(&locks, wait.as_mut()).await;
     assert!(poll(wait.as_mut()).is_pending(), "the first holder's request is not the second's");
     assert_eq!(ask(&asks.lock("hot"), "for the second").await.told.len(), 1);

@@ -233,7 +233,7 @@ pub(crate) struct Top {
 /// Prints one line per waiter: place, label, owner as on the server. The waiter at place 1 gets the lock next. The
 /// server knows no waiters of other kinds.
 ///
-/// Exit codes: 0 if the lock has waiters; 1 if it has none; 64 for wrong arguments; 69 if the server cannot be reached,
+/// Exit codes: 0 if the lock has waiters; 1 if not; 64 for wrong arguments; 69 if the server cannot be reached,
 /// or is not ready.
 #[derive(Debug, Args)]
 pub(crate) struct Queue {

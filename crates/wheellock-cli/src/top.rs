@@ -147,7 +147,7 @@ impl Screen {
 
     fn draw(&self, table: &Table, options: &Top, trouble: Option<&str>) {
         let lines = table.lines(options, trouble, self.size());
-        // Each line clears its rest and the last one clears what is below, so the picture never flickers.
+        // Each line clears its rest, and the last line clears the rows below. A cleared screen would flicker.
         write(&format!("\x1b[H{}\x1b[K\x1b[J", lines.join("\x1b[K\r\n")));
     }
 

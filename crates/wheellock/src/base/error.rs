@@ -536,7 +536,8 @@ impl Error {
                 quotable(lock)
             ),
             Self::NoMinHold { lock } => {
-                write!(f, "lock \"{}\": this kind of lock cannot be held for a minimum time", quotable(lock))
+                let kinds = "plain, spin, fenced, fair and simple locks";
+                write!(f, "lock \"{}\": only {kinds} can be held for a minimum time", quotable(lock))
             }
             Self::DuplicateMember { lock, server } => write!(
                 f,

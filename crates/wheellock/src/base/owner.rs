@@ -25,7 +25,7 @@ pub struct Owner {
     pub(crate) number: u64,
 }
 
-/// The number from which on an owner is spent. Redisson accepts it as the number of a thread, and no manager has so many owners.
+/// The number from which on an owner is spent. Redisson accepts it as the number of a thread. No manager reaches this number of owners.
 pub(crate) const SPENT: u64 = 1 << 62;
 
 impl fmt::Display for Owner {

@@ -153,9 +153,14 @@ fn processes(report: &mut Report, process: Process, runtime: &tokio::runtime::Ru
         let share = (cpu_of(&server)? - used) / seconds;
         row("server CPU of a thousand", "% of a core", share * 100.0 * 1000.0 / ratio(count, 1));
         let (used, broken) = (cpu_of(&server)?, Instant::now());
-        let closed = server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
-        ensure!(!closed.starts_with("ERR"), "{closed}");
-        while !managers.iter().all(|locks| matches!(locks.health(), Health::Healthy)) {
+        for kind in ["normal", "pubsub"] {
+            let closed = server.cli(&["CLIENT", "KILL", "TYPE", kind]);
+            ensure!(!closed.starts_with("ERR"), "{closed}");
+        }
+        while !managers
+            .iter()
+            .all(|locks| locks.client().stats().connections >= 2 && matches!(locks.health(), Health::Healthy))
+        {
             ensure!(broken.elapsed() < NO_HANG, "not all processes are connected again");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -87,7 +87,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "TIME", value_parser = lease)]
     pub(crate) at_most: Option<Duration>,
     /// How long the lock is kept at least, also if the command ends earlier; at least 1s. No host can run the job again in
-    /// that time. Not for the kinds read and write
+    /// that time. Not longer than --at-most, and not for the kinds read and write
     #[arg(long, value_name = "TIME", value_parser = lease)]
     pub(crate) at_least: Option<Duration>,
     /// The kind of lock. All users of a name must use the same kind, but plain, fenced and spin exclude each other

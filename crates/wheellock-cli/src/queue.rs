@@ -27,7 +27,7 @@ fn as_text(waiters: &[Waiter], beyond: u64) -> String {
     };
     let mut lines: String = waiters.iter().enumerate().map(line).collect();
     if waiters.is_empty() {
-        lines.push_str("no waiters\n");
+        lines.push_str("no queue: only fair locks have one, while processes wait\n");
     } else if beyond > 0 {
         lines.push_str(&format!("and {beyond} more\n"));
     }

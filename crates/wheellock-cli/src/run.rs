@@ -34,6 +34,9 @@ pub(crate) async fn run(options: &Run, again: &[&str]) -> Result<End, Failure> {
 }
 
 async fn connect(options: &Run) -> Result<LockManager, Failure> {
+    if options.at_most.zip(options.at_least).is_some_and(|(most, least)| most < least) {
+        return Err(Failure::of(End::Usage, "--at-most is shorter than --at-least"));
+    }
     let builder = options.failovers.of(options.server.builder().watchdog_lease(options.lease));
     let label = options.label.clone().unwrap_or_else(|| default_label(&options.command));
     let builder = if label.is_empty() { builder } else { builder.label(label) };

@@ -24,7 +24,9 @@ pub(crate) async fn release(options: &Release) -> Result<End, Failure> {
     if options.force {
         return release_by_force(options).await;
     }
-    let ticket: Ticket = options.ticket.parse().map_err(Error::from)?;
+    let ticket = options.ticket.parse::<Ticket>().map_err(|error| {
+        Failure::of(End::Usage, format!("{}; for a lock's name, use --force", Error::from(error)))
+    })?;
     let locks = options.server.builder().connect().await?;
     if locks.release_ticket(&ticket).await? {
         return Ok(End::Success);
@@ -44,6 +46,7 @@ async fn release_by_force(options: &Release) -> Result<End, Failure> {
     }
     found.holders.iter().for_each(|holder| complain(&holder.to_string()));
     if !options.yes && !is_confirmed()? {
+        complain("not freed, because the answer was not yes");
         return Ok(End::No);
     }
     let mode = found.holders.first().map_or(Mode::Exclusive, |holder| holder.mode);
@@ -53,6 +56,7 @@ async fn release_by_force(options: &Release) -> Result<End, Failure> {
         (None, Mode::Write) => Kind::Write.lock(&locks, name).force_release().await?,
         (None, _) => release_exclusive(&locks, name).await?,
     };
+    complain(if was_held { "freed" } else { "the holder has released it already" });
     Ok(if was_held { End::Success } else { End::No })
 }
 

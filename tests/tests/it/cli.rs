@@ -350,6 +350,9 @@ fn minimum_time_runs_job_once() {
         assert!(began.elapsed() >= Duration::from_secs(3), "{kind}: {:?}", began.elapsed());
         assert_eq!(run(&["--wait", "0"]), 0, "a run without a minimum keeps nothing");
     }
+    let longer = ended(&server, &["run", "n", "--at-most", "2s", "--at-least", "3s", "--", "true"]);
+    assert_eq!(code(&longer), 64);
+    assert!(stderr(&longer).contains("--at-most is shorter than --at-least"), "{}", stderr(&longer));
     let refused = ended(&server, &["run", "n", "--kind", "read", "--at-least", "3s", "--", "true"]);
     assert_eq!(code(&refused), 64, "{}", stderr(&refused));
 }

@@ -22,7 +22,10 @@ async fn queue_shows_waiters_in_order() {
     let server = RedisServer::start();
     let holder = manager(&server.url()).await;
     let lock = holder.fair_lock("tickets");
-    assert_eq!(code_and_text(tool(&server, &["queue", "tickets"])), (1, "no waiters\n".to_owned()));
+    assert_eq!(
+        code_and_text(tool(&server, &["queue", "tickets"])),
+        (1, "no queue: only fair locks have one, while processes wait\n".to_owned())
+    );
     let guard = lock.acquire().await.unwrap();
     let (mut waits, mut owners) = (Vec::new(), Vec::new());
     for label in ["first", "second"] {

@@ -139,6 +139,10 @@ impl Memberships {
 
     /// Returns true if this lock may be acquired now.
     pub(super) fn may_acquire(&self, name: &Name, now: BootInstant) -> bool {
+        // Each acquire asks this, and a single server needs no search.
+        if let [only] = &*self.all {
+            return only.may_acquire(now);
+        }
         self.is_entered() && all_of(self.of(name), |(_, membership)| membership.may_acquire(now))
     }
 
@@ -167,9 +171,12 @@ impl Memberships {
         sent: BootInstant,
         now: BootInstant,
     ) -> bool {
-        let Some(connection) = connection.filter(|_| self.is_entered()) else { return false };
+        let Some(connection) = connection else { return false };
         let believes = |it: &Membership| it.is_on(connection) && it.believes_grant(sent, now);
-        all_of(self.at(|| connection.node()), |(_, membership)| believes(membership))
+        if let [only] = &*self.all {
+            return believes(only);
+        }
+        self.is_entered() && all_of(self.at(|| connection.node()), |(_, membership)| believes(membership))
     }
 
     /// Handles a grant that does not count. If no refresh has found the server of its connection, no lock can be acquired there before the

@@ -194,22 +194,25 @@ async fn listening_hold_is_not_handed_over() {
     let locks = LockManager::builder(server.url()).hand_over(Duration::from_secs(600));
     let locks = locks.connect().await.unwrap();
     let lock = locks.lock("hot");
-    let next = async || {
+    let next = || {
         let lock = lock.clone();
-        let next = tokio::spawn(async move { lock.acquire().await });
+        tokio::spawn(async move { lock.acquire().await })
+    };
+    let waits = async || {
         assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
         assert!(at_rest(&locks).await);
-        next
     };
     let silent = lock.acquire().await.unwrap();
-    let waiting = next().await;
+    let waiting = next();
+    waits().await;
     silent.release().await.unwrap();
     let guard = timeout(PATIENCE, waiting).await.expect("it is woken").unwrap().unwrap();
     assert_eq!(locks.metrics().hand_overs, 1, "a hold that does not listen is handed over");
 
     let mut wait = Box::pin(guard.release_requested());
     listens(&locks, wait.as_mut()).await;
-    let waiting = next().await;
+    let waiting = next();
+    waits().await;
     assert_eq!(ask(&asks.lock("hot"), "for the first").await.told.len(), 1);
     assert_eq!(received(wait).await.reason, "for the first");
     guard.release().await.unwrap();

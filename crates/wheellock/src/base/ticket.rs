@@ -51,7 +51,7 @@ impl Ticket {
         &self.kind
     }
 
-    /// Returns for how long the lock stays held after the ticket was made.
+    /// Returns for how long the lock stays held after the ticket was made, unless the maximum time of its hold ends before.
     pub fn lease(&self) -> Duration {
         self.lease
     }

@@ -276,7 +276,7 @@ impl Guard {
     /// [`with_lease`](crate::Lock::with_lease) for a longer journey.
     ///
     /// Plain, spin, fenced, fair, write and simple locks have tickets. Readers and permits have none: let the other process acquire its
-    /// own before this one releases. Minimum and maximum times do not travel.
+    /// own before this one releases. Minimum and maximum times do not travel, but the maximum of this hold ends the ticket, too.
     ///
     /// # Cancel safety
     ///
@@ -286,6 +286,7 @@ impl Guard {
     ///
     /// As [`renew`](Self::renew); [`Error::NoTicket`] if this hold cannot travel. After an error the lock is released.
     pub async fn into_ticket(self) -> Result<Ticket, Error> {
+        self.check()?;
         let Some((owner, lease)) = self.travels() else {
             return Err(Error::NoTicket {
                 lock: self.name.text().to_owned(),

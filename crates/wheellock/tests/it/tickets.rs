@@ -5,7 +5,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use wheellock::testing::{Double, Outage};
-use wheellock::{Error, Guard, Lock, LockManager, Ticket};
+use wheellock::{Error, Guard, Lock, LockManager, LostReason, Ticket};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -135,6 +135,33 @@ async fn shared_hold_has_no_ticket() {
     assert!(locks.release_ticket(&ticket).await.unwrap());
     let reader = locks.read_write_lock("rw").read().acquire().await.unwrap();
     assert!(matches!(reader.into_ticket().await, Err(Error::NoTicket { .. })));
+}
+
+/// The error names the loss, although a lost hold cannot travel either.
+#[tokio::test(start_paused = true)]
+async fn lost_guard_makes_no_ticket() {
+    let double = Double::new();
+    let [locks] = managers(&double).await;
+    let max = Duration::from_secs(1);
+    let guard = locks.lock("n").with_max_hold(max).acquire().await.unwrap();
+    tokio::time::sleep(2 * max).await;
+    let error = guard.into_ticket().await.unwrap_err();
+    assert!(matches!(error, Error::Lost { reason: LostReason::HeldTooLong, .. }), "{error}");
+}
+
+/// No process renews a ticket, so the maximum of the hold ends it.
+#[tokio::test(start_paused = true)]
+async fn maximum_ends_ticket() {
+    let double = Double::new();
+    let [giver, taker] = managers(&double).await;
+    let max = LEASE + LEASE / 2;
+    let guard = giver.lock("n").with_max_hold(max).acquire().await.unwrap();
+    tokio::time::sleep(LEASE).await;
+    let ticket = send(guard).await;
+    tokio::time::sleep(LEASE / 2 - Duration::from_secs(1)).await;
+    assert!(is_held(&taker.lock("n")).await);
+    tokio::time::sleep(Duration::from_secs(1) + Duration::from_millis(10)).await;
+    assert!(matches!(taker.adopt(&ticket).await, Err(Error::TicketEnded { .. })));
 }
 
 /// The server counts further holds of the owner that the ticket names.

@@ -19,6 +19,7 @@ pub(crate) fn outcome(error: &Error) -> Outcome {
 pub(crate) fn reason(reason: LostReason) -> Reason {
     match reason {
         LostReason::NotOwner => Reason::NotOwner,
+        LostReason::HeldTooLong => Reason::HeldTooLong,
         _ => Reason::Expired,
     }
 }

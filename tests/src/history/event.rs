@@ -49,6 +49,18 @@ pub enum What {
         /// The number of permits.
         permits: u64,
     },
+    /// The operation's hold has these limits, in nanoseconds from the grant.
+    Limits {
+        /// The time until which the lock is kept, released or not.
+        min: Option<u64>,
+        /// The time after which the hold ends.
+        max: Option<u64>,
+    },
+    /// The operation takes the place of this owner, whose hold became a ticket.
+    Adopts {
+        /// The owner's text.
+        owner: String,
+    },
     /// The process is about to acquire the lock.
     Invoked {
         /// The kind of attempt.
@@ -114,6 +126,8 @@ pub enum What {
         /// The error's text.
         text: String,
     },
+    /// The guard became a ticket. The lock stays held for its lease, unless an operation adopts the ticket.
+    Sent,
     /// The process is about to drop the guard.
     Dropped,
     /// The witness let the holder in.
@@ -237,6 +251,8 @@ pub enum Kind {
     Again,
     /// `Lock::run`
     Run,
+    /// `LockManager::adopt`
+    Adopt,
 }
 
 /// A change of a latch.
@@ -268,6 +284,8 @@ pub enum Reason {
     Expired,
     /// The server does not know the owner.
     NotOwner,
+    /// The maximum time of the hold ended.
+    HeldTooLong,
 }
 
 /// A fault outside the library.

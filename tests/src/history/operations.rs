@@ -34,6 +34,12 @@ pub struct Operation {
     pub shared: bool,
     /// The number of permits of a pool.
     pub permits: u64,
+    /// The minimum time of the hold, from the grant.
+    pub min: Option<u64>,
+    /// The maximum time of the hold, from the grant.
+    pub max: Option<u64>,
+    /// The owner whose ticket the operation adopts.
+    pub adopts: Option<String>,
     /// The fencing token of the grant.
     pub token: Option<u64>,
     /// The time and the kind of the acquire's end.
@@ -80,6 +86,8 @@ pub enum Ending {
     Unconfirmed,
     /// The guard was dropped.
     Dropped,
+    /// The guard became a ticket.
+    Sent,
 }
 
 /// The time in which a holder was entitled to work.
@@ -108,6 +116,27 @@ impl Operation {
     #[must_use]
     pub fn asks_again(&self) -> bool {
         self.waits() || self.deadline.is_some()
+    }
+
+    /// Returns until when the minimum keeps the lock after a release that ended at `at`. A slow release keeps the lock longer.
+    #[must_use]
+    pub fn kept_until(&self, at: u64) -> u64 {
+        let slow = self.ended.map_or(0, |ended| at.saturating_sub(ended));
+        let end = self.answered().zip(self.min).map_or(0, |(granted, min)| granted + min + slow);
+        end.max(at)
+    }
+
+    /// Returns when the maximum ends the hold, if it has one.
+    #[must_use]
+    pub fn over_at(&self) -> Option<u64> {
+        self.answered().zip(self.max).map(|(granted, max)| granted + max)
+    }
+
+    /// Returns when the maximum has freed the lock, if there is one. A waiter may know the lease from before a hand-over, and then polls at
+    /// its end.
+    #[must_use]
+    pub fn freed_by(&self) -> Option<u64> {
+        Some(self.over_at()?.max(self.answered()? + self.lease))
     }
 
     /// Returns the end of the acquire, if the history contains it.
@@ -144,6 +173,9 @@ pub fn operations(events: &[Event]) -> Vec<Operation> {
                 owner: owner.clone(),
                 shared: *shared,
                 permits: 1,
+                min: None,
+                max: None,
+                adopts: None,
                 token: None,
                 answer: None,
                 belief: None,
@@ -182,6 +214,8 @@ impl Operation {
     fn take(&mut self, at: u64, what: &What) {
         match what {
             What::Takes { permits } => self.permits = *permits,
+            What::Limits { min, max } => (self.min, self.max) = (*min, *max),
+            What::Adopts { owner } => self.adopts = Some(owner.clone()),
             What::Granted { owner, valid_until, token } => {
                 self.owner.clone_from(owner);
                 self.token = *token;
@@ -207,6 +241,7 @@ impl Operation {
                 self.end(at);
                 self.ending.get_or_insert((at, Ending::Dropped));
             }
+            What::Sent => self.ending = Some((at, Ending::Sent)),
             What::Released => self.ending = Some((at, Ending::Released)),
             What::AlreadyLost => self.ending = Some((at, Ending::AlreadyLost)),
             What::Unconfirmed { .. } => self.ending = Some((at, Ending::Unconfirmed)),

@@ -87,14 +87,11 @@ impl fmt::Display for Event {
             What::Setup { longest, patience, wake } => write!(f, "setup {longest} {patience} {wake}"),
             What::Pool { permits } => write!(f, "pool {permits}"),
             What::Takes { permits } => write!(f, "takes {permits}"),
+            What::Limits { min, max } => write!(f, "limits {} {}", Time(*min), Time(*max)),
+            What::Adopts { owner } => write!(f, "adopts {}", Word(owner)),
             What::Invoked { kind, renewed, lease, deadline, owner, shared } => {
                 let kind = name_of(KINDS, kind);
-                write!(f, "invoked {kind} {renewed} {lease} ")?;
-                match deadline {
-                    Some(deadline) => write!(f, "{deadline} ")?,
-                    None => write!(f, "{NONE} ")?,
-                }
-                write!(f, "{}", Word(owner))?;
+                write!(f, "invoked {kind} {renewed} {lease} {} {}", Time(*deadline), Word(owner))?;
                 if *shared { write!(f, " {SHARED}") } else { Ok(()) }
             }
             What::Granted { owner, valid_until, token } => {
@@ -116,6 +113,7 @@ impl fmt::Display for Event {
             What::Released => f.write_str("released"),
             What::AlreadyLost => f.write_str("already-lost"),
             What::Unconfirmed { text } => write!(f, "unconfirmed {}", Word(text)),
+            What::Sent => f.write_str("sent"),
             What::Dropped => f.write_str("dropped"),
             What::Entered { token } => write!(f, "entered {token}"),
             What::Left => f.write_str("left"),
@@ -137,8 +135,7 @@ impl fmt::Display for Event {
             What::Watched => f.write_str("watched"),
             What::Queued { owner } => write!(f, "queued {}", Word(owner)),
             What::Served { owner } => write!(f, "served {}", Word(owner)),
-            What::Awaits { deadline: None } => write!(f, "awaits {NONE}"),
-            What::Awaits { deadline: Some(deadline) } => write!(f, "awaits {deadline}"),
+            What::Awaits { deadline } => write!(f, "awaits {}", Time(*deadline)),
             What::Passed => f.write_str("passed"),
             What::Changes { how: Change::Set(count) } => write!(f, "changes set {count}"),
             What::Changes { how: Change::CountDown } => f.write_str("changes count-down"),
@@ -180,11 +177,13 @@ impl Words<'_> {
             "setup" => What::Setup { longest: self.parse()?, patience: self.parse()?, wake: self.parse()? },
             "pool" => What::Pool { permits: self.parse()? },
             "takes" => What::Takes { permits: self.parse()? },
+            "limits" => What::Limits { min: self.time()?, max: self.time()? },
+            "adopts" => What::Adopts { owner: self.text()? },
             "invoked" => What::Invoked {
                 kind: self.named(KINDS)?,
                 renewed: self.parse()?,
                 lease: self.parse()?,
-                deadline: self.deadline()?,
+                deadline: self.time()?,
                 owner: self.text()?,
                 shared: match self.0.next() {
                     None => false,
@@ -211,6 +210,7 @@ impl Words<'_> {
             "released" => What::Released,
             "already-lost" => What::AlreadyLost,
             "unconfirmed" => What::Unconfirmed { text: self.text()? },
+            "sent" => What::Sent,
             "dropped" => What::Dropped,
             "entered" => What::Entered { token: self.parse()? },
             "left" => What::Left,
@@ -230,7 +230,7 @@ impl Words<'_> {
             "watched" => What::Watched,
             "queued" => What::Queued { owner: self.text()? },
             "served" => What::Served { owner: self.text()? },
-            "awaits" => What::Awaits { deadline: self.deadline()? },
+            "awaits" => What::Awaits { deadline: self.time()? },
             "passed" => What::Passed,
             "changes" => What::Changes {
                 how: match self.0.next()? {
@@ -248,10 +248,10 @@ impl Words<'_> {
         })
     }
 
-    fn deadline(&mut self) -> Option<Option<u64>> {
+    fn time(&mut self) -> Option<Option<u64>> {
         Some(match self.0.next()? {
             NONE => None,
-            deadline => Some(deadline.parse().ok()?),
+            time => Some(time.parse().ok()?),
         })
     }
 
@@ -291,6 +291,18 @@ impl fmt::Display for Word<'_> {
     }
 }
 
+/// A time as a word; a missing time is `-`.
+struct Time(Option<u64>);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(time) => write!(f, "{time}"),
+            None => f.write_str(NONE),
+        }
+    }
+}
+
 fn unescape(word: &str) -> Option<String> {
     if word == NONE {
         return Some(String::new());
@@ -320,6 +332,7 @@ const KINDS: &[(Kind, &str)] = &[
     (Kind::TryFor, "try-for"),
     (Kind::Again, "again"),
     (Kind::Run, "run"),
+    (Kind::Adopt, "adopt"),
 ];
 
 const OUTCOMES: &[(Outcome, &str)] = &[
@@ -328,7 +341,8 @@ const OUTCOMES: &[(Outcome, &str)] = &[
     (Outcome::MaybeExecuted, "maybe-executed"),
 ];
 
-const REASONS: &[(Reason, &str)] = &[(Reason::Expired, "expired"), (Reason::NotOwner, "not-owner")];
+const REASONS: &[(Reason, &str)] =
+    &[(Reason::Expired, "expired"), (Reason::NotOwner, "not-owner"), (Reason::HeldTooLong, "held-too-long")];
 
 const FAULTS: &[(Fault, &str)] = &[
     (Fault::Down, "down"),
@@ -370,6 +384,9 @@ mod tests {
             What::Setup { longest: 1, patience: 2, wake: 3 },
             What::Pool { permits: 10 },
             What::Takes { permits: 2 },
+            What::Limits { min: Some(3), max: None },
+            What::Adopts { owner: odd() },
+            What::Sent,
             What::Granted { owner: odd(), valid_until: u64::MAX, token: None },
             What::Granted { owner: odd(), valid_until: 0, token: Some(u64::MAX) },
             What::NotGranted,

@@ -9,6 +9,7 @@
 mod foreigner;
 mod give_up;
 mod latches;
+mod limits;
 mod machine;
 mod night;
 mod plan;
@@ -130,6 +131,9 @@ async fn world(plan: &Plan) -> Vec<Event> {
             None
         }
     };
+    for process in fleet.borrow().iter() {
+        process.fleet.replace(Rc::downgrade(&fleet));
+    }
     let first = fleet.borrow().first().cloned();
     fill_the_pool(plan, first.as_ref()).await;
     for machine in &machines {

@@ -112,8 +112,13 @@ impl Night {
                         let latches = self.kind.is_none() && seed.is_multiple_of(LATCHES_EVERY);
                         let visited = self.kind.is_none() && seed.is_multiple_of(VISITED_EVERY);
                         let surviving = self.kind.is_none() && seed.is_multiple_of(SURVIVING_EVERY);
-                        let more =
-                            [(latches, Kind::Latch), (visited, Kind::Visited), (surviving, Kind::Surviving)];
+                        let limited = self.kind.is_none() && seed.is_multiple_of(LIMITED_EVERY);
+                        let more = [
+                            (latches, Kind::Latch),
+                            (visited, Kind::Visited),
+                            (surviving, Kind::Surviving),
+                            (limited, Kind::Limited),
+                        ];
                         let more = more.into_iter().filter_map(|(is_due, kind)| is_due.then_some(Some(kind)));
                         for kind in [self.kind].into_iter().chain(more) {
                             let plan = Plan::of(seed, kind);
@@ -220,6 +225,8 @@ const LATCHES_EVERY: u64 = 16;
 const VISITED_EVERY: u64 = 50;
 /// The same distance for fleets whose locks survive failovers.
 const SURVIVING_EVERY: u64 = 64;
+/// The same distance for fleets whose locks have limits and tickets.
+const LIMITED_EVERY: u64 = 32;
 
 #[cfg(test)]
 mod tests {

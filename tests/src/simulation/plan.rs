@@ -7,6 +7,7 @@ use std::fmt;
 use wheellock::testing::server::{How, Make, Side};
 
 use super::give_up::GiveUp;
+use super::limits::Limits;
 use super::survival::{Survival, Switch};
 use crate::fault::Random;
 
@@ -43,11 +44,13 @@ pub enum Kind {
     Visited,
     /// Any kind of lock that survives failovers, with `keep_locks_across_failovers`
     Surviving,
+    /// Any kind of lock with minima, maxima and tickets
+    Limited,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Plain,
         Self::Hot,
         Self::Fair,
@@ -63,12 +66,17 @@ impl Kind {
         Self::Latch,
         Self::Visited,
         Self::Surviving,
+        Self::Limited,
     ];
     /// The number of kinds that a seed chooses from. Including a later kind would change the fleet of every seed.
     const DRAWN: usize = 12;
     /// The kinds of locks that survive failovers. A fleet of [`Kind::Surviving`] has locks of one of these kinds.
     pub(super) const SURVIVING: [Self; 5] =
         [Self::Plain, Self::Fair, Self::ReadWrite, Self::Fenced, Self::Simple];
+
+    /// The kinds of locks that have limits or tickets. A fleet of [`Kind::Limited`] has locks of one of these kinds.
+    pub(super) const LIMITED: [Self; 7] =
+        [Self::Plain, Self::Hot, Self::Fair, Self::ReadWrite, Self::Fenced, Self::Spin, Self::Simple];
 
     /// Returns the kind of this name.
     #[must_use]
@@ -109,6 +117,7 @@ impl fmt::Display for Kind {
             Self::Latch => "latch",
             Self::Visited => "visited",
             Self::Surviving => "surviving",
+            Self::Limited => "limited",
         })
     }
 }
@@ -179,6 +188,7 @@ pub(super) struct Step {
     /// True to renew by hand during the hold.
     pub(super) renews: bool,
     pub(super) give_back: GiveBack,
+    pub(super) limits: Limits,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -301,6 +311,9 @@ impl Plan {
     pub fn of(seed: u64, kind: Option<Kind>) -> Self {
         if kind == Some(Kind::Surviving) {
             return Self::surviving(seed);
+        }
+        if kind == Some(Kind::Limited) {
+            return Self::limited(seed);
         }
         let mut plan = Self { hurries: true, ..Self::narrow(seed, kind) };
         let mut random = Random::new(seed ^ 0x0DD_BA11_u64.rotate_left(29));
@@ -557,6 +570,7 @@ impl Step {
                 60..85 => GiveBack::Drop,
                 _ => GiveBack::ReleaseAndDrop(usize_below(random, 4)),
             },
+            limits: Limits::default(),
         }
     }
 }

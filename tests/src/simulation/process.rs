@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::pin::pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -16,16 +16,18 @@ use tokio::time::sleep;
 use wheellock::{
     BootInstant, Durability, Election, Error, FencedGuard, FencedLock, Fleet, Guard, Leadership, Lock,
     LockManager, LostReason, MultiGuard, MultiLock, Owner, Permit, PermitSemaphore, Permits, RedLock,
-    RedLockGuard, RedLockManager, Semaphore, multi_lock,
+    RedLockGuard, RedLockManager, Semaphore, Ticket, multi_lock,
 };
 
 use super::give_up::{GiveUp, outcome_unless};
 use super::latches::Turn;
+use super::limits::Limits;
 use super::machine::{Log, Machine, Way, lock_name};
 use super::plan::{GiveBack, Kind, LEASE, LOCKS, Manner, PATIENCE, Plan, Step};
 use super::replicas::Replicas;
 use super::standstill::Gate;
 use super::survival::Survival;
+use super::troubles;
 use crate::fault::{Random, cancel_at};
 use crate::history::{Kind as Asked, Outcome, What};
 use crate::told;
@@ -41,6 +43,8 @@ pub(super) struct Process {
     observers: RefCell<Vec<JoinHandle<()>>>,
     /// The leader's token in the last report to an observer, by the election's number. It is 0 without a leader.
     pub(super) seen: RefCell<BTreeMap<u64, u64>>,
+    /// The processes that may get its tickets.
+    pub(super) fleet: RefCell<Weak<troubles::Fleet>>,
     pub(super) is_dead: Cell<bool>,
     pub(super) is_shut: Cell<bool>,
     /// The gate before the process's tasks.
@@ -54,7 +58,7 @@ pub(super) struct Process {
 
 /// An object that a task may acquire.
 #[derive(Clone)]
-enum Wanted {
+pub(super) enum Wanted {
     Plain(Lock),
     Fenced(FencedLock),
     Leased(PermitSemaphore, u16),
@@ -64,7 +68,7 @@ enum Wanted {
     Quorum(RedLock),
 }
 
-enum Held {
+pub(super) enum Held {
     Plain(Guard),
     Fenced(FencedGuard),
     Leased(Vec<Permit>),
@@ -75,13 +79,14 @@ enum Held {
 }
 
 /// A pending operation.
-struct Op<'a> {
-    process: &'a Process,
-    task: u32,
+pub(super) struct Op<'a> {
+    pub(super) process: &'a Process,
+    pub(super) task: u32,
     number: u64,
-    lock: &'a str,
+    pub(super) lock: &'a str,
     wanted: Wanted,
     shared: bool,
+    limits: Limits,
     /// A pending operation of the same owner inside this one, and the event to record if it is dropped.
     inner: Cell<Option<(u64, What)>>,
 }
@@ -140,6 +145,7 @@ impl Process {
             tasks: RefCell::default(),
             observers: RefCell::default(),
             seen: RefCell::default(),
+            fleet: RefCell::default(),
             is_dead: Cell::new(false),
             is_shut: Cell::new(false),
             kind: plan.kind,
@@ -192,6 +198,7 @@ impl Process {
             tasks: RefCell::default(),
             observers: RefCell::default(),
             seen: RefCell::default(),
+            fleet: RefCell::default(),
             is_dead: Cell::new(false),
             is_shut: Cell::new(false),
             kind: plan.kind,
@@ -205,8 +212,15 @@ impl Process {
         self.locks.fleet_health().is_none_or(|fleet| fleet.obstacle.is_none())
     }
 
+    /// Returns a living process of the same fleet.
+    pub(super) fn peer(&self, number: u32) -> Option<Rc<Self>> {
+        let fleet = self.fleet.borrow().upgrade()?;
+        let found = fleet.borrow().iter().find(|process| process.number == number).cloned();
+        found.filter(|process| !process.is_dead.get())
+    }
+
     /// Returns the time of the log for a time of the manager.
-    fn time(&self, nanos: u64) -> u64 {
+    pub(super) fn time(&self, nanos: u64) -> u64 {
         nanos.saturating_add(self.epoch).min(FOR_EVER)
     }
 
@@ -257,17 +271,22 @@ impl Process {
             attempt.owner = owner.to_string();
             wanted = wanted.with_owner(owner);
         }
-        let op = self.begin(task, &name, wanted, step.shared || self.kind.is_pool());
+        let wanted = wanted.with_limits(&step.limits);
+        let mut op = self.begin(task, &name, wanted, step.shared || self.kind.is_pool());
+        op.limits = step.limits.clone();
         if step.manner == Manner::Run {
             return op.run(&attempt, step).await;
         }
         if let Some(held) = op.attempt(&attempt).await {
             op.hold_watched(&held, step).await;
-            op.give_back(held, step.give_back).await;
+            match &step.limits.journey {
+                Some(journey) => op.send(held, journey).await,
+                None => op.give_back(held, step.give_back).await,
+            }
         }
     }
 
-    fn wanted(&self, name: &str, step: &Step) -> Wanted {
+    pub(super) fn wanted(&self, name: &str, step: &Step) -> Wanted {
         let locks = &self.locks;
         match self.kind {
             Kind::Visited if self.number.is_multiple_of(4) => Wanted::Plain(locks.spin_lock(name)),
@@ -290,13 +309,22 @@ impl Process {
             }
             Kind::Set => Wanted::Plain(locks.lock(name)),
             Kind::Quorum => Wanted::Quorum(self.quorum.as_ref().expect("it has one").lock(name)),
-            Kind::Latch | Kind::Surviving => unreachable!("no lock is of this kind"),
+            Kind::Latch | Kind::Surviving | Kind::Limited => unreachable!("no lock is of this kind"),
         }
     }
 
-    fn begin<'a>(&'a self, task: u32, lock: &'a str, wanted: Wanted, shared: bool) -> Op<'a> {
+    pub(super) fn begin<'a>(&'a self, task: u32, lock: &'a str, wanted: Wanted, shared: bool) -> Op<'a> {
         let number = self.next_number(if matches!(wanted, Wanted::Set(_)) { LOCKS } else { 1 });
-        Op { process: self, task, number, lock, wanted, shared, inner: Cell::new(None) }
+        Op {
+            process: self,
+            task,
+            number,
+            lock,
+            wanted,
+            shared,
+            limits: Limits::default(),
+            inner: Cell::new(None),
+        }
     }
 
     /// Returns the number of the next operation, and reserves `operations` numbers.
@@ -381,6 +409,22 @@ impl Wanted {
             Self::Plain(lock) => Self::Plain(lock.with_owner(owner)),
             Self::Fenced(lock) => Self::Fenced(lock.with_owner(owner)),
             pool => pool,
+        }
+    }
+
+    fn with_limits(self, limits: &Limits) -> Self {
+        let Limits { min, max, .. } = limits;
+        let (min, max) = (min.map(Duration::from_millis), max.map(Duration::from_millis));
+        match self {
+            Self::Plain(mut lock) => {
+                lock = min.map_or(lock.clone(), |min| lock.with_min_hold(min));
+                Self::Plain(max.map_or(lock.clone(), |max| lock.with_max_hold(max)))
+            }
+            Self::Fenced(mut lock) => {
+                lock = min.map_or(lock.clone(), |min| lock.with_min_hold(min));
+                Self::Fenced(max.map_or(lock.clone(), |max| lock.with_max_hold(max)))
+            }
+            other => other,
         }
     }
 
@@ -483,7 +527,7 @@ impl Held {
         }
     }
 
-    fn valid_until(&self) -> u64 {
+    pub(super) fn valid_until(&self) -> u64 {
         let until = match self {
             Self::Plain(guard) => guard.valid_until(),
             Self::Fenced(guard) => guard.deref().valid_until(),
@@ -498,6 +542,15 @@ impl Held {
         nanos(until)
     }
 
+    /// Turns the guard into a ticket.
+    pub(super) async fn into_ticket(self) -> Result<Ticket, Error> {
+        match self {
+            Self::Plain(guard) => guard.into_ticket().await,
+            Self::Fenced(guard) => guard.into_ticket().await,
+            _ => unreachable!("only locks travel"),
+        }
+    }
+
     async fn lost(&self) -> LostReason {
         match self {
             Self::Plain(guard) => guard.lost().await,
@@ -510,7 +563,7 @@ impl Held {
         }
     }
 
-    fn token(&self) -> Option<u64> {
+    pub(super) fn token(&self) -> Option<u64> {
         match self {
             Self::Fenced(guard) => Some(guard.token()),
             Self::Leader(leadership) => Some(leadership.token()),
@@ -533,7 +586,7 @@ impl Held {
 
 impl Op<'_> {
     /// Records an event. An event of a set is recorded for each of its locks, because the checkers treat each lock as a separate operation.
-    fn record(&self, what: What) {
+    pub(super) fn record(&self, what: What) {
         let Process { log, number: process, .. } = self.process;
         let Wanted::Set(set) = &self.wanted else {
             return log.record(*process, self.task, self.number, self.lock, what);
@@ -572,9 +625,12 @@ impl Op<'_> {
             Wanted::Leased(_, permits @ 2..) => self.record(What::Takes { permits: permits.into() }),
             _ => {}
         }
+        if let Some(limits) = self.limits.recorded() {
+            self.record(limits);
+        }
     }
 
-    fn granted(&self, owner: String, valid_until: u64, token: Option<u64>) {
+    pub(super) fn granted(&self, owner: String, valid_until: u64, token: Option<u64>) {
         self.record(What::Granted { owner, valid_until, token });
         // No time has passed since the library returned the guard. So an expired guard is a false claim.
         if valid_until < self.process.log.now() {
@@ -583,7 +639,7 @@ impl Op<'_> {
     }
 
     /// Returns the owner to record. Asking a guard for its owner prevents the hand-over of its hold.
-    fn owner_of(&self, held: &Held) -> String {
+    pub(super) fn owner_of(&self, held: &Held) -> String {
         match held {
             _ if matches!(self.process.kind, Kind::Hot | Kind::Quorum | Kind::Visited) => {
                 format!("{}:{}", self.process.number, self.number)
@@ -616,7 +672,7 @@ impl Op<'_> {
         None
     }
 
-    fn failed(&self, error: &Error) {
+    pub(super) fn failed(&self, error: &Error) {
         // A set may have held one of its locks meanwhile, and an election may have held the lead before its announcement. The library has
         // released it.
         let is_unsure = self.is_set() || self.process.kind == Kind::Election;
@@ -688,7 +744,8 @@ impl Op<'_> {
         }
     }
 
-    async fn hold_watched(&self, held: &Held, step: &Step) {
+    pub(super) async fn hold_watched(&self, held: &Held, step: &Step) {
+        let end = self.process.log.now() + step.hold * MILLISECOND;
         let mut work = pin!(async {
             let granted_until = self.process.time(held.valid_until());
             if let Some(guard) = held.guard() {
@@ -716,6 +773,9 @@ impl Op<'_> {
                 if let Some((number, what)) = self.inner.take() {
                     let Process { log, number: process, .. } = self.process;
                     log.record(*process, self.task, number, self.lock, what);
+                }
+                if step.limits.is_wedged && reason == LostReason::HeldTooLong {
+                    sleep(Duration::from_nanos(end.saturating_sub(self.process.log.now()))).await;
                 }
             }
             () = &mut work => {}
@@ -748,7 +808,8 @@ impl Op<'_> {
     /// Acquires the lock again with the same owner, and releases that second hold.
     async fn hold_again(&self, guard: &Guard) {
         let wanted = self.wanted.clone().with_owner(guard.owner());
-        let op = self.process.begin(self.task, self.lock, wanted, self.shared);
+        let mut op = self.process.begin(self.task, self.lock, wanted, self.shared);
+        op.limits = self.limits.clone();
         let owner = guard.owner().to_string();
         let attempt =
             Attempt { asked: Asked::Again, lease: LEASE, renewed: true, wait: None, give_up: None, owner };
@@ -761,7 +822,7 @@ impl Op<'_> {
         self.inner.set(None);
     }
 
-    async fn give_back(&self, held: Held, how: GiveBack) {
+    pub(super) async fn give_back(&self, held: Held, how: GiveBack) {
         match how {
             GiveBack::Release => {
                 self.record(What::Releasing);
@@ -781,7 +842,7 @@ impl Op<'_> {
         }
     }
 
-    fn released(&self, released: Result<(), Error>) {
+    pub(super) fn released(&self, released: Result<(), Error>) {
         self.record(match released {
             Ok(()) => What::Released,
             // The shutdown has released the hold.

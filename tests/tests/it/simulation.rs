@@ -12,12 +12,22 @@ fn fleets_of_every_kind_keep_promises() {
     let morning = night.pass(|_| {});
     assert!(morning.findings.is_empty(), "{:#?}", morning.findings);
     // Every sixteenth seed also has latches. Every fiftieth seed also has a hot process and its visitors. Every 64th seed also has a fleet
-    // whose locks survive failovers.
-    assert_eq!(morning.worlds, SEEDS + SEEDS / 16 + SEEDS / 50 + SEEDS.div_ceil(64));
+    // whose locks survive failovers. Every 32nd seed also has a fleet with limits and tickets.
+    let more = SEEDS / 16 + SEEDS / 50 + SEEDS.div_ceil(64) + SEEDS.div_ceil(32);
+    assert_eq!(morning.worlds, SEEDS + more);
     assert!(
         morning.grants > 30 * SEEDS && morning.troubles > 2 * SEEDS,
         "something happens in them: {morning:?}"
     );
+}
+
+/// A lock that travels is one belief after the other, a minimum keeps others out, and a maximum ends a hold.
+#[test]
+fn limits_and_tickets_keep_promises() {
+    let kind = Some(Kind::Limited);
+    let morning = Night { from: 0, seeds: LIMITED, kind, at_most: None, until_found: false }.pass(|_| {});
+    assert!(morning.findings.is_empty(), "{:#?}", morning.findings);
+    assert!(morning.worlds == LIMITED && morning.grants > 10 * LIMITED, "{morning:?}");
 }
 
 /// Each of these fleets breaks a promise if one rule of the protocol for failovers is missing. `tests/planted` takes out each rule.
@@ -432,6 +442,8 @@ fn seed_61255016_refused_caller_held_lock_before() {
 const SEEN: &str = "0x46db92973cf2c1ec";
 /// About forty seconds of one processor.
 const SEEDS: u64 = 10_000;
+/// About four seconds of one processor.
+const LIMITED: u64 = 600;
 /// Rules of the protocol for failovers, each with the seed of a fleet that needs the rule.
 const FAILOVER_STORIES: [(&str, u64); 10] = [
     ("an empty server is not a new one", 1),

@@ -77,14 +77,16 @@ fn possible_hold(case: &Case<'_>, of: usize, set_back: Option<u64>) -> Option<Sp
             return Some(Span { from: operation.invoked, to: at, whose: of, of });
         }
         Some(Answer::Granted) => match operation.ending {
-            Some((at, Ending::Released)) if !case.forgets_release(at) && !is_half_known(case, of, at) => at,
-            _ => forgotten(operation.last.max(operation.valid_until)),
+            Some((at, Ending::Released)) if !case.forgets_release(at) && !is_half_known(case, of, at) => {
+                operation.kept_until(at)
+            }
+            _ => forgotten(operation.kept_until(operation.last.max(operation.valid_until))),
         },
         _ => forgotten(answered.or(operation.killed).unwrap_or(case.terms.end)),
     };
     // A server clock that was set back extends a key's life by the same time.
     let set_back = set_back.is_some_and(|at| at < to);
-    let confirmed = matches!(operation.ending, Some((_, Ending::Released)));
+    let confirmed = operation.min.is_none() && matches!(operation.ending, Some((_, Ending::Released)));
     let to = if set_back && !confirmed { u64::MAX } else { to };
     Some(Span { from: operation.invoked, to, whose: of, of })
 }
@@ -143,7 +145,13 @@ fn loss(case: &Case<'_>, operation: &Operation) -> Option<String> {
         {
             Some(format!("{lock:?} was called lost, and nothing had taken it away"))
         }
-        Reason::Expired | Reason::NotOwner => None,
+        // A grant whose answer came late was earlier than the history shows.
+        Reason::HeldTooLong
+            if operation.over_at().is_none_or(|end| at + early(operation) + case.terms.patience < end) =>
+        {
+            Some(format!("{lock:?} was called held too long before its maximum"))
+        }
+        Reason::Expired | Reason::NotOwner | Reason::HeldTooLong => None,
     }
 }
 
@@ -170,7 +178,7 @@ fn ending(case: &Case<'_>, operation: &Operation) -> Option<String> {
             (counted && !anew && operation.lost.is_none() && begun > long_gone)
                 .then(|| format!("{lock:?} was called released long after its lease"))
         }
-        Ending::Dropped => None,
+        Ending::Dropped | Ending::Sent => None,
     }
 }
 

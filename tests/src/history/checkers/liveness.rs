@@ -3,7 +3,7 @@
 //! A wait ends by its deadline, a release ends within the response timeout, and all operations end soon after the last fault.
 
 use super::super::event::What;
-use super::super::operations::Operation;
+use super::super::operations::{Ending, Operation};
 use super::turns::MARK;
 use super::{Case, Checker, MILLISECOND, REPOLL, SCHEDULING, Verdict};
 
@@ -68,8 +68,11 @@ fn held_by_others(case: &Case<'_>, operation: &Operation, from: u64, to: u64) ->
         other.lock == operation.lock && other.id != operation.id && !(other.shared && operation.shared)
     });
     let mut holds: Vec<(u64, u64)> = others
-        .filter_map(|other| other.belief)
-        .map(|belief| (belief.from.max(from), belief.to.min(to)))
+        .filter_map(|other| {
+            let belief = other.belief?;
+            let travels = if matches!(other.ending, Some((_, Ending::Sent))) { other.lease } else { 0 };
+            Some((belief.from.max(from), other.kept_until(belief.to + travels).min(to)))
+        })
         .filter(|(from, to)| from < to)
         .collect();
     holds.sort_unstable();

@@ -8,6 +8,7 @@ mod exclusion;
 mod honesty;
 mod latches;
 mod leaks;
+mod limits;
 mod liveness;
 mod order;
 mod pools;
@@ -116,6 +117,7 @@ pub fn check(history: &History) -> Vec<Verdict> {
     verdicts.extend(order::check(&case));
     verdicts.extend(pools::check(&case));
     verdicts.extend(latches::check(&case));
+    verdicts.extend(limits::check(&case));
     verdicts
 }
 

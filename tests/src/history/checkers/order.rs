@@ -83,7 +83,10 @@ fn books<'a>(case: &'a Case<'_>) -> Vec<Vec<Place<'a>>> {
         } else if seen.served.is_none() {
             (seen.served, seen.watched) = (Some(place), watched);
             // The waiter did not queue, or it queued before the record began.
-            let came_since = operations.get(owner).is_some_and(|operation| operation.invoked > watched);
+            let came_since = operations.get(owner).is_some_and(|operation| {
+                // An adopter takes the place of the holder, and does not queue.
+                operation.invoked > watched && operation.kind != Kind::Adopt
+            });
             seen.arrived = seen.arrived.or(came_since.then_some(place));
         }
     }

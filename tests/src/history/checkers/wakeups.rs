@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::super::event::{Outcome, What};
+use super::super::event::{Outcome, Reason, What};
 use super::super::operations::{Answer, Ending, Operation};
 use super::super::spans::{Span, Spans};
 use super::super::text::History;
@@ -172,6 +172,9 @@ fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
             // A waiter from a queue that the server lost is back in the queue after its next poll.
             let has_lost_its_place = case.is_fair && case.lost_by(at.saturating_sub(ASKS), at).is_some();
             let done = if has_lost_its_place { done + ASKS } else { done };
+            // No message tells when the minimum ends. A new head learns it with its next poll.
+            let is_kept = operation.kept_until(done) > done;
+            let done = operation.kept_until(done) + if is_kept && case.is_fair { ASKS } else { 0 };
             // The server sends no message about a lock that it has lost. A waiter polls at the end of the lease that it knows, and another
             // operation may have got the lock meanwhile.
             let done = match case.lost_by(operation.since, at) {
@@ -188,6 +191,13 @@ fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
         }
         let was_lost =
             |at| case.lost_by(operation.since, at).is_some() && was_granted_since(case, by, at, &answers);
+        if let Some((at, done)) = over_at(operation)
+            && !is_held(by, at, done)
+            && !was_lost(at)
+        {
+            let done = if case.is_fair { done + ASKS } else { done };
+            all.push(follow(case, by, at, done, &answers, &waiting));
+        }
         // If the server had lost the lock, another operation may hold it.
         if let Some((at, done)) = abandoned_at(operation)
             && !is_held(by, at, done)
@@ -217,7 +227,15 @@ fn unknown_reads_end(case: &Case<'_>, unheard: &[u64], at: u64) -> Option<u64> {
 fn abandoned_at(operation: &Operation) -> Option<(u64, u64)> {
     let killed = operation.killed?;
     let held = operation.belief.is_some_and(|belief| belief.from < killed && belief.to == killed);
-    held.then(|| (killed, killed + operation.lease + operation.lease / 50))
+    let end = killed + operation.lease + operation.lease / 50;
+    held.then(|| (killed, operation.freed_by().map_or(end, |freed| end.min(freed.max(killed)))))
+}
+
+/// Returns when a hold ended by its maximum, while its guard was still there.
+fn over_at(operation: &Operation) -> Option<(u64, u64)> {
+    let (lost, reason, _) = operation.lost?;
+    let over = operation.over_at().filter(|_| reason == Reason::HeldTooLong && !operation.shared)?;
+    operation.ended.is_none_or(|ended| ended > over).then_some((lost, operation.freed_by()?))
 }
 
 /// Returns the end of the last read lease that had begun by `died`, the death of a reader.

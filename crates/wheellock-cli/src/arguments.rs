@@ -248,8 +248,8 @@ pub(crate) struct Queue {
 
 /// Print a lock's holders
 ///
-/// Prints one line per holder: label, owner as on the server, mode, hold count and remaining lease. The output
-/// describes one moment.
+/// Prints one line per holder: label, owner as on the server, mode, hold count, age and remaining lease. The age is
+/// known of holders with a label, after some seconds. The output describes one moment.
 ///
 /// Exit codes: 0 if the lock is held; 1 if it is free; 64 for wrong arguments; 65 if the name holds data that is not
 /// a lock; 69 if the server cannot be reached, or is not ready.

@@ -1,6 +1,6 @@
 //! Reports a lock's holders, for people and for scripts.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use wheellock::{Error, Holder, Holders, LockManager, Mode};
 
@@ -77,14 +77,18 @@ fn holder_as_json(holder: &Holder) -> String {
         _ => "exclusive",
     };
     // A lease without an end has no number in the output.
-    let left = u64::try_from(holder.lease_left.as_millis()).ok();
+    let millis = |time: Duration| u64::try_from(time.as_millis()).ok();
+    let left = millis(holder.lease_left);
+    let since = holder.since.and_then(|since| millis(since.duration_since(UNIX_EPOCH).ok()?));
+    let number = |number: Option<u64>| number.map_or_else(|| "null".to_owned(), |number| number.to_string());
     format!(
-        "{{\"owner\":{},\"process\":{},\"label\":{},\"mode\":\"{mode}\",\"hold_count\":{},\"has_ended\":{},\"lease_left_ms\":{}}}",
+        "{{\"owner\":{},\"process\":{},\"label\":{},\"mode\":\"{mode}\",\"hold_count\":{},\"since_ms\":{},\"has_ended\":{},\"lease_left_ms\":{}}}",
         json::string(&holder.owner),
         json::optional(holder.process()),
         json::optional(holder.label.as_deref()),
         holder.hold_count,
+        number(since),
         holder.is_spent(),
-        left.map_or_else(|| "null".to_owned(), |left| left.to_string()),
+        number(left),
     )
 }

@@ -7,7 +7,7 @@ use wheellock::{Holder, Listed};
 
 use crate::arguments::Ls;
 use crate::end::{End, Failure, say};
-use crate::{holder, json};
+use crate::{holder, json, time};
 
 pub(crate) async fn list(options: &Ls) -> Result<End, Failure> {
     let locks = options.server.builder().connect().await?;
@@ -51,11 +51,15 @@ fn as_text(lock: &Listed) -> String {
     lines.concat()
 }
 
-/// Returns a holder's label and owner.
+/// Returns a holder's label and owner, and the age of its hold if it is known.
 pub(crate) fn columns_of(holder: &Holder) -> String {
     let label = holder.label.as_deref().unwrap_or("-");
-    let ended = if holder.is_spent() { "  has ended" } else { "" };
-    format!("{}  [{}]{ended}", label.escape_debug(), holder.owner.escape_debug())
+    let more = match holder.since.and_then(|since| since.elapsed().ok()) {
+        _ if holder.is_spent() => "  has ended".to_owned(),
+        Some(age) => format!("  granted {} ago", time::in_largest_unit(age)),
+        None => String::new(),
+    };
+    format!("{}  [{}]{more}", label.escape_debug(), holder.owner.escape_debug())
 }
 
 pub(crate) fn lease_left(holder: &Holder) -> String {

@@ -17,9 +17,27 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * seconds).map_err(|_| "too long".to_owned())
 }
 
+/// Returns the text of a time in its largest unit, as the library's `Holder` shows it.
+pub(crate) fn in_largest_unit(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ ..120 => format!("{seconds} s"),
+        seconds @ ..7_200 => format!("{} min", seconds / 60),
+        seconds @ ..172_800 => format!("{} h", seconds / 3_600),
+        seconds => format!("{} d", seconds / 86_400),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ages_are_shown_in_largest_unit() {
+        for (seconds, shown) in [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7_200, "2 h"), (172_800, "2 d")]
+        {
+            assert_eq!(in_largest_unit(Duration::from_secs(seconds)), shown);
+        }
+    }
 
     #[test]
     fn times_have_units() {

@@ -400,7 +400,7 @@ impl Lock {
     pub async fn holder(&self) -> Result<Option<Holder>, Error> {
         let Holders { mut holders, .. } = self.unlabelled_holders().await?;
         holders.truncate(1);
-        label::find(&self.context, &mut holders).await;
+        label::find(&self.context, label::named(self.name.text(), &mut holders)).await;
         Ok(holders.pop())
     }
 
@@ -416,7 +416,7 @@ impl Lock {
     /// As [`holder`](Self::holder).
     pub async fn holders(&self) -> Result<Holders, Error> {
         let mut found = self.unlabelled_holders().await?;
-        label::find(&self.context, &mut found.holders).await;
+        label::find(&self.context, label::named(self.name.text(), &mut found.holders)).await;
         Ok(found)
     }
 
@@ -432,7 +432,7 @@ impl Lock {
     /// told. The call changes nothing: the holders decide. A holder is told if its guard listens, by
     /// [`Guard::release_requested`]. Of a read-write lock, each side has holders of its own.
     ///
-    /// The call takes two round trips, and a third one for the labels of other managers. A holder that was told received
+    /// The call takes two round trips, and a third one for the labels. A holder that was told received
     /// the message, unless its connection broke just then.
     ///
     /// Semaphores, permits and latches cannot be asked, because the server does not know their holders by name.
@@ -471,7 +471,7 @@ impl Lock {
         let message = ReleaseRequest::new(&context.uuid, label, reason.as_ref())?.message();
         let Holders { mut holders, beyond } = self.unlabelled_holders().await?;
         let receivers = join_all(holders.iter().map(|holder| self.tell(holder, &message))).await;
-        label::find(context, &mut holders).await;
+        label::find(context, label::named(self.name.text(), &mut holders)).await;
         let mut asked = AskedHolders { beyond, ..AskedHolders::default() };
         for (holder, receivers) in holders.into_iter().zip(receivers) {
             if receivers? > 0 { &mut asked.told } else { &mut asked.untold }.push(holder);

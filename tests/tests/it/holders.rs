@@ -1,6 +1,6 @@
 //! Holders of a lock as the server reports them. The tests cover every kind of lock, foreign holders and the labels of managers.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use wheellock::{Error, Holder, Lock, LockManager, Mode};
 use wheellock_tests::locks::{PATIENCE, manager};
@@ -230,4 +230,93 @@ async fn cluster_finds_holders_and_labels() {
         guards.0.release().await.unwrap();
         guards.1.release().await.unwrap();
     }
+}
+
+/// Time after which a manager has told since when it holds a lock.
+const TOLD: Duration = Duration::from_secs(20);
+
+/// Returns true if this holder tells that its hold began within a second of `then`.
+fn is_since(holder: &Holder, then: SystemTime) -> bool {
+    let off = |since: SystemTime| since.duration_since(then).unwrap_or_else(|error| error.duration());
+    holder.since.map(off).is_some_and(|off| off < Duration::from_secs(1))
+}
+
+#[tokio::test]
+async fn old_holds_tell_since_when() {
+    let server = RedisServer::start();
+    let (locks, asks) = (labelled(&server.url(), "old").await, manager(&server.url()).await);
+    let key = format!("wheellock:process:{}:since", locks.id());
+    let (owner, first) = (locks.owner(), SystemTime::now());
+    let sides = |locks: &LockManager| locks.read_write_lock("two words");
+    let plain = locks.lock("plain").acquire().await.unwrap();
+    let writes = sides(&locks).write().with_owner(owner.clone()).acquire().await.unwrap();
+    let simple = locks.simple_lock("simple").acquire().await.unwrap();
+    let without_a_label = asks.lock("other").acquire().await.unwrap();
+    let handed_over = locks.lock("handed over").acquire().await.unwrap();
+    let released = locks.lock("released").acquire().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let second = SystemTime::now();
+    let reads = sides(&locks).read().with_owner(owner).acquire().await.unwrap();
+    let again = locks.lock("plain").with_owner(plain.owner()).acquire().await.unwrap();
+    let next = tokio::spawn({
+        let lock = locks.lock("handed over");
+        async move { lock.acquire().await.unwrap() }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    handed_over.release().await.unwrap();
+    let next = next.await.unwrap();
+    assert_eq!(holder(&asks.lock("plain")).await.unwrap().since, None, "it is young");
+    let is_told = async || holder(&asks.lock("plain")).await.unwrap().since.is_some();
+    assert!(eventually(TOLD, is_told).await);
+
+    for (lock, then) in [
+        (asks.lock("plain"), first),
+        (locks.lock("plain"), first),
+        (asks.simple_lock("simple"), first),
+        (sides(&asks).write(), first),
+        (sides(&asks).read(), second),
+        (asks.lock("handed over"), second),
+    ] {
+        let told = holder(&lock).await.unwrap();
+        assert!(is_since(&told, then), "{lock:?}: {told:?}");
+        assert!(told.to_string().contains(" s ago, for "), "{told}");
+    }
+    assert_eq!(holder(&locks.lock("other")).await.unwrap().since, None, "no label");
+    let mut listing = asks.list("plain");
+    let listed = listing.next().await.unwrap().unwrap();
+    assert!(is_since(&listed.holders.holders[0], first), "{listed:?}");
+
+    // The line of another owner does not count.
+    released.release().await.unwrap();
+    let other = locks.lock("released").acquire().await.unwrap();
+    assert_eq!(holder(&asks.lock("released")).await.unwrap().since, None);
+
+    let left: i64 = server.cli(&["PTTL", &key]).parse().unwrap();
+    assert!((1..=30_000).contains(&left), "{left}");
+    let lies = format!("x\n{}\n1000 {} plain", "9".repeat(30), plain.owner());
+    assert_eq!(server.cli(&["SET", &key, &lies]), "OK");
+    let told = holder(&asks.lock("plain")).await.unwrap();
+    assert_eq!(told.since, Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1)), "a lie is only shown");
+    assert_eq!(holder(&asks.simple_lock("simple")).await.unwrap().since, None);
+    assert_eq!(server.cli(&["DEL", &key]), "1");
+    assert_eq!(server.cli(&["RPUSH", &key, "x"]), "1");
+    let told = holder(&asks.lock("plain")).await.unwrap();
+    assert_eq!((told.label.as_deref(), told.since), (Some("old"), None));
+
+    assert!(locks.shutdown(PATIENCE).await.is_empty());
+    assert_eq!(server.cli(&["EXISTS", &key]), "0", "a shutdown deletes it");
+    drop((plain, writes, simple, without_a_label, reads, again, next, other));
+}
+
+/// Without old holds, a manager deletes the starts of its earlier holds.
+#[tokio::test]
+async fn since_ends_with_old_holds() {
+    let server = RedisServer::start();
+    let locks = labelled(&server.url(), "old").await;
+    let key = format!("wheellock:process:{}:since", locks.id());
+    let guard = locks.lock("plain").acquire().await.unwrap();
+    let is_there = async |there: &str| server.cli(&["EXISTS", &key]) == there;
+    assert!(eventually(TOLD, async || is_there("1").await).await);
+    guard.release().await.unwrap();
+    assert!(eventually(TOLD, async || is_there("0").await).await);
 }

@@ -176,7 +176,7 @@ pub(crate) static WRITE: LazyLock<Kind> = LazyLock::new(|| {
         label: "write",
         acquire: script(lua!("write/grant.lua", "write/acquire.lua"), 5),
         release: Some(script(lua!("read_write/live.lua", "write/release.lua"), 5)),
-        holder_suffix: ":write",
+        holder_suffix: WRITER,
         queues_on_server: true,
         ..Kind::read_write("write")
     };
@@ -275,6 +275,9 @@ pub(crate) static LATCH: LazyLock<Kind> = LazyLock::new(|| Kind {
 // new-kind: row
 
 /// Channel prefix of all locks that are only a hash of holders.
+/// The end of the holder's text of an owner that writes.
+pub(crate) const WRITER: &str = ":write";
+
 const PLAIN_CHANNEL: &str = "redisson_lock__channel:";
 
 /// Refreshes this process's entry in the fleet of a server, and drives the grace after a failover.

@@ -14,7 +14,7 @@ use wheellock_client::{Command, Servers, Value};
 use crate::base::error::Error;
 use crate::kind;
 use crate::request::context::Context;
-use crate::request::label;
+use crate::request::label::{self, named};
 use crate::request::retry::retry;
 use crate::wire;
 use crate::wire::holder::Listed;
@@ -105,7 +105,11 @@ impl Listing {
         let ended = timer.now();
         self.begins =
             Some(ended + (ended.saturating_duration_since(began) * OTHERS_SHARE).min(LONGEST_PAUSE));
-        label::find(&self.context, listed.iter_mut().flat_map(|lock| &mut lock.holders.holders)).await;
+        label::find(
+            &self.context,
+            listed.iter_mut().flat_map(|lock| named(&lock.name, &mut lock.holders.holders)),
+        )
+        .await;
         // From here on nothing waits, so a dropped call has no effect, or the whole effect.
         self.keys_seen += keys.len() as u64;
         let (known, hashes) = (&mut self.known, &self.hashes);

@@ -1,21 +1,24 @@
-//! The label of a manager, for people.
+//! The label of a manager and the starts of its old holds, for people.
 //!
-//! The label appears in lists of a lock's holders. This module writes, keeps and deletes a manager's label, and finds the labels of
-//! holders.
+//! They appear in lists of a lock's holders. This module writes, keeps and deletes those of a manager, and finds those of holders.
 
+use std::collections::HashMap;
 use std::sync::Weak;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use wheellock_client::{CallOptions, Timer};
+use wheellock_client::{CallOptions, Timer, Value};
 
 use crate::base::join_all::join_all;
 use crate::request::context::Context;
+use crate::table::holds::Oldest;
 use crate::wire;
 use crate::wire::holder::{Holder, process_in};
+use crate::wire::starts::{Starts, add_start};
 
-/// Writes the label at intervals, until the manager is dropped or shut down. No lock depends on the label, so a failed write is only
-/// repeated at the next interval.
+/// Writes the label and the starts at intervals, until the manager is dropped or shut down. No lock depends on them, so a failed write is
+/// only repeated at the next interval.
 pub(crate) async fn keep(manager: Weak<Context>, timer: Timer, mut is_written: bool) {
+    let mut has_starts = false;
     loop {
         if !std::mem::take(&mut is_written) {
             // Hold the manager only during the write. Otherwise this task would keep a dropped manager alive.
@@ -23,6 +26,7 @@ pub(crate) async fn keep(manager: Weak<Context>, timer: Timer, mut is_written: b
             if !write(&context).await {
                 return;
             }
+            write_starts(&context, &mut has_starts).await;
         }
         timer.sleep(LEASE / 3).await;
     }
@@ -33,27 +37,85 @@ pub(crate) async fn keep(manager: Weak<Context>, timer: Timer, mut is_written: b
 pub(crate) async fn write(context: &Context) -> bool {
     let Some(label) = context.label() else { return false };
     let key = wire::label_key(&context.uuid);
-    let command = wire::set_label(&key, label, LEASE);
+    let command = wire::set_told(&key, label.text(), LEASE);
     match context.client.call_with(&command, within(context, PATIENCE)).await {
         Err(error) => error.kind() != wheellock_client::ErrorKind::Permission,
         Ok(_) => true,
     }
 }
 
-/// Deletes the label, because the manager ends. Without a reply the label expires.
+/// Writes the starts of the old holds, or deletes the former ones if there are no old holds now. `has_starts` says if the server may have
+/// starts.
+async fn write_starts(context: &Context, has_starts: &mut bool) {
+    let text = starts_of(context).await;
+    // A shutdown during the search has deleted them already.
+    if context.label().is_none() || (text.is_empty() && !*has_starts) {
+        return;
+    }
+    let key = wire::starts_key(&context.uuid);
+    let command = if text.is_empty() { wire::delete_told(&key) } else { wire::set_told(&key, &text, LEASE) };
+    let reply = context.client.call_with(&command, within(context, PATIENCE)).await;
+    *has_starts = !text.is_empty() || reply.is_err();
+}
+
+/// Returns the text of the starts of the oldest holds. Other tasks run between the parts of a long search.
+async fn starts_of(context: &Context) -> String {
+    let (mut oldest, mut place) = (Oldest::default(), Some(0));
+    while let Some(from) = place {
+        place = context.holds().find_oldest(from, context.clock.now(), &mut oldest);
+        if place.is_some() {
+            tokio::task::yield_now().await;
+        }
+    }
+    let (now, wall, mut text) = (context.clock.now(), SystemTime::now(), String::new());
+    for (since, name, owner) in oldest.iter() {
+        let start = wall.checked_sub(now.saturating_duration_since(since)).unwrap_or(wall);
+        let holder = context.holder_text(name, owner);
+        add_start(&mut text, start, &String::from_utf8_lossy(holder.as_bytes()), name.text());
+    }
+    text
+}
+
+/// Deletes the label and the starts, because the manager ends. Without a reply they expire.
 pub(crate) async fn delete(context: &Context, within_time: Duration) {
     if !context.end_label() {
         return;
     }
-    let key = wire::label_key(&context.uuid);
-    let command = wire::delete_label(&key);
-    let _ends_by_itself = context.client.call_with(&command, within(context, within_time)).await;
+    // In a cluster, the keys may be on different nodes.
+    let keys = [wire::label_key(&context.uuid), wire::starts_key(&context.uuid)];
+    let delete = async |key: &String| {
+        context.client.call_with(&wire::delete_told(key), within(context, within_time)).await
+    };
+    let _end_by_themselves = join_all(keys.iter().map(delete)).await;
 }
 
-/// Finds the labels of these holders' processes, in one round trip for all servers.
-pub(crate) async fn find<'h>(context: &Context, holders: impl IntoIterator<Item = &'h mut Holder>) {
-    let owners = holders.into_iter().map(|Holder { owner, label, .. }| (owner.as_str(), label));
-    find_of_owners(context, owners).await;
+/// The texts that a process tells about itself.
+#[derive(Default)]
+struct Told {
+    label: Option<String>,
+    starts: Starts,
+}
+
+/// Finds the labels of these holders' processes and the starts of their holds, in one round trip for all servers. Each holder comes with
+/// the full name of its lock.
+pub(crate) async fn find<'h>(
+    context: &Context,
+    holders: impl IntoIterator<Item = (&'h str, &'h mut Holder)>,
+) {
+    let holders: Vec<_> = holders.into_iter().collect();
+    let told = told_by(context, holders.iter().map(|(_, holder)| holder.owner.as_str())).await;
+    for (name, holder) in holders {
+        let Some(told) = process_in(&holder.owner).and_then(|process| told.get(process)) else { continue };
+        (holder.label, holder.since) = (told.label.clone(), told.starts.of(holder, name));
+    }
+}
+
+/// Returns these holders of one lock, each with the lock's full name.
+pub(crate) fn named<'h>(
+    name: &'h str,
+    holders: &'h mut [Holder],
+) -> impl Iterator<Item = (&'h str, &'h mut Holder)> {
+    holders.iter_mut().map(move |holder| (name, holder))
 }
 
 /// Finds the label of each owner's process, in one round trip for all servers.
@@ -61,24 +123,41 @@ pub(crate) async fn find_of_owners<'o>(
     context: &Context,
     owners: impl Iterator<Item = (&'o str, &'o mut Option<String>)>,
 ) {
-    let owners: Vec<_> = owners.map(|(owner, label)| (process_in(owner), label)).collect();
-    let mut processes: Vec<&str> = owners.iter().filter_map(|(process, _)| *process).collect();
-    processes.sort_unstable();
-    processes.dedup();
-    let labels = join_all(processes.iter().map(|process| label_of(context, process))).await;
-    for (process, label) in owners {
-        let place = process.and_then(|process| processes.iter().position(|known| *known == process));
-        *label = place.and_then(|place| labels.get(place).cloned()).flatten();
+    let owners: Vec<_> = owners.collect();
+    let told = told_by(context, owners.iter().map(|(owner, _)| *owner)).await;
+    for (owner, label) in owners {
+        *label = process_in(owner).and_then(|process| told.get(process)?.label.clone());
     }
 }
 
-async fn label_of(context: &Context, process: &str) -> Option<String> {
-    if process == &*context.uuid {
-        return context.label().map(|label| label.text().to_owned());
+/// Returns the texts of each process of these owners.
+async fn told_by<'o>(context: &Context, owners: impl Iterator<Item = &'o str>) -> HashMap<String, Told> {
+    let mut processes: Vec<&str> = owners.filter_map(process_in).collect();
+    processes.sort_unstable();
+    processes.dedup();
+    let told = join_all(processes.iter().map(|process| told_by_process(context, process))).await;
+    processes.into_iter().map(str::to_owned).zip(told).collect()
+}
+
+async fn told_by_process(context: &Context, process: &str) -> Told {
+    let is_own = process == &*context.uuid;
+    // A manager without a label has no starts either.
+    if is_own && context.label().is_none() {
+        return Told::default();
     }
-    let key = wire::label_key(process);
-    let reply = context.client.call_with(&wire::label(&key), within(context, PATIENCE)).await;
-    reply.ok().as_ref().and_then(wire::read_label)
+    let keys = [wire::starts_key(process), wire::label_key(process)];
+    let asked = if is_own { &keys[..1] } else { &keys[..] };
+    let replies = join_all(asked.iter().map(|key| told_under(context, key))).await;
+    let read = |place: usize| replies.get(place)?.as_ref();
+    let own = context.label().filter(|_| is_own).map(|label| label.text().to_owned());
+    Told {
+        label: own.or_else(|| wire::read_label(read(1)?)),
+        starts: read(0).map(Starts::read).unwrap_or_default(),
+    }
+}
+
+async fn told_under(context: &Context, key: &str) -> Option<Value> {
+    context.client.call_with(&wire::told(key), within(context, PATIENCE)).await.ok()
 }
 
 fn within(context: &Context, time: Duration) -> CallOptions {

@@ -19,6 +19,7 @@ mod membership;
 mod memberships;
 #[cfg(test)]
 mod model;
+mod oldest;
 mod recent_releases;
 mod reclaiming;
 mod releasing;
@@ -54,6 +55,7 @@ use hold::KnownBy;
 pub(crate) use hold::{Hold, State};
 pub(crate) use membership::{CheckIn, Reclaim, Refresh, Refreshed};
 use memberships::Memberships;
+pub(crate) use oldest::Oldest;
 use recent_releases::RecentReleases;
 use renewal_failures::RenewalFailures;
 use renewals::{Newcomers, Script};

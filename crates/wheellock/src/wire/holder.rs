@@ -1,7 +1,7 @@
 //! The holders of a lock, for display. This module owns a holder's text and the limit of a label.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::base::error::{Error, MAX_LABEL};
 use crate::base::owner::SPENT;
@@ -38,6 +38,12 @@ pub struct Holder {
     /// `None` if the manager has no label, if the holder uses another library, or if the user may not read labels. Do not trust the text,
     /// because every client that may write keys can change it. The text has at most 256 bytes. `Display` escapes it.
     pub label: Option<String>,
+    /// The start of the hold, by the clock of the holder's machine.
+    ///
+    /// Known only for a manager with a label. It writes the starts of its hundred oldest holds every 10 s, if they have lasted for 5 s.
+    /// Of an owner that releases the lock and acquires it again, or hands it over within its process, it may be the earlier hold's for as
+    /// long. As of the label, do not trust it.
+    pub since: Option<SystemTime>,
 }
 
 impl Holder {
@@ -63,7 +69,8 @@ impl Holder {
     }
 }
 
-/// Writes one line for display: the label if there is one, the owner, the number of holds, and the remaining lease.
+/// Writes one line for display: the label if there is one, the owner, the number of holds, the age of the hold if it is known, and the
+/// remaining lease.
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(label) = &self.label {
@@ -81,10 +88,27 @@ impl fmt::Display for Holder {
         if self.hold_count != 1 {
             write!(f, ", {} times", self.hold_count)?;
         }
+        if let Some(age) = self.since.and_then(|since| since.elapsed().ok()) {
+            write!(f, ", granted {} ago", Age(age))?;
+        }
         if self.lease_left == Duration::MAX {
             f.write_str(", without an end")
         } else {
             write!(f, ", for {:.1} s more unless it renews", self.lease_left.as_secs_f64())
+        }
+    }
+}
+
+/// A time for display, in its largest unit.
+struct Age(Duration);
+
+impl fmt::Display for Age {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_secs() {
+            seconds @ ..120 => write!(f, "{seconds} s"),
+            seconds @ ..7_200 => write!(f, "{} min", seconds / 60),
+            seconds @ ..172_800 => write!(f, "{} h", seconds / 3_600),
+            seconds => write!(f, "{} d", seconds / 86_400),
         }
     }
 }

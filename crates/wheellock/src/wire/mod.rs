@@ -4,6 +4,7 @@
 
 pub(crate) mod holder;
 pub(crate) mod release_request;
+pub(crate) mod starts;
 
 use std::borrow::Cow;
 use std::num::NonZeroU64;
@@ -567,6 +568,7 @@ fn holders_in(count: &Value, said: &[Value], mode: Mode) -> Option<holder::Holde
                 left => Duration::from_millis(u64::try_from(left).unwrap_or_default()),
             },
             label: None,
+            since: None,
         })
     };
     let holders: Vec<Holder> = said.chunks(3).map(holder).collect::<Option<_>>()?;
@@ -624,23 +626,28 @@ pub(crate) fn label_key(process: &str) -> String {
     format!("wheellock:process:{process}")
 }
 
-/// Returns the command that sets a manager's label for the time of `lease`.
-pub(crate) fn set_label<'a>(key: &'a str, label: &'a Label, lease: Duration) -> Command<'a> {
-    let lease = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
-    Command::new("SET").arg(key).arg(label.text()).arg("PX").arg(lease)
+/// Returns the key of the [starts](starts) of a manager's old holds. The permissions for labels cover it.
+pub(crate) fn starts_key(process: &str) -> String {
+    format!("wheellock:process:{process}:since")
 }
 
-/// Returns the command that deletes a manager's label.
-pub(crate) fn delete_label(key: &str) -> Command<'_> {
+/// Returns the command that sets a manager's label or its starts for the time of `lease`.
+pub(crate) fn set_told<'a>(key: &'a str, text: &'a str, lease: Duration) -> Command<'a> {
+    let lease = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
+    Command::new("SET").arg(key).arg(text).arg("PX").arg(lease)
+}
+
+/// Returns the command that deletes a manager's label or its starts.
+pub(crate) fn delete_told(key: &str) -> Command<'_> {
     Command::new("DEL").arg(key)
 }
 
-/// Returns the query for a label by its [key](label_key).
-pub(crate) fn label(key: &str) -> Command<'_> {
+/// Returns the query for a label or for starts by their key.
+pub(crate) fn told(key: &str) -> Command<'_> {
     Command::new("GET").arg(key)
 }
 
-/// Reads the reply to [`label`]; `None` if there is no label.
+/// Reads the reply to the query for a label; `None` if there is no label.
 pub(crate) fn read_label(reply: &Value) -> Option<String> {
     reply.as_bytes().map(Label::as_found)
 }

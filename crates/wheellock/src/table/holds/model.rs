@@ -9,6 +9,7 @@ mod effects;
 mod hand_over;
 mod leases;
 mod losses;
+mod oldest;
 mod orders;
 mod releases;
 mod renewals;

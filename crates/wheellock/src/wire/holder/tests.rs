@@ -9,6 +9,7 @@ fn holder(owner: &str) -> Holder {
         hold_count: 1,
         lease_left: Duration::from_millis(29_340),
         label: None,
+        since: None,
     }
 }
 
@@ -30,6 +31,18 @@ fn holder_fits_in_one_line() {
     (told.mode, told.hold_count, told.lease_left) = (Mode::Write, 2, Duration::MAX);
     let line = r"host/1/nightly\u{1b}[2J [me\n:1] holds it for writing, 2 times, without an end";
     assert_eq!(told.to_string(), line);
+}
+
+#[test]
+fn age_is_shown_in_largest_unit() {
+    let mut told = holder("me:1");
+    for (seconds, shown) in [(7, "7 s"), (600, "10 min"), (7_300, "2 h"), (300_000, "3 d")] {
+        told.since = SystemTime::now().checked_sub(Duration::from_secs(seconds));
+        let line = format!("[me:1] holds it alone, granted {shown} ago, for 29.3 s more unless it renews");
+        assert_eq!(told.to_string(), line);
+    }
+    told.since = SystemTime::now().checked_add(Duration::from_secs(60));
+    assert!(!told.to_string().contains("granted"), "its clock is ahead: {told}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Reports a lock's holders, for people and for scripts.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use wheellock::{Error, Holder, Holders, LockManager, Mode};
 
@@ -79,15 +79,15 @@ fn holder_as_json(holder: &Holder) -> String {
     // A lease without an end has no number in the output.
     let millis = |time: Duration| u64::try_from(time.as_millis()).ok();
     let left = millis(holder.lease_left);
-    let since = holder.since.and_then(|since| millis(since.duration_since(UNIX_EPOCH).ok()?));
+    let held = holder.held_for.and_then(millis);
     let number = |number: Option<u64>| number.map_or_else(|| "null".to_owned(), |number| number.to_string());
     format!(
-        "{{\"owner\":{},\"process\":{},\"label\":{},\"mode\":\"{mode}\",\"hold_count\":{},\"since_ms\":{},\"has_ended\":{},\"lease_left_ms\":{}}}",
+        "{{\"owner\":{},\"process\":{},\"label\":{},\"mode\":\"{mode}\",\"hold_count\":{},\"held_ms\":{},\"has_ended\":{},\"lease_left_ms\":{}}}",
         json::string(&holder.owner),
         json::optional(holder.process()),
         json::optional(holder.label.as_deref()),
         holder.hold_count,
-        number(since),
+        number(held),
         holder.is_spent(),
         number(left),
     )

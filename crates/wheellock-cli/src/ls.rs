@@ -54,7 +54,7 @@ fn as_text(lock: &Listed) -> String {
 /// Returns a holder's label and owner, and the age of its hold if it is known.
 pub(crate) fn columns_of(holder: &Holder) -> String {
     let label = holder.label.as_deref().unwrap_or("-");
-    let more = match holder.since.and_then(|since| since.elapsed().ok()) {
+    let more = match holder.held_for {
         _ if holder.is_spent() => "  has ended".to_owned(),
         Some(age) => format!("  granted {} ago", time::in_largest_unit(age)),
         None => String::new(),

@@ -658,7 +658,7 @@ fn holder_prints_text_and_json() {
             let process = holder["process"].as_str().unwrap();
             assert!(holder["owner"].as_str().unwrap().starts_with(process));
             assert!((1..=30_000).contains(&holder["lease_left_ms"].as_u64().unwrap()));
-            assert_eq!(holder.get("since_ms"), Some(&serde_json::Value::Null), "it is young");
+            assert_eq!(holder.get("held_ms"), Some(&serde_json::Value::Null), "it is young");
         }
     }
     let _written = server.cli(&["RPUSH", "list", "x"]);

@@ -1,6 +1,6 @@
 //! Holders of a lock as the server reports them. The tests cover every kind of lock, foreign holders and the labels of managers.
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant};
 
 use wheellock::{Error, Holder, Lock, LockManager, Mode};
 use wheellock_tests::locks::{PATIENCE, manager};
@@ -236,9 +236,9 @@ async fn cluster_finds_holders_and_labels() {
 const TOLD: Duration = Duration::from_secs(20);
 
 /// Returns true if this holder tells that its hold began within a second of `then`.
-fn is_since(holder: &Holder, then: SystemTime) -> bool {
-    let off = |since: SystemTime| since.duration_since(then).unwrap_or_else(|error| error.duration());
-    holder.since.map(off).is_some_and(|off| off < Duration::from_secs(1))
+fn is_since(holder: &Holder, then: Instant) -> bool {
+    let off = |held: Duration| held.abs_diff(then.elapsed());
+    holder.held_for.map(off).is_some_and(|off| off < Duration::from_secs(1))
 }
 
 #[tokio::test]
@@ -246,7 +246,7 @@ async fn old_holds_tell_since_when() {
     let server = RedisServer::start();
     let (locks, asks) = (labelled(&server.url(), "old").await, manager(&server.url()).await);
     let key = format!("wheellock:process:{}:since", locks.id());
-    let (owner, first) = (locks.owner(), SystemTime::now());
+    let (owner, first) = (locks.owner(), Instant::now());
     let sides = |locks: &LockManager| locks.read_write_lock("two words");
     let plain = locks.lock("plain").acquire().await.unwrap();
     let writes = sides(&locks).write().with_owner(owner.clone()).acquire().await.unwrap();
@@ -255,7 +255,7 @@ async fn old_holds_tell_since_when() {
     let handed_over = locks.lock("handed over").acquire().await.unwrap();
     let released = locks.lock("released").acquire().await.unwrap();
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let second = SystemTime::now();
+    let second = Instant::now();
     let reads = sides(&locks).read().with_owner(owner).acquire().await.unwrap();
     let again = locks.lock("plain").with_owner(plain.owner()).acquire().await.unwrap();
     let next = tokio::spawn({
@@ -265,8 +265,8 @@ async fn old_holds_tell_since_when() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     handed_over.release().await.unwrap();
     let next = next.await.unwrap();
-    assert_eq!(holder(&asks.lock("plain")).await.unwrap().since, None, "it is young");
-    let is_told = async || holder(&asks.lock("plain")).await.unwrap().since.is_some();
+    assert_eq!(holder(&asks.lock("plain")).await.unwrap().held_for, None, "it is young");
+    let is_told = async || holder(&asks.lock("plain")).await.unwrap().held_for.is_some();
     assert!(eventually(TOLD, is_told).await);
 
     for (lock, then) in [
@@ -281,7 +281,7 @@ async fn old_holds_tell_since_when() {
         assert!(is_since(&told, then), "{lock:?}: {told:?}");
         assert!(told.to_string().contains(" s ago, for "), "{told}");
     }
-    assert_eq!(holder(&locks.lock("other")).await.unwrap().since, None, "no label");
+    assert_eq!(holder(&locks.lock("other")).await.unwrap().held_for, None, "no label");
     let mut listing = asks.list("plain");
     let listed = listing.next().await.unwrap().unwrap();
     assert!(is_since(&listed.holders.holders[0], first), "{listed:?}");
@@ -289,19 +289,19 @@ async fn old_holds_tell_since_when() {
     // The line of another owner does not count.
     released.release().await.unwrap();
     let other = locks.lock("released").acquire().await.unwrap();
-    assert_eq!(holder(&asks.lock("released")).await.unwrap().since, None);
+    assert_eq!(holder(&asks.lock("released")).await.unwrap().held_for, None);
 
     let left: i64 = server.cli(&["PTTL", &key]).parse().unwrap();
     assert!((1..=30_000).contains(&left), "{left}");
     let lies = format!("x\n{}\n1000 {} plain", "9".repeat(30), plain.owner());
     assert_eq!(server.cli(&["SET", &key, &lies]), "OK");
     let told = holder(&asks.lock("plain")).await.unwrap();
-    assert_eq!(told.since, Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1)), "a lie is only shown");
-    assert_eq!(holder(&asks.simple_lock("simple")).await.unwrap().since, None);
+    assert_eq!(told.held_for, None, "a text without a lease has no age");
+    assert_eq!(holder(&asks.simple_lock("simple")).await.unwrap().held_for, None);
     assert_eq!(server.cli(&["DEL", &key]), "1");
     assert_eq!(server.cli(&["RPUSH", &key, "x"]), "1");
     let told = holder(&asks.lock("plain")).await.unwrap();
-    assert_eq!((told.label.as_deref(), told.since), (Some("old"), None));
+    assert_eq!((told.label.as_deref(), told.held_for), (Some("old"), None));
 
     assert!(locks.shutdown(PATIENCE).await.is_empty());
     assert_eq!(server.cli(&["EXISTS", &key]), "0", "a shutdown deletes it");

@@ -482,7 +482,7 @@ impl LockManagerBuilder {
     /// this manager's [`id`](LockManager::id) in place of the braces. The manager writes it when connecting and every
     /// 10 s, with a lease of 30 s. [`shutdown`](LockManager::shutdown) deletes it. Locks do not depend on it, so a
     /// failed write is not an error. Beside it, with `:since` at the end of the key, the manager writes since when it
-    /// holds its oldest locks, with their names, for [`Holder::since`](crate::Holder::since).
+    /// holds its oldest locks, with their names, for [`Holder::held_for`](crate::Holder::held_for).
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(label.into());

@@ -4,9 +4,9 @@
 
 use std::collections::HashMap;
 use std::sync::Weak;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use wheellock_client::{CallOptions, Timer, Value};
+use wheellock_client::{CallOptions, Command, Timer, Value};
 
 use crate::base::join_all::join_all;
 use crate::request::context::Context;
@@ -67,11 +67,11 @@ async fn starts_of(context: &Context) -> String {
             tokio::task::yield_now().await;
         }
     }
-    let (now, wall, mut text) = (context.clock.now(), SystemTime::now(), String::new());
+    let (now, mut text) = (context.clock.now(), String::new());
     for (since, name, owner) in oldest.iter() {
-        let start = wall.checked_sub(now.saturating_duration_since(since)).unwrap_or(wall);
+        let age = now.saturating_duration_since(since);
         let holder = context.holder_text(name, owner);
-        add_start(&mut text, start, &String::from_utf8_lossy(holder.as_bytes()), name.text());
+        add_start(&mut text, age, &String::from_utf8_lossy(holder.as_bytes()), name.text());
     }
     text
 }
@@ -106,7 +106,7 @@ pub(crate) async fn find<'h>(
     let told = told_by(context, holders.iter().map(|(_, holder)| holder.owner.as_str())).await;
     for (name, holder) in holders {
         let Some(told) = process_in(&holder.owner).and_then(|process| told.get(process)) else { continue };
-        (holder.label, holder.since) = (told.label.clone(), told.starts.of(holder, name));
+        (holder.label, holder.held_for) = (told.label.clone(), told.starts.of(holder, name));
     }
 }
 
@@ -146,18 +146,21 @@ async fn told_by_process(context: &Context, process: &str) -> Told {
         return Told::default();
     }
     let keys = [wire::starts_key(process), wire::label_key(process)];
-    let asked = if is_own { &keys[..1] } else { &keys[..] };
-    let replies = join_all(asked.iter().map(|key| told_under(context, key))).await;
+    let [starts, label] = &keys;
+    let asked = [wire::told(starts), wire::told_left(starts), wire::told(label)];
+    let asked = if is_own { &asked[..2] } else { &asked[..] };
+    let replies = join_all(asked.iter().map(|command| reply_to(context, command))).await;
     let read = |place: usize| replies.get(place)?.as_ref();
     let own = context.label().filter(|_| is_own).map(|label| label.text().to_owned());
+    let written = || LEASE.checked_sub(Duration::from_millis(read(1)?.as_i64()?.try_into().ok()?));
     Told {
-        label: own.or_else(|| wire::read_label(read(1)?)),
-        starts: read(0).map(Starts::read).unwrap_or_default(),
+        label: own.or_else(|| wire::read_label(read(2)?)),
+        starts: read(0).zip(written()).map(|(text, ago)| Starts::read(text, ago)).unwrap_or_default(),
     }
 }
 
-async fn told_under(context: &Context, key: &str) -> Option<Value> {
-    context.client.call_with(&wire::told(key), within(context, PATIENCE)).await.ok()
+async fn reply_to(context: &Context, command: &Command<'_>) -> Option<Value> {
+    context.client.call_with(command, within(context, PATIENCE)).await.ok()
 }
 
 fn within(context: &Context, time: Duration) -> CallOptions {

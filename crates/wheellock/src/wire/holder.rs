@@ -1,7 +1,7 @@
 //! The holders of a lock, for display. This module owns a holder's text and the limit of a label.
 
 use std::fmt;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use crate::base::error::{Error, MAX_LABEL};
 use crate::base::owner::SPENT;
@@ -38,12 +38,12 @@ pub struct Holder {
     /// `None` if the manager has no label, if the holder uses another library, or if the user may not read labels. Do not trust the text,
     /// because every client that may write keys can change it. The text has at most 256 bytes. `Display` escapes it.
     pub label: Option<String>,
-    /// The start of the hold, by the clock of the holder's machine.
+    /// The time since the grant of the hold.
     ///
     /// Known only for a manager with a label. It writes the starts of its hundred oldest holds every 10 s, if they have lasted for 5 s.
     /// Of an owner that releases the lock and acquires it again, or hands it over within its process, it may be the earlier hold's for as
     /// long. As of the label, do not trust it.
-    pub since: Option<SystemTime>,
+    pub held_for: Option<Duration>,
 }
 
 impl Holder {
@@ -88,7 +88,7 @@ impl fmt::Display for Holder {
         if self.hold_count != 1 {
             write!(f, ", {} times", self.hold_count)?;
         }
-        if let Some(age) = self.since.and_then(|since| since.elapsed().ok()) {
+        if let Some(age) = self.held_for {
             write!(f, ", granted {} ago", Age(age))?;
         }
         if self.lease_left == Duration::MAX {

@@ -568,7 +568,7 @@ fn holders_in(count: &Value, said: &[Value], mode: Mode) -> Option<holder::Holde
                 left => Duration::from_millis(u64::try_from(left).unwrap_or_default()),
             },
             label: None,
-            since: None,
+            held_for: None,
         })
     };
     let holders: Vec<Holder> = said.chunks(3).map(holder).collect::<Option<_>>()?;
@@ -645,6 +645,11 @@ pub(crate) fn delete_told(key: &str) -> Command<'_> {
 /// Returns the query for a label or for starts by their key.
 pub(crate) fn told(key: &str) -> Command<'_> {
     Command::new("GET").arg(key)
+}
+
+/// Returns the query for the remaining lease of the text under a key.
+pub(crate) fn told_left(key: &str) -> Command<'_> {
+    Command::new("PTTL").arg(key)
 }
 
 /// Reads the reply to the query for a label; `None` if there is no label.

@@ -1,11 +1,11 @@
 //! When the old holds of a process began, as a text that other processes read, for display.
 //!
-//! The text has a line for each hold: the Unix time of its start in milliseconds, the holder's text on the server, and the lock's full
-//! name.
+//! The text has a line for each hold: its age in milliseconds when the text was written, the holder's text on the server, and the lock's
+//! full name. The lease of the text's key says when it was written, so no clock of a machine is read.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use wheellock_client::Value;
 
@@ -14,37 +14,34 @@ use crate::table::holds::Oldest;
 use crate::wire::holder::{Holder, Mode};
 
 /// Adds a line, unless it would be too much. Other lines may still fit.
-pub(crate) fn add_start(text: &mut String, start: SystemTime, holder: &str, name: &str) {
-    let Ok(start) = start.duration_since(UNIX_EPOCH) else { return };
+pub(crate) fn add_start(text: &mut String, age: Duration, holder: &str, name: &str) {
     // A name with a line break would look like two lines.
     let fits = text.len() + DIGITS + holder.len() + name.len() <= MOST_BYTES && !name.contains('\n');
     if fits {
-        let _infallible = writeln!(text, "{} {holder} {name}", start.as_millis());
+        let _infallible = writeln!(text, "{} {holder} {name}", age.as_millis());
     }
 }
 
-/// The starts of a process's old holds, by the rest of their lines. Any client may have written them.
+/// The times since the starts of a process's old holds, by the rest of their lines. Any client may have written them.
 #[derive(Default)]
-pub(crate) struct Starts(HashMap<String, SystemTime>);
+pub(crate) struct Starts(HashMap<String, Duration>);
 
 impl Starts {
-    /// Reads the text. Lines that are not as this library writes them count for nothing, and so does a text that is too long.
-    pub(crate) fn read(reply: &Value) -> Self {
+    /// Reads the text, which was written this long ago. Lines that are not as this library writes them count for nothing, and so does a text that is too long.
+    pub(crate) fn read(reply: &Value, ago: Duration) -> Self {
         let text = reply.as_str().filter(|text| text.len() <= MOST_BYTES).unwrap_or_default();
         let read = |line: &str| {
-            let (start, hold) = line.split_once(' ')?;
-            let start = UNIX_EPOCH.checked_add(Duration::from_millis(start.parse().ok()?))?;
-            Some((hold.to_owned(), start))
+            let (age, hold) = line.split_once(' ')?;
+            Some((hold.to_owned(), ago.checked_add(Duration::from_millis(age.parse().ok()?))?))
         };
         Self(text.split('\n').take(Oldest::MOST).filter_map(read).collect())
     }
 
-    /// Returns the start of the hold of this holder of the lock with this full name.
-    pub(crate) fn of(&self, holder: &Holder, name: &str) -> Option<SystemTime> {
+    /// Returns the time since this holder of the lock with this full name was granted it.
+    pub(crate) fn of(&self, holder: &Holder, name: &str) -> Option<Duration> {
         // An owner may read and write under the same lock.
         let suffix = if holder.mode == Mode::Write { WRITER } else { "" };
-        let start = self.0.get(&format!("{}{suffix} {name}", holder.owner));
-        start.copied()
+        self.0.get(&format!("{}{suffix} {name}", holder.owner)).copied()
     }
 }
 
@@ -56,13 +53,14 @@ const DIGITS: usize = 24;
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, UNIX_EPOCH};
+    use std::time::Duration;
 
     use wheellock_client::Value;
 
     use crate::wire::holder::{Holder, Mode};
     use crate::wire::starts::{MOST_BYTES, Starts, add_start};
 
+    const AGO: u64 = 100;
     const OWNER: &str = "0f9a1b2c-0000-4000-8000-00805f9b34fb:7";
 
     fn start_in(text: &str, mode: Mode) -> Option<u64> {
@@ -72,16 +70,17 @@ mod tests {
             hold_count: 1,
             lease_left: Duration::MAX,
             label: None,
-            since: None,
+            held_for: None,
         };
-        let start = Starts::read(&Value::from(text)).of(&holder, "a lock");
-        start.map(|start| u64::try_from(start.duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap())
+        let ago = Duration::from_millis(AGO);
+        let age = Starts::read(&Value::from(text), ago).of(&holder, "a lock");
+        age.map(|age| u64::try_from(age.as_millis()).unwrap() - AGO)
     }
 
     #[test]
     fn start_is_of_owner_mode_and_name() {
         let mut text = String::new();
-        let at = |millis| UNIX_EPOCH + Duration::from_millis(millis);
+        let at = Duration::from_millis;
         add_start(&mut text, at(3), &format!("{OWNER}:write"), "a lock");
         add_start(&mut text, at(1), &OWNER.replace(":7", ":8"), "a lock");
         add_start(&mut text, at(2), OWNER, "a");
@@ -119,11 +118,11 @@ mod tests {
     #[test]
     fn long_names_leave_room_for_others() {
         let mut text = String::new();
-        add_start(&mut text, UNIX_EPOCH, OWNER, &"x".repeat(MOST_BYTES));
-        add_start(&mut text, UNIX_EPOCH, OWNER, &format!("a lock\n5 {OWNER} a lock"));
+        add_start(&mut text, Duration::ZERO, OWNER, &"x".repeat(MOST_BYTES));
+        add_start(&mut text, Duration::ZERO, OWNER, &format!("a lock\n5 {OWNER} a lock"));
         assert_eq!(text, "");
         for _ in 0..1000 {
-            add_start(&mut text, UNIX_EPOCH, OWNER, &"x".repeat(1000));
+            add_start(&mut text, Duration::ZERO, OWNER, &"x".repeat(1000));
         }
         assert!((MOST_BYTES - 1100..=MOST_BYTES).contains(&text.len()), "{}", text.len());
     }

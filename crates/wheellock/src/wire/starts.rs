@@ -74,7 +74,7 @@ mod tests {
         };
         let ago = Duration::from_millis(AGO);
         let age = Starts::read(&Value::from(text), ago).of(&holder, "a lock");
-        age.map(|age| u64::try_from(age.as_millis()).unwrap() - AGO)
+        age.map(|age| u64::try_from((age - ago).as_millis()).unwrap())
     }
 
     #[test]

@@ -445,7 +445,7 @@ const SEEDS: u64 = 10_000;
 /// About four seconds of one processor.
 const LIMITED: u64 = 600;
 /// Rules of the protocol for failovers, each with the seed of a fleet that needs the rule.
-const FAILOVER_STORIES: [(&str, u64); 10] = [
+const FAILOVER_STORIES: [(&str, u64); 11] = [
     ("an empty server is not a new one", 1),
     ("a grace ends early only with a witness", 1),
     ("a promoted process is another server than before", 3),
@@ -456,4 +456,5 @@ const FAILOVER_STORIES: [(&str, u64); 10] = [
     ("the first refresh on a server adds no entry", 60),
     ("a shutdown ends an acquire that waits for a grace", 136),
     ("only a secure hold is extended in a grace", 539),
+    ("a restart makes no process known", 820_013_237),
 ];

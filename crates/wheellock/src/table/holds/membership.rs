@@ -209,7 +209,7 @@ impl Membership {
     fn meet(&mut self, incarnation: String, reply: &Refreshed, now: BootInstant) {
         let before = self.server.take();
         // A refresh in an unfinished grace makes no witness ("a refresh in an unfinished grace is a witness").
-        let was_elsewhere = before.is_some();
+        let was_entered = before.as_ref().is_some_and(|before| before.is_known);
         let was_witness = before.as_ref().is_some_and(|before| before.was_ready || before.is_witness);
         if let Some(before) = before {
             if self.left.len() == MOST_LEFT {
@@ -221,8 +221,8 @@ impl Membership {
         self.server = Some(Server {
             incarnation,
             is_grace_over: false,
-            // An entry that this server has from its predecessor is as good as acknowledged ones.
-            is_known: reply.was_known && was_elsewhere,
+            // A server that restarts has the entry of a process that no other server knows. Another server may be promoted meanwhile.
+            is_known: reply.was_known && was_entered,
             was_ready: false,
             is_witness: reply.was_known && was_witness,
             counted: None,

@@ -211,6 +211,19 @@ fn new_process_awaits_all_replicas() {
     assert_eq!(world.memberships.wanted_replicas(0), 1, "a majority, from now on");
 }
 
+/// The server restarts with its data, and a replica without this process is promoted at the same time.
+#[test]
+fn restart_makes_no_process_known() {
+    let mut world = World::new();
+    world.refresh(0, true, false);
+    assert!(world.acknowledge(1) && !world.may_acquire());
+    world.replaced();
+    world.refresh(1, true, true);
+    assert!(world.acknowledge(1) && !world.may_acquire(), "the entry that it finds is its own");
+    world.acknowledge(2);
+    assert!(world.may_acquire());
+}
+
 #[test]
 fn window_closes_without_acknowledged_refresh() {
     let mut world = World::ready();

@@ -37,6 +37,10 @@ pub struct Claim {
 }
 
 impl Claim {
+    fn ends_grace(&self, world: &FaultWorld) -> bool {
+        world.ends_grace || self.rules.ends_early_alone
+    }
+
     /// Returns the reason why a result contradicts the claim.
     #[must_use]
     pub fn contradiction(&self, world: &FaultWorld, result: &RunResult) -> Option<String> {
@@ -48,8 +52,8 @@ impl Claim {
                 Some(format!("{found} is broken in place of {expected}"))
             }
             _ if !result.is_complete => Some("not all states were seen".to_owned()),
-            (Expected::Holds, None) if result.has_ended_grace() != world.ends_grace => {
-                let reached = if world.ends_grace { "no" } else { "a" };
+            (Expected::Holds, None) if result.has_ended_grace() != self.ends_grace(world) => {
+                let reached = if self.ends_grace(world) { "no" } else { "a" };
                 Some(format!("{reached} promoted server ends its grace"))
             }
             _ => None,

@@ -3,8 +3,8 @@
 use crate::protocol::{FailoverModel, number};
 use crate::rules::{FirstAcquire, Incarnation, WINDOW, WitnessRule};
 use crate::state::{
-    ConnectionPhase, Dataset, FleetState, Liveness, LockRequest, MANAGERS, ManagerState, OLD, Registration,
-    RequestKind, RequestReply, RosterEntry, ServerState,
+    ConnectionPhase, Dataset, FleetState, GraceRecord, Liveness, LockRequest, MANAGERS, ManagerState, OLD,
+    Registration, RequestKind, RequestReply, RosterEntry, ServerState,
 };
 use crate::steps::FleetStep;
 
@@ -307,6 +307,9 @@ impl<const N: usize> FailoverModel<N> {
         let server = state.server_of(index)?;
         let manager = &mut state.managers[index];
         let server = &mut state.servers[server];
+        if server.data.grace.incarnation != server.incarnation {
+            server.data.grace = GraceRecord { incarnation: server.incarnation, ..GraceRecord::default() };
+        }
         server.data.grace.checked_in |= 1 << index;
         server.data.grace.has_witness |= manager.witness_age <= WINDOW;
         manager.has_checked_in = true;

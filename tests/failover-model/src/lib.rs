@@ -1,8 +1,7 @@
 //! A model of the protocol that keeps locks across a failover, and its exhaustive check.
 //!
-//! Wheellock does not have this protocol yet. A later version will follow it. Until then, a failover loses every hold that
-//! the promoted replica has not received. `cargo xtask prove` runs the checker, and the crate depends on no other crate
-//! of this workspace.
+//! Without it, a failover loses every hold that the promoted replica has not received. The library follows the form "early
+//! end without replicas". `cargo xtask prove` runs the checker, and the crate depends on no other crate of this workspace.
 //!
 //! # The protocol
 //!
@@ -15,6 +14,8 @@
 //!   servers, rounded down, have acknowledged it as replicas.
 //! - A manager acquires and renews only in a *window* after a refresh that counts.
 //! - A *witness* is a manager whose fresh entry the new primary has. Without a witness a grace ends by time alone.
+//! - In the simple form, all servers know a manager before its first acquire. So the new primary's roster is complete, and
+//!   its grace can end early before a replica follows it. Until one does, earlier windows remain open.
 //! - A reclaim in a grace wins against the copies of other owners, because valid holds never exclude each other.
 //!
 //! # The model

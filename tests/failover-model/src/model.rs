@@ -71,7 +71,7 @@ impl Situation {
             }
             Self::GraceExpired => {
                 let grace = &newest.data.grace;
-                is_promoted && grace.incarnation == newest.incarnation && grace.ticks_left == 0
+                is_promoted && grace.runs_in(newest.incarnation) && grace.ticks_left == 0
             }
             Self::GraceOver => is_promoted && newest.data.era == newest.incarnation,
         }
@@ -99,7 +99,7 @@ impl<const N: usize> FailoverModel<N> {
 
     fn has_ending_grace(&self, state: &FleetState<N>) -> bool {
         let newest = state.newest_server();
-        let has_begun = newest.data.grace.incarnation == newest.incarnation;
+        let has_begun = newest.data.grace.runs_in(newest.incarnation);
         !has_begun
             || newest.data.era == newest.incarnation
             || state.grace_age < self.world.lease + WINDOW

@@ -53,6 +53,12 @@ const fn form(name: &'static str, change: fn(&mut ProtocolRules)) -> Mutation {
     Mutation { name, part: "form", change, effect, is_fast: false }
 }
 
+/// Another form of the protocol, in other worlds.
+const fn form_in(part: &'static str, name: &'static str, change: fn(&mut ProtocolRules)) -> Mutation {
+    let effect = Effect::Harmless { part, has_largest: true };
+    Mutation { name, part: "form", change, effect, is_fast: false }
+}
+
 /// Rules of a grace: its begin, its end, its witnesses.
 const GRACE: &[Mutation] = &[
     needed("no grace", (Exclusion, "crash"), |r| r.has_grace = false),
@@ -175,6 +181,12 @@ fn simplify(rules: &mut ProtocolRules) {
     rules.witness = WitnessRule::Entry;
 }
 
+/// Changes the protocol to its simple form, in which a primary without replicas can end its grace early.
+fn end_alone(rules: &mut ProtocolRules) {
+    simplify(rules);
+    rules.ends_early_alone = true;
+}
+
 /// Changes the protocol to its first step: a grace that ends by time, without a roster.
 fn end_by_time(rules: &mut ProtocolRules) {
     rules.first_acquire = FirstAcquire::OneRefresh;
@@ -189,6 +201,18 @@ fn end_by_time(rules: &mut ProtocolRules) {
 const FORMS: &[Mutation] = &[
     form("first step: no roster, no early end", end_by_time),
     form("simple form", simplify),
+    form("early end without replicas", end_alone),
+    form_in("2 servers", "two servers, early end without replicas", end_alone),
+    form_in("5 servers", "five servers, early end without replicas", end_alone),
+    form_in("readwrite", "read-write lock, early end without replicas", end_alone),
+    form_in("permits", "semaphore, early end without replicas", end_alone),
+    form_in("requests", "two requests, early end without replicas", end_alone),
+    Mutation {
+        part: "form",
+        ..needed("available form, early end without replicas", (Exclusion, "false alarm"), |r| {
+            r.ends_early_alone = true;
+        })
+    },
     Mutation {
         part: "form",
         ..needed("simple form without a witness", (Exclusion, "restart without data"), |r| {

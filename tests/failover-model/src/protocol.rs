@@ -199,10 +199,12 @@ impl<const N: usize> FailoverModel<N> {
         let rules = &self.rules;
         let is_complete = manager.registration == Registration::Complete;
         let is_in_window = manager.refresh_age <= WINDOW;
+        let is_ready = manager.phase == ConnectionPhase::Ready;
+        let has_refreshed = manager.has_refreshed || is_ready && self.rules.ends_early_alone;
         match kind {
             RequestKind::Acquire => {
-                manager.phase == ConnectionPhase::Ready
-                    && manager.has_refreshed
+                is_ready
+                    && has_refreshed
                     && (is_complete || rules.first_acquire == FirstAcquire::OneRefresh)
                     && (is_in_window || !rules.acquires_in_window)
                     && !has_hold
@@ -212,7 +214,7 @@ impl<const N: usize> FailoverModel<N> {
                 manager.is_written
                     && has_hold
                     && manager.validity < manager.lease
-                    && manager.has_refreshed
+                    && has_refreshed
                     && (is_in_window || !rules.renews_in_window)
                     && (is_complete || !rules.extends_if_registered)
             }
@@ -243,16 +245,18 @@ impl<const N: usize> FailoverModel<N> {
         let is_done =
             |manager: usize| !data.roster[manager].is_present || grace.checked_in & 1 << manager != 0;
         let has_witness = grace.has_witness || self.rules.witness == WitnessRule::Anyone;
-        (self.rules.ends_by_time && grace.ticks_left == 0)
+        (self.rules.ends_by_time && grace.has_clock && grace.ticks_left == 0)
             || (self.rules.ends_early && has_witness && (0..MANAGERS).all(is_done))
     }
 
     pub(crate) fn start_grace(&self, state: &mut FleetState<N>, server: usize, manager: usize) {
         let (incarnation, lease) = (state.servers[server].incarnation, state.managers[manager].lease);
         let data = &mut state.servers[server].data;
-        if data.grace.incarnation != incarnation {
+        if !data.grace.runs_in(incarnation) {
             let ticks_left = self.bound(data, lease);
-            data.grace = GraceRecord { incarnation, ticks_left, checked_in: 0, has_witness: false };
+            let begun = Some(data.grace).filter(|grace| grace.incarnation == incarnation);
+            data.grace =
+                GraceRecord { incarnation, ticks_left, has_clock: true, ..begun.unwrap_or_default() };
             if usize::from(state.newest) == server {
                 state.grace_age = 0;
             }
@@ -263,7 +267,7 @@ impl<const N: usize> FailoverModel<N> {
 
     pub(crate) fn needs_grace_start(&self, state: &FleetState<N>, server: usize) -> bool {
         let server = &state.servers[server];
-        server.data.grace.incarnation != server.incarnation && server.data.era != server.incarnation
+        !server.data.grace.runs_in(server.incarnation) && server.data.era != server.incarnation
     }
 
     /// Reads incarnation, era and entry, as a handshake does.
@@ -330,7 +334,7 @@ impl<const N: usize> FailoverModel<N> {
         }
         let newest = *state.newest_server();
         let is_over = newest.data.era == newest.incarnation;
-        if is_over || newest.data.grace.incarnation != newest.incarnation {
+        if is_over || !newest.data.grace.runs_in(newest.incarnation) {
             state.grace_age = 0;
         }
         for (age, lease) in state.orphan_ages.iter_mut().zip(newest.data.leases) {

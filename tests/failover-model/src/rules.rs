@@ -89,6 +89,9 @@ pub(crate) struct ProtocolRules {
     pub(crate) witness_was_ready: bool,
     /// The grace can end before its time.
     pub(crate) ends_early: bool,
+    /// For the early end, no replica of the new primary has to acknowledge a refresh. Until one does, the last refresh that
+    /// counted on an earlier primary opens the window.
+    pub(crate) ends_early_alone: bool,
     /// The clock of the grace starts after an acknowledged write.
     pub(crate) clock_after_write: bool,
     /// The clock starts once per incarnation. Otherwise each new connection starts it again.
@@ -162,6 +165,7 @@ impl ProtocolRules {
         witness: WitnessRule::FreshRefresh,
         witness_was_ready: true,
         ends_early: true,
+        ends_early_alone: false,
         clock_after_write: true,
         clock_starts_once: true,
         ends_by_time: true,

@@ -35,9 +35,18 @@ pub(crate) struct GraceRecord {
     /// Incarnation of the grace. The value 0 means that there is no grace.
     pub(crate) incarnation: u8,
     pub(crate) ticks_left: u8,
+    /// The clock runs.
+    pub(crate) has_clock: bool,
     /// A bit for each manager that has checked in.
     pub(crate) checked_in: u8,
     pub(crate) has_witness: bool,
+}
+
+impl GraceRecord {
+    /// Returns true if the clock of this incarnation's grace runs.
+    pub(crate) fn runs_in(&self, incarnation: u8) -> bool {
+        self.incarnation == incarnation && self.has_clock
+    }
 }
 
 /// Data that a primary replicates.

@@ -191,7 +191,8 @@ impl<const N: usize> FailoverModel<N> {
         let is_reclaimed =
             manager.validity == 0 || manager.is_written || !self.rules.reclaims_before_check_in;
         let has_grace = state.servers[server].data.grace.incarnation == manager.incarnation;
-        if !manager.has_checked_in && manager.has_refreshed && has_grace && is_reclaimed {
+        let is_entered = manager.has_refreshed && has_grace || self.rules.ends_early_alone;
+        if !manager.has_checked_in && is_entered && is_reclaimed {
             steps.push(FleetStep::CheckIn(number(index)));
         }
     }

@@ -11,7 +11,7 @@ use wheellock_tests::fault::{At, Direction, Fault, Proxy, Rule};
 use wheellock_tests::topology::{Replicas, Settings};
 use wheellock_tests::{RedisServer, eventually, guide, poll_until};
 
-use crate::failover::cut_off;
+use crate::failover::{cut_off, replicated};
 
 const LEASE: Duration = Duration::from_secs(4);
 const WINDOW: Duration = Duration::from_millis(1500);
@@ -287,11 +287,16 @@ async fn health_tells_state_of_fleet() {
     assert!(is_ready(&locks).await);
     let health = locks.fleet_health().unwrap();
     assert!(!health.is_in_grace && health.obstacle.is_none() && health.grace_ends_in.is_none(), "{health:?}");
+    let time = set.servers()[0].cli(&["TIME"]);
+    let now = format!("{}000", time.lines().next().unwrap());
+    assert_eq!(set.servers()[0].cli(&["ZADD", ROSTER, &now, "gone"]), "1");
+    replicated(&locks, 1).await;
     cut_off(set.servers(), 0, &[1]);
     let guard = locks.lock("orders").acquire().await.unwrap();
     assert_eq!((locks.metrics().reclaimed, locks.metrics().lost_in_failover), (0, 0));
 
-    // The new primary does not know the hold. It has no replica, so no refresh counts, and the hold is not written.
+    // The new primary knows another process, which has gone, so its grace does not end early. It has no replica, so no refresh counts, and
+    // the hold is not extended.
     set.servers_mut()[0].kill();
     set.servers()[1].resume();
     assert_eq!(set.servers()[1].cli(&["REPLICAOF", "NO", "ONE"]), "OK");
@@ -305,7 +310,7 @@ async fn health_tells_state_of_fleet() {
         metrics.lost_in_failover == 1 && metrics.failed_refreshes > 0
     };
     assert!(eventually(PATIENCE, counted).await, "{:?}", locks.metrics());
-    assert_eq!(locks.metrics().reclaimed, 0);
+    assert_eq!(locks.metrics().reclaimed, 1);
 
     // With a replica again, the grace has an end.
     let address = set.servers()[1].addr();

@@ -83,6 +83,27 @@ async fn lost_holds_survive_failover() {
     assert!(other.lock("plain").try_acquire().await.unwrap().is_acquired());
 }
 
+/// Both processes are alive, and no replica follows the new primary.
+#[tokio::test]
+async fn grants_resume_before_replica_follows() {
+    let mut set = Replicas::start(2, &Settings::default());
+    let mut fleet = fleet(3);
+    fleet.window = PATIENCE;
+    let (locks, other) = (member(set.url(), fleet.clone()).await, member(set.url(), fleet).await);
+    replicated(&locks, 2).await;
+    cut_off(set.servers(), 0, &[1, 2]);
+    let held = locks.lock("held").acquire().await.unwrap();
+    set.servers_mut()[0].kill();
+    set.servers()[1].resume();
+    assert_eq!(set.servers()[1].cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+    let guard = other.lock("free").try_acquire_for(LEASE).await.unwrap().or_held().unwrap();
+    assert!(!other.lock("held").try_acquire().await.unwrap().is_acquired());
+    assert!(set.servers()[1].cli(&["INFO", "replication"]).contains("connected_slaves:0"));
+    // The window is open, so the holds are extended.
+    tokio::time::sleep(LEASE + REPLY).await;
+    assert!(guard.is_valid() && held.is_valid());
+}
+
 /// The new primary does not know the owner yet when the owner takes the lock again and releases one share.
 #[tokio::test]
 async fn reentrant_hold_survives_failover() {
@@ -103,7 +124,7 @@ async fn reentrant_hold_survives_failover() {
     [one, two].iter().for_each(|replica| replica.resume());
     assert_eq!(one.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
     assert_eq!(one.cli(&["HSET", "mine", "00000000-0000-4000-8000-000000000000:1", "1"]), "1");
-    // Without a second server, the new primary is in its grace.
+    // The new primary may be in its grace.
     tokio::time::sleep(REPLY).await;
     assert!(first.is_valid() && foreign.is_valid(), "lost by a server that did not know them");
     let address = one.addr();

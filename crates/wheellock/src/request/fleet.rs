@@ -145,17 +145,16 @@ async fn ask(
 async fn acknowledgements(
     refreshes: &Client,
     connection: Option<ConnectionId>,
-    wanted: u32,
+    (wanted, within): (u32, Duration),
     terms: &Terms,
 ) -> u32 {
     let Some(connection) = connection.filter(|_| wanted > 0) else { return 0 };
     let (timer, acks) = (&refreshes.config().timer, Acks::Replicas(wanted));
-    let timeout = (terms.window / 3).min(terms.reply_within / 3);
     let deadline = timer.now() + terms.reply_within;
     let mut started: Option<Started<'_>> = None;
     let reply = std::future::poll_fn(|cx| {
         let call = started
-            .get_or_insert_with(|| refreshes.start_wait(connection, acks, timeout, deadline, cx.waker()));
+            .get_or_insert_with(|| refreshes.start_wait(connection, acks, within, deadline, cx.waker()));
         Pin::new(call).poll(cx)
     })
     .await;

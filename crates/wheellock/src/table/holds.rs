@@ -526,8 +526,11 @@ impl Holds {
         if hold.guards > 0 {
             let tally = self.tallies.of(hold.name.family());
             tally.lost(reason, now.saturating_duration_since(hold.guard_since));
-            tally.lost_in_failover +=
-                u64::from(!hold.renewing.is_written() && reason != LostReason::ShutDown);
+            // A hold that is written but not extended ends as well, because too few replicas acknowledge this process.
+            let is_closed = self.memberships.as_ref().is_some_and(|it| !it.may_acquire(&hold.name, now));
+            let is_unextended = reason == LostReason::Expired && extends && is_closed;
+            let is_unwritten = !hold.renewing.is_written() && reason != LostReason::ShutDown;
+            tally.lost_in_failover += u64::from(is_unwritten || is_unextended);
             effects.lost(&hold.name, reason);
         }
         if !hold.is_worth_releasing() {

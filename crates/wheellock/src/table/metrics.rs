@@ -48,7 +48,7 @@ pub struct Metrics {
     /// Number of locks lost because the server knew another holder or no holder ([`LostReason::NotOwner`]).
     pub lost_not_owner: u64,
     /// Number of these losses after a failover that the manager's [`Fleet`](crate::Fleet) could not make up for: the new server did not get
-    /// the lock in time.
+    /// the lock in time, or too few replicas acknowledged this process.
     pub lost_in_failover: u64,
     /// Number of held locks that were written into a new server after a failover. Only with a [`Fleet`](crate::Fleet).
     pub reclaimed: u64,

@@ -23,6 +23,8 @@ pub(super) struct Membership {
     connection: Option<ConnectionId>,
     /// Incarnations that this process has left for a later one, and must not use again ("back to an incarnation that was left").
     left: VecDeque<String>,
+    /// When the last refresh was sent that enough servers have acknowledged, on this server or an earlier one.
+    counted: Option<BootInstant>,
     /// The last refresh has written an entry into the server behind the connection, so that replicas can acknowledge it.
     has_entry: bool,
     /// The last refresh got no reply.
@@ -42,7 +44,7 @@ struct Server {
     /// The entry of this process shows that this server knows all processes that its predecessor knew ("early end without a
     /// witness").
     is_witness: bool,
-    /// When the last refresh was sent that enough servers have acknowledged.
+    /// When the last refresh was sent that enough replicas of this server have acknowledged.
     counted: Option<BootInstant>,
     /// The server's clock in milliseconds, and an instant at which it showed this time at least.
     clock: (i64, BootInstant),
@@ -126,6 +128,7 @@ impl Membership {
             server: None,
             connection: None,
             left: VecDeque::new(),
+            counted: None,
             has_entry: false,
             is_failing: false,
             closed_since: now,
@@ -197,7 +200,7 @@ impl Membership {
         let Some(server) = &mut self.server else { return false };
         if !is_other && !reply.was_known {
             // Another process has removed the entry, so this process counts as new ("a vanished entry is entered again and counts").
-            (server.is_known, server.counted) = (false, None);
+            (server.is_known, server.counted, self.counted) = (false, None, None);
         }
         (server.clock, server.connected) = ((reply.time, now), reply.connected);
         server.is_grace_over |= reply.is_grace_over;
@@ -245,6 +248,7 @@ impl Membership {
         if replicas < self.terms.majority() {
             return false;
         }
+        self.counted = Some(sent);
         server.counted.replace(sent).is_none()
     }
 
@@ -253,7 +257,9 @@ impl Membership {
         let server = self.server.as_ref().filter(|_| self.connection.is_some());
         let is_counted = server.is_some_and(|server| server.counted.is_some());
         let is_witness = server.is_some_and(|server| server.is_witness);
-        let check_in = match (is_counted && all_written, is_witness) {
+        // No replica has to acknowledge the check-in: every server knew each process before its first lock ("available form, early end
+        // without replicas").
+        let check_in = match (server.is_some() && all_written, is_witness) {
             (false, _) => CheckIn::NotYet,
             (true, false) => CheckIn::Done,
             (true, true) => CheckIn::DoneAsWitness,
@@ -261,19 +267,26 @@ impl Membership {
         Refresh { incarnation: self.incarnation().to_owned(), is_counted, check_in }
     }
 
-    /// Returns the number of replicas that are to acknowledge a refresh.
-    pub(super) fn wanted_replicas(&self) -> u32 {
+    /// Returns the number of replicas that are to acknowledge a refresh, and the time that they have.
+    pub(super) fn wanted_replicas(&self, now: BootInstant) -> (u32, Duration) {
         let is_known = self.server.as_ref().is_some_and(|server| server.is_known);
-        match (self.has_entry, is_known) {
+        let wanted = match (self.has_entry, is_known) {
             (false, _) => 0,
             (true, false) => self.terms.replicas,
             (true, true) => self.terms.majority(),
-        }
+        };
+        let longest = (self.terms.window / 3).min(self.terms.reply_within / 3);
+        // The next refresh may be the check-in that ends a grace, and no replica delays it much.
+        let closed = now.saturating_duration_since(self.closed_since);
+        let within =
+            if self.may_acquire(now) { longest } else { (closed / 2).max(SHORTEST_PAUSE).min(longest) };
+        (wanted, within)
     }
 
     /// Returns the pause before the next refresh.
     pub(super) fn pause(&self, now: BootInstant) -> Duration {
-        if self.may_acquire(now) && !self.is_failing {
+        let counts = self.server.as_ref().is_some_and(|server| server.counted.is_some());
+        if self.may_acquire(now) && counts && !self.is_failing {
             return self.terms.window / 3;
         }
         if self.connection.is_some() && !self.has_entry && !self.is_failing {
@@ -294,7 +307,7 @@ impl Membership {
         // "No grace", "first acquire after one partial acknowledgement" and "no window".
         let is_grace_over = server.is_grace_over;
         let is_known = server.is_known;
-        is_grace_over && is_known && self.is_in_window(server, now)
+        is_grace_over && is_known && self.is_in_window(now)
     }
 
     /// Returns true if the server has more replicas than the fleet has. A replica that no acknowledgement awaits may become the primary.
@@ -302,8 +315,10 @@ impl Membership {
         server.connected > self.terms.replicas
     }
 
-    fn is_in_window(&self, server: &Server, sent: BootInstant) -> bool {
-        server.counted.is_some_and(|counted| sent <= counted + self.terms.window)
+    /// Returns true if a refresh counted at most a window earlier. An earlier server's refresh is enough: until its window closes, no grace
+    /// of another server can end by time.
+    fn is_in_window(&self, sent: BootInstant) -> bool {
+        self.counted.is_some_and(|counted| sent <= counted + self.terms.window)
     }
 
     /// Returns true if a lock may be acquired now, and remembers that.
@@ -325,7 +340,7 @@ impl Membership {
     /// Returns the meaning of this server's reply about a hold, to a request that was sent at `sent`.
     pub(super) fn trust(&self, hold: &Hold, sent: BootInstant) -> Trust {
         let Some(server) = &self.server else { return Trust::None };
-        let is_extended = server.is_known && self.is_in_window(server, sent);
+        let is_extended = server.is_known && self.is_in_window(sent);
         match server.is_grace_over {
             true if is_extended => Trust::Full,
             false if is_extended && self.is_secure(server, hold) => Trust::Full,
@@ -358,7 +373,7 @@ impl Membership {
     /// With `may_renew` the lease is a new one.
     pub(super) fn reclaim(&self, hold: &Hold, may_renew: bool) -> Option<Reclaim> {
         self.connection?;
-        let server = self.server.as_ref().filter(|server| server.counted.is_some())?;
+        let server = self.server.as_ref()?;
         let (time, read) = server.clock;
         // The clock showed this time at that instant at least, so the end is early rather than late.
         let left = hold.valid_until.saturating_duration_since(read).as_millis();
@@ -391,7 +406,7 @@ impl Membership {
             return Some("this process does not know the present server yet".to_owned());
         };
         let Terms { replicas, .. } = self.terms;
-        Some(match server.counted {
+        Some(match self.counted {
             _ if self.has_more_replicas(server) => {
                 format!(
                     "the fleet has {} servers, and the primary has {} replicas",
@@ -399,11 +414,7 @@ impl Membership {
                     server.connected
                 )
             }
-            None => format!(
-                "fewer than {} of {replicas} replicas have acknowledged this process",
-                self.terms.majority()
-            ),
-            Some(_) if !server.is_grace_over => {
+            _ if !server.is_grace_over => {
                 let GraceNews { members, checked_in, .. } = server.news;
                 let left = server.grace_left(now);
                 let at_most =
@@ -412,6 +423,10 @@ impl Membership {
                     "a failover: {checked_in} of {members} processes have written their locks into the new server{at_most}"
                 )
             }
+            None => format!(
+                "fewer than {} of {replicas} replicas have acknowledged this process",
+                self.terms.majority()
+            ),
             Some(_) if !server.is_known => {
                 format!("not all of {replicas} replicas have acknowledged this new process")
             }

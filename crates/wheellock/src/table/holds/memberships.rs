@@ -106,7 +106,7 @@ impl Memberships {
         others.map(|(_, it)| it).filter(move |it| it.incarnation() == incarnation)
     }
 
-    /// Records acknowledgements: see [`Membership::acknowledged`]. Returns true if holds can be written from now on.
+    /// Records acknowledgements: see [`Membership::acknowledged`]. Returns true if this is the first refresh that counts on its server.
     pub(super) fn acknowledged(&mut self, number: usize, sent: BootInstant, replicas: u32) -> bool {
         let is_first = self.all.get_mut(number).is_some_and(|it| it.acknowledged(sent, replicas));
         is_first && !self.companions(number).any(Membership::has_counted)
@@ -127,9 +127,9 @@ impl Memberships {
         self.get(number).map(|membership| membership.next_refresh(all_written))
     }
 
-    /// Returns the number of replicas that are to acknowledge a refresh.
-    pub(super) fn wanted_replicas(&self, number: usize) -> u32 {
-        self.get(number).map_or(0, Membership::wanted_replicas)
+    /// Returns the number of replicas that are to acknowledge a refresh, and the time that they have.
+    pub(super) fn wanted_replicas(&self, number: usize, now: BootInstant) -> (u32, Duration) {
+        self.get(number).map_or((0, Duration::ZERO), |membership| membership.wanted_replicas(now))
     }
 
     /// Returns the pause before the next refresh.
@@ -221,7 +221,7 @@ impl Memberships {
         (key, self.get(number).map_or("", Membership::incarnation))
     }
 
-    /// Returns the reclaim of this hold. Returns `None` if no refresh counts on its server yet.
+    /// Returns the reclaim of this hold. Returns `None` if no refresh has found its server yet.
     pub(super) fn reclaim(&self, hold: &Hold) -> Option<Reclaim> {
         // The first key that a refresh has found on the new server is enough, because a hold has little time.
         let found = || self.of(&hold.name).filter(|(_, membership)| membership.is_connected());

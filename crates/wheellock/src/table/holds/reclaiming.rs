@@ -94,7 +94,8 @@ impl Holds {
         Some((memberships.next_refresh(number, all_written)?, *memberships.terms()))
     }
 
-    /// Handles the reply to a refresh: see [`Memberships::refreshed`]. Returns the number of replicas that are to acknowledge it.
+    /// Handles the reply to a refresh: see [`Memberships::refreshed`]. Returns the number of replicas that are to acknowledge it, and
+    /// the time that they have.
     pub(crate) fn refreshed(
         &mut self,
         number: usize,
@@ -102,9 +103,12 @@ impl Holds {
         behind: Option<(ConnectionId, String)>,
         now: BootInstant,
         effects: &mut Effects,
-    ) -> u32 {
-        let Some(memberships) = &mut self.memberships else { return 0 };
-        if memberships.refreshed(number, reply, behind, now) {
+    ) -> (u32, Duration) {
+        let Some(memberships) = &mut self.memberships else { return (0, Duration::ZERO) };
+        let is_other = memberships.refreshed(number, reply, behind, now);
+        effects.wake(memberships.open_gate(now));
+        let wanted = memberships.wanted_replicas(number, now);
+        if is_other {
             // Other kinds of holds are checked as after any failover.
             let writes = |hold: &&mut Hold| hold.name.kind().reclaim.is_some();
             self.holds
@@ -112,9 +116,9 @@ impl Holds {
                 .map(|(_, hold)| hold)
                 .filter(writes)
                 .for_each(|hold| hold.renewing.must_write());
+            self.verify_everywhere(now);
         }
-        effects.wake(memberships.open_gate(now));
-        memberships.wanted_replicas(number)
+        wanted
     }
 
     /// Records that this many replicas have acknowledged the last refresh, which was sent at `sent`.
@@ -130,12 +134,17 @@ impl Holds {
         if replicas < memberships.terms().majority() {
             self.tallies.of(UNCLASSIFIED).failed_refreshes += 1;
         }
-        let is_first = memberships.acknowledged(number, sent, replicas);
+        // In a grace, a hold that is written can be extended from now on.
+        let can_extend = memberships.acknowledged(number, sent, replicas) && memberships.is_in_grace(number);
         effects.wake(memberships.open_gate(now));
-        if is_first {
-            self.changes.plan_pass(&Change::everywhere(), false);
-            self.plan_verification(now);
+        if can_extend {
+            self.verify_everywhere(now);
         }
+    }
+
+    fn verify_everywhere(&mut self, now: BootInstant) {
+        self.changes.plan_pass(&Change::everywhere(), false);
+        self.plan_verification(now);
     }
 
     /// Returns true if the last refresh of this key did not find the server of this connection.
@@ -160,7 +169,7 @@ impl Holds {
         self.memberships.as_ref().map_or(("", ""), |memberships| memberships.target(reclaim.number))
     }
 
-    /// Plans to write this hold into the new server later, because no refresh counts there yet.
+    /// Plans to write this hold into the new server later, because no refresh has found that server yet.
     pub(super) fn plan_reclaim(&mut self, index: HoldIndex, now: BootInstant) {
         if let Some(hold) = self.get_mut(index) {
             hold.renewing.plan(now + hold.lease.retry_after());

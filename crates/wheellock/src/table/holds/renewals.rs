@@ -186,7 +186,7 @@ impl Holds {
         let memberships = self.memberships.as_ref().filter(|_| !hold.renewing.is_written());
         let reclaim = memberships.map(|memberships| memberships.reclaim(hold));
         if reclaim == Some(None) {
-            // The new server would not know the hold. The hold is written as soon as a refresh counts there.
+            // The new server would not know the hold. The hold is written as soon as a refresh has found that server.
             return None;
         }
         let lease = hold.lease_to_renew(now);

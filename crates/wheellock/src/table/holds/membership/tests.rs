@@ -134,7 +134,7 @@ fn hold(valid_until: BootInstant) -> Hold {
 fn first_refresh_of_new_process_never_counts() {
     let mut world = World::new();
     assert!(world.refresh_once(0, true, false));
-    assert_eq!(world.memberships.wanted_replicas(0), 0);
+    assert_eq!(world.memberships.wanted_replicas(0, world.now).0, 0);
     assert!(!world.acknowledge(2) && !world.may_acquire());
     assert_eq!(world.memberships.pause(0, world.now), Duration::ZERO, "the second refresh adds the entry");
     assert!(!world.refresh_once(0, true, false));
@@ -205,10 +205,10 @@ fn new_process_awaits_all_replicas() {
     let mut world = World::new();
     assert!(world.refresh(0, true, false) && !world.may_acquire());
     assert!(world.acknowledge(1) && !world.may_acquire(), "the next primary may not know this process");
-    assert_eq!(world.memberships.wanted_replicas(0), 2);
+    assert_eq!(world.memberships.wanted_replicas(0, world.now).0, 2);
     world.acknowledge(2);
     assert!(world.may_acquire());
-    assert_eq!(world.memberships.wanted_replicas(0), 1, "a majority, from now on");
+    assert_eq!(world.memberships.wanted_replicas(0, world.now).0, 1, "a majority, from now on");
 }
 
 /// The server restarts with its data, and a replica without this process is promoted at the same time.
@@ -336,15 +336,35 @@ fn grace_ends_no_hold() {
 }
 
 #[test]
-fn reclaim_waits_for_counted_refresh() {
+fn reclaim_waits_for_met_server() {
     let mut world = World::ready();
     let held = hold(world.now + LEASE);
     world.replaced();
     assert_eq!(world.memberships.reclaim(&held), None);
     world.refresh(1, false, true);
-    assert_eq!(world.memberships.reclaim(&held), None);
+    let lease = |world: &World| world.memberships.reclaim(&held).unwrap().lease;
+    assert!(lease(&world) <= LEASE.as_millis() as i64, "the old server may still grant until the hold's end");
+    assert_eq!(world.memberships.trust(connection(1), &held, world.now), Trust::NoExtension);
     world.acknowledge(1);
-    assert!(world.memberships.reclaim(&held).is_some());
+    assert_eq!(world.memberships.trust(connection(1), &held, world.now), Trust::Full);
+}
+
+#[test]
+fn grace_ends_before_replica_acknowledges() {
+    let mut world = World::ready();
+    world.replaced();
+    world.refresh(1, false, true);
+    assert_eq!(world.check_in(), CheckIn::DoneAsWitness);
+    let (wanted, within) = world.memberships.wanted_replicas(0, world.now);
+    assert_eq!((wanted, within), (1, Duration::from_millis(10)), "the check-in follows soon");
+    assert!(!world.may_acquire(), "another process may not have checked in");
+    world.refresh(1, true, true);
+    assert!(world.may_acquire(), "the last refresh counted on server 0, less than a window ago");
+    assert!(world.memberships.pause(0, world.now) < SECOND, "a replica may follow soon");
+    world.now = world.now + WINDOW + SECOND;
+    assert!(!world.may_acquire(), "the grace of another server may have ended by time");
+    world.acknowledge(1);
+    assert!(world.may_acquire());
 }
 
 #[test]

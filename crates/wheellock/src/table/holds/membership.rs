@@ -110,6 +110,17 @@ pub(crate) struct Refreshed {
     pub(crate) connected: u32,
 }
 
+/// The server of a refresh, compared with that of the refresh before.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Found {
+    /// The same connection to the same server, or no server behind the connection for locks.
+    NothingNew,
+    /// The same server behind a new connection.
+    SameServer,
+    /// Another server, into which all holds have to be written.
+    OtherServer,
+}
+
 /// The meaning of a reply about holds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Trust {
@@ -172,14 +183,13 @@ impl Membership {
         self.is_failing = true;
     }
 
-    /// Handles the reply to a refresh. `behind` is the connection for locks, and the run id of the server behind it. Returns true
-    /// if this server is not the one of the last refresh, so that all holds have to be written.
+    /// Handles the reply to a refresh. `behind` is the connection for locks, and the run id of the server behind it.
     pub(super) fn refreshed(
         &mut self,
         reply: &Refreshed,
         behind: Option<(ConnectionId, String)>,
         now: BootInstant,
-    ) -> bool {
+    ) -> Found {
         let incarnation = format!("{}:{}", reply.run_id, reply.replication_id);
         // Acknowledgements of a reply that is not used say nothing about the server of an earlier reply.
         (self.has_entry, self.is_failing) = (false, false);
@@ -187,9 +197,9 @@ impl Membership {
         let behind = behind.filter(|(_, run_id)| *run_id == reply.run_id);
         let Some((connection, _)) = behind.filter(|_| !self.left.contains(&incarnation)) else {
             self.is_replaced(now);
-            return false;
+            return Found::NothingNew;
         };
-        self.connection = Some(connection);
+        let is_new = self.connection.replace(connection) != Some(connection);
         let is_other = self.server.as_ref().is_none_or(|server| server.incarnation != incarnation);
         if is_other {
             self.meet(incarnation, reply, now);
@@ -197,7 +207,7 @@ impl Membership {
         // The first refresh on a server adds no entry. Otherwise a process that repeats it would find that entry, and vouch for a server
         // that has lost its data.
         self.has_entry = !is_other || reply.was_known;
-        let Some(server) = &mut self.server else { return false };
+        let Some(server) = &mut self.server else { return Found::NothingNew };
         if !is_other && !reply.was_known {
             // Another process has removed the entry, so this process counts as new ("a vanished entry is entered again and counts").
             (server.is_known, server.counted, self.counted) = (false, None, None);
@@ -206,7 +216,11 @@ impl Membership {
         server.is_grace_over |= reply.is_grace_over;
         server.news =
             GraceNews { members: reply.members, checked_in: reply.checked_in, ends_in: reply.ends_in };
-        is_other
+        match (is_other, is_new) {
+            (true, _) => Found::OtherServer,
+            (false, true) => Found::SameServer,
+            (false, false) => Found::NothingNew,
+        }
     }
 
     fn meet(&mut self, incarnation: String, reply: &Refreshed, now: BootInstant) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use wheellock_client::layer::ConnectionId;
 
 use super::Hold;
-use super::membership::{Membership, Reclaim, Refresh, Refreshed, Trust};
+use super::membership::{Found, Membership, Reclaim, Refresh, Refreshed, Trust};
 use crate::base::clock::BootInstant;
 use crate::base::fleet::FleetHealth;
 use crate::base::fleet_key::FleetKey;
@@ -83,20 +83,23 @@ impl Memberships {
         }
     }
 
-    /// Handles the reply to a refresh: see [`Membership::refreshed`]. Returns true if all holds have to be written.
+    /// Handles the reply to a refresh: see [`Membership::refreshed`].
     pub(super) fn refreshed(
         &mut self,
         number: usize,
         reply: &Refreshed,
         behind: Option<(ConnectionId, String)>,
         now: BootInstant,
-    ) -> bool {
+    ) -> Found {
         if let (Some(node), Some((connection, _))) = (self.nodes.get_mut(number), &behind) {
             *node = connection.node();
         }
-        let is_other = self.all.get_mut(number).is_some_and(|it| it.refreshed(reply, behind, now));
-        // The first key of a shard that met this server has had all holds written.
-        is_other && self.companions(number).next().is_none()
+        let found = self.all.get_mut(number).map(|it| it.refreshed(reply, behind, now));
+        match found.unwrap_or(Found::NothingNew) {
+            // The first key of a shard that met this server has had all holds written.
+            Found::OtherServer if self.companions(number).next().is_some() => Found::SameServer,
+            found => found,
+        }
     }
 
     /// Returns the other memberships whose last refresh found the same server.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use wheellock_client::Change;
 use wheellock_client::layer::ConnectionId;
 
-use super::membership::{Reclaim, Refresh, Refreshed, Trust};
+use super::membership::{Found, Reclaim, Refresh, Refreshed, Trust};
 use super::memberships::{Memberships, NodeOf};
 use super::{Effects, Hold, HoldIndex, Holds, Renewal, RenewalReply, Renewed};
 use crate::base::clock::BootInstant;
@@ -86,11 +86,9 @@ impl Holds {
     /// Returns what the next refresh of the fleet's key with this number says, and the fleet's numbers.
     pub(crate) fn next_refresh(&self, number: usize, now: BootInstant) -> Option<(Refresh, Terms)> {
         let memberships = self.memberships.as_ref()?;
-        let is_missing =
-            |hold: &Hold| hold.is_believed() && !hold.renewing.is_written() && hold.is_valid(now);
         // Outside of a grace, no holds have to be written, and a look at all of them would be for nothing.
         let all_written =
-            memberships.is_in_grace(number) && !self.holds.iter().any(|(_, hold)| is_missing(hold));
+            memberships.is_in_grace(number) && !self.holds.iter().any(|(_, hold)| is_missing(hold, now));
         Some((memberships.next_refresh(number, all_written)?, *memberships.terms()))
     }
 
@@ -105,10 +103,10 @@ impl Holds {
         effects: &mut Effects,
     ) -> (u32, Duration) {
         let Some(memberships) = &mut self.memberships else { return (0, Duration::ZERO) };
-        let is_other = memberships.refreshed(number, reply, behind, now);
+        let found = memberships.refreshed(number, reply, behind, now);
         effects.wake(memberships.open_gate(now));
         let wanted = memberships.wanted_replicas(number, now);
-        if is_other {
+        if found == Found::OtherServer {
             // Other kinds of holds are checked as after any failover.
             let writes = |hold: &&mut Hold| hold.name.kind().reclaim.is_some();
             self.holds
@@ -116,6 +114,9 @@ impl Holds {
                 .map(|(_, hold)| hold)
                 .filter(writes)
                 .for_each(|hold| hold.renewing.must_write());
+        }
+        // A connection that broke may have left some holds unwritten.
+        if found > Found::NothingNew && self.holds.iter().any(|(_, hold)| is_missing(hold, now)) {
             self.verify_everywhere(now);
         }
         wanted
@@ -201,6 +202,11 @@ impl Holds {
         }
         RenewalReply { locks, ..reply }
     }
+}
+
+/// Returns true if the new server does not have this hold yet.
+fn is_missing(hold: &Hold, now: BootInstant) -> bool {
+    hold.is_believed() && !hold.renewing.is_written() && hold.is_valid(now)
 }
 
 impl Memberships {

@@ -55,6 +55,10 @@ impl World {
     }
 
     fn refresh_once(&mut self, server: u32, is_grace_over: bool, was_known: bool) -> bool {
+        self.found(server, is_grace_over, was_known) == Found::OtherServer
+    }
+
+    fn found(&mut self, server: u32, is_grace_over: bool, was_known: bool) -> Found {
         let run_id = format!("run{server}");
         let reply = Refreshed {
             run_id: run_id.clone(),
@@ -67,9 +71,9 @@ impl World {
             ends_in: None,
             connected: self.connected,
         };
-        let is_other = self.memberships.refreshed(0, &reply, Some((connection(server), run_id)), self.now);
+        let found = self.memberships.refreshed(0, &reply, Some((connection(server), run_id)), self.now);
         self.memberships.open_gate(self.now);
-        is_other
+        found
     }
 
     /// Lets replicas acknowledge the last refresh.
@@ -157,7 +161,8 @@ fn acknowledgement_of_unused_refresh_never_counts() {
         ends_in: None,
         connected: 2,
     };
-    assert!(!world.memberships.refreshed(0, &reply, Some((connection(0), "run0".to_owned())), world.now));
+    let found = world.memberships.refreshed(0, &reply, Some((connection(0), "run0".to_owned())), world.now);
+    assert_eq!(found, Found::NothingNew);
     world.acknowledge(2);
     world.refresh_once(0, true, true);
     assert!(!world.may_acquire(), "only the other server's replicas have acknowledged a refresh");
@@ -347,6 +352,17 @@ fn reclaim_waits_for_met_server() {
     assert_eq!(world.memberships.trust(connection(1), &held, world.now), Trust::NoExtension);
     world.acknowledge(1);
     assert_eq!(world.memberships.trust(connection(1), &held, world.now), Trust::Full);
+}
+
+/// A connection that breaks in a grace leaves some holds unwritten, and no later refresh finds another server.
+#[test]
+fn reconnection_to_same_server_is_reported() {
+    let mut world = World::ready();
+    world.fail_over(1, true);
+    assert_eq!(world.found(1, false, true), Found::NothingNew);
+    world.replaced();
+    assert_eq!(world.found(1, false, true), Found::SameServer);
+    assert_eq!(world.found(1, false, true), Found::NothingNew);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::super::membership::CheckIn;
+use super::super::membership::{CheckIn, Found};
 use super::super::{Holds, State};
 use super::*;
 use crate::base::lease::Lease;
@@ -86,13 +86,13 @@ impl World {
             connected: REPLICAS,
         };
         let behind = Some((ConnectionId::new(node, 0), run_id));
-        let must_write = self.memberships.refreshed(number, &reply, behind.clone(), self.now);
+        let found = self.memberships.refreshed(number, &reply, behind.clone(), self.now);
         if !reply.was_known {
             // The first refresh adds no entry.
-            assert!(!self.memberships.refreshed(number, &reply, behind, self.now));
+            assert_ne!(Found::OtherServer, self.memberships.refreshed(number, &reply, behind, self.now));
         }
         self.memberships.open_gate(self.now);
-        must_write
+        found == Found::OtherServer
     }
 
     /// Replaces the server of shard 1. No refresh has found the new server yet.

@@ -196,7 +196,8 @@ impl Renewing {
         matches!(self.verifying, Verifying::UnderWay | Verifying::UnderWayInDoubt)
     }
 
-    fn is_in_doubt(&self) -> bool {
+    /// Returns true if the hold is to be checked as soon as no renewal of it is under way.
+    pub(super) fn is_in_doubt(&self) -> bool {
         matches!(self.verifying, Verifying::Doubt | Verifying::UnderWayInDoubt)
     }
 

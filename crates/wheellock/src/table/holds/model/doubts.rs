@@ -152,6 +152,22 @@ fn hold_unknown_after_failover_is_lost() {
     assert_eq!([kept, fixed].map(|hold| world.holds.lost(hold)), [Some(LostReason::NotOwner); 2]);
 }
 
+/// The renewal may have reached the server that another one replaces meanwhile.
+#[test]
+fn failed_renewal_repeats_after_failover() {
+    let mut world = World::new();
+    let kept = world.take(1, true);
+    world.holds.changed(&Change::everywhere(), world.now);
+    let asked = world.due();
+    let script = world.holds.begin_renewal(asked, Some(0), world.now);
+    world.holds.changed(&Change::everywhere(), world.now);
+    assert!(world.due().is_empty(), "one after the other");
+    let _unknown = world.holds.end_renewal(script, None, world.now, |_| 0, &mut Effects::default());
+    world.now = world.now + TICK;
+    assert_eq!(world.due().len(), 1, "at once");
+    assert_eq!(world.holds.lost(kept), None);
+}
+
 #[test]
 fn unanswered_failover_check_is_repeated() {
     let mut world = World::new();

@@ -438,6 +438,13 @@ fn seed_61255016_refused_caller_held_lock_before() {
     assert!(run(&Plan::of(61_255_016, None)).complaints.is_empty());
 }
 
+/// A process that had held no lock noticed a jump of the server's clock late. The reply told how long the lease still lasted, and the jump
+/// shortened this lease once more.
+#[test]
+fn seed_1008319_jump_shortens_no_told_lease() {
+    assert!(run(&Plan::of(1_008_319, Some(Kind::Limited))).complaints.is_empty());
+}
+
 /// See `a_seed_replays_on_another_machine`.
 const SEEN: &str = "0x46db92973cf2c1ec";
 /// About forty seconds of one processor.

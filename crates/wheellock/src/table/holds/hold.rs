@@ -403,6 +403,11 @@ impl Hold {
         self.ends_mut().for_each(|known| *known = known.saturating_sub(by));
     }
 
+    /// Returns true if no share has an end of its own. A reply about the hold then tells the end of each share.
+    pub(super) fn has_one_end(&self) -> bool {
+        self.rare.as_ref().is_none_or(|rare| rare.ends.is_empty())
+    }
+
     fn ends_mut(&mut self) -> impl Iterator<Item = &mut BootInstant> {
         self.rare.iter_mut().flat_map(|rare| &mut rare.ends)
     }

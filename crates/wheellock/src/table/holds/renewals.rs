@@ -2,7 +2,7 @@
 //!
 //! This is the watchdog's schedule. It does not send requests itself.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -291,9 +291,8 @@ impl Holds {
         // The end of this script leaves room for checks after a failover.
         self.plan_verification(now);
         let reply = reply?;
-        let extended = group.iter().enumerate().filter(|(place, _)| reply.lock(*place) == Renewed::Extended);
-        let extended = extended.map(|(_, renewal)| renewal.serial);
-        self.heard_server_time(node?, Sample { server: reply.server, sent, received: now }, extended, node_of)
+        let told = group.iter().enumerate().map(|(place, renewal)| (renewal.serial, reply.lock(place)));
+        self.heard_server_time(node?, Sample { server: reply.server, sent, received: now }, told, node_of)
     }
 
     /// Handles the reply to a script of renewals whose extensions count only after other servers have acknowledged them. Handles
@@ -310,7 +309,7 @@ impl Holds {
             return (false, None);
         };
         let (group, node, sent) = (std::mem::take(group), *node, *sent);
-        let mut extended = Vec::new();
+        let (mut extended, mut told) = (Vec::new(), Vec::new());
         for (place, renewal) in group.into_iter().enumerate() {
             match reply.lock(place) {
                 Renewed::Extended => {
@@ -318,7 +317,10 @@ impl Holds {
                     self.confirm(&renewal, Want::Check, effects);
                     extended.push(renewal);
                 }
-                how => self.renewed(&renewal, how, sent, now, effects),
+                how => {
+                    self.renewed(&renewal, how, sent, now, effects);
+                    told.push((renewal.serial, how));
+                }
             }
         }
         let any = !extended.is_empty();
@@ -328,7 +330,7 @@ impl Holds {
         }
         let sample = Sample { server: reply.server, sent, received: now };
         // The extensions count only from their acknowledgement on, so the jump applies to their old leases as well.
-        let jump = node.and_then(|node| self.heard_server_time(node, sample, None, node_of));
+        let jump = node.and_then(|node| self.heard_server_time(node, sample, told, node_of));
         (any, jump)
     }
 
@@ -471,24 +473,31 @@ impl Holds {
         self.schedule(renewal.hold);
     }
 
-    /// Handles the server's time from the reply to a script. `extended` are the serials of the holds whose leases the script
-    /// extended.
+    /// Handles the server's time from the reply to a script. `told` has the script's results, by the serials of the holds.
     ///
     /// If the server's clock has jumped forward, every other lease on that server ends that much earlier.
     pub(super) fn heard_server_time(
         &mut self,
         node: u32,
         sample: Sample,
-        extended: impl IntoIterator<Item = u64>,
+        told: impl IntoIterator<Item = (u64, Renewed)>,
         node_of: impl Fn(&Name) -> u32,
     ) -> Option<Jump> {
         let jump = self.server_clocks.observe(node, sample)?;
         self.tallies.of(UNCLASSIFIED).server_clock_jumps += 1;
         if let Jump::Forward(by) = jump {
-            let extended: HashSet<u64> = extended.into_iter().collect();
+            let told: HashMap<u64, Renewed> = told.into_iter().collect();
+            // The script told the end of these leases by the clock that has jumped. The jump must not shorten them twice.
+            let is_told = |hold: &Hold| match told.get(&hold.serial) {
+                Some(Renewed::Extended) => true,
+                Some(Renewed::StillHeld { left }) => {
+                    *left < Duration::MAX && hold.has_one_end() && !hold.was_extended_since(sample.sent)
+                }
+                _ => false,
+            };
             // A request that was sent at `sent` may have been executed before the jump.
             let is_doubtful = |hold: &Hold| {
-                let is_older = !extended.contains(&hold.serial) && !hold.was_extended_after(sample.sent);
+                let is_older = !is_told(hold) && !hold.was_extended_after(sample.sent);
                 hold.is_believed() && is_older && node_of(&hold.name) == node
             };
             for index in self.indices_of(is_doubtful) {

@@ -83,6 +83,50 @@ fn jump_between_scripts_shortens_first_extension() {
     assert_eq!(world.due().iter().map(|asked| asked.hold).collect::<Vec<_>>(), [before]);
 }
 
+/// The server told how long the lease lasts by the clock that has jumped.
+#[test]
+fn jump_told_with_rest_shortens_once() {
+    let mut world = World::new();
+    let [fixed, other] = [1, 2].map(|owner| world.take(owner, false));
+    assert_eq!(world.hear(0, Duration::ZERO), None);
+    world.now = world.now + LEASE / 10;
+    let by = LEASE / 4;
+    let left = LEASE - LEASE / 10 - by;
+    let name = Arc::clone(&world.holds.get(fixed).unwrap().name);
+    world.holds.verify(&name, world.now);
+    let (asked, sent, believed) = (world.due(), world.now, world.valid_until(other));
+    let script = world.holds.begin_renewal(asked, Some(0), sent);
+    let reply = RenewalReply { server: LEASE / 10 + by, locks: vec![Renewed::StillHeld { left }] };
+    let jump = world.holds.end_renewal(script, Some(&reply), world.now, |_| 0, &mut Effects::default());
+    assert_eq!(jump, Some(Jump::Forward(by)));
+    assert_eq!(world.valid_until(fixed), Lease::new(left).unwrap().valid_until(sent));
+    assert_eq!(world.valid_until(other), believed.saturating_sub(by), "the reply does not tell its end");
+}
+
+/// The reply tells the end of the longest lease. A release may leave a shorter lease.
+#[test]
+fn jump_shortens_shares_with_own_ends() {
+    let mut world = World { name: Arc::new(Name::new("n", &kind::READ, false)), ..World::new() };
+    for reply in [GrantReply::Fresh, GrantReply::Again] {
+        let hold = world.begin().unwrap();
+        let terms = Terms { share: FIXED, ..world.terms() };
+        let granted = world.holds.granted(hold, terms, reply, world.now, &mut Effects::default());
+        assert!(matches!(granted, Some(Granted::Held(_, None))));
+        world.guards.push(hold);
+        world.now = world.now + TICK;
+    }
+    let (hold, by, left) = (world.guards[0], LEASE / 4, LEASE / 2);
+    assert_eq!(world.hear(0, Duration::ZERO), None);
+    world.now = world.now + LEASE / 10;
+    world.holds.verify(&Arc::clone(&world.name), world.now);
+    let (asked, sent) = (world.due(), world.now);
+    let script = world.holds.begin_renewal(asked, Some(0), sent);
+    let reply = RenewalReply { server: LEASE / 10 + by, locks: vec![Renewed::StillHeld { left }] };
+    let jump = world.holds.end_renewal(script, Some(&reply), world.now, |_| 0, &mut Effects::default());
+    assert_eq!(jump, Some(Jump::Forward(by)));
+    assert_eq!(world.valid_until(hold), Lease::new(left).unwrap().valid_until(sent).saturating_sub(by));
+}
+
 #[test]
 fn jump_affects_only_own_server() {
     let mut world = World::new();

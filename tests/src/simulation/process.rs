@@ -182,6 +182,11 @@ impl Process {
             config.timer = timer;
             config.connector = Some(connector);
             config.response_timeout = Duration::from_millis(survival.patience);
+            if survival.is_calm {
+                // Leases, window and patience are shorter than the defaults. With the default pauses, a process would reach the new primary
+                // after the time that the promise grants.
+                config.reconnect = CALM_RECONNECT;
+            }
             config.random = random;
         });
         let locks = builder.lazy().expect("a correct fleet");
@@ -870,6 +875,8 @@ fn random() -> u64 {
     RANDOM.with(|random| random.borrow_mut().number())
 }
 
+/// The pauses between attempts to connect in a calm world. They are to [`LEASE`] what the default pauses are to the default lease.
+const CALM_RECONNECT: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(4));
 /// The name of the pool that all processes share.
 pub(super) const POOL: &str = "pool";
 const MILLISECOND: u64 = 1_000_000;

@@ -445,6 +445,12 @@ fn seed_1008319_jump_shortens_no_told_lease() {
     assert!(run(&Plan::of(1_008_319, Some(Kind::Limited))).complaints.is_empty());
 }
 
+/// The primary changed three times within 230 ms. A process paused for longer between its attempts to connect than its hold had left.
+#[test]
+fn seed_820007948_calm_process_reconnects_in_time() {
+    assert!(run(&Plan::of(820_007_948, Some(Kind::Surviving))).complaints.is_empty());
+}
+
 /// See `a_seed_replays_on_another_machine`.
 const SEEN: &str = "0x46db92973cf2c1ec";
 /// About forty seconds of one processor.

@@ -49,6 +49,12 @@ impl Renewal {
         if self.extend { self.lease.millis() } else { 0 }
     }
 
+    /// Returns the pause before the next renewal, if this one found the hold and did not extend it.
+    fn pause_unextended(&self) -> Duration {
+        // In a grace, the next extension would get the same reply at once. After a check, an extension is another request.
+        if self.extend { UNEXTENDED_PAUSE } else { Duration::ZERO }
+    }
+
     /// Returns the hold. Does not return a later hold at the same index.
     pub(super) fn hold_in<'a>(&self, holds: &'a mut Slab<Hold>) -> Option<&'a mut Hold> {
         holds.get_mut(self.hold as usize).filter(|hold| self.is_of(hold))
@@ -447,7 +453,7 @@ impl Holds {
             Renewed::StillHeld { left } => {
                 still_held(hold, left, sent, now);
                 hold.plan_check_of_shared_lease(now, self.alarms.period());
-                hold.plan_early_renewal(now, self.alarms.period());
+                hold.plan_early_renewal(now + renewal.pause_unextended(), self.alarms.period());
                 effects.renewed_again(self.failures.clear(renewal.hold, self.tallies.of(family), now));
             }
             // The release under way finds the same and reports the loss.
@@ -559,6 +565,9 @@ pub(super) struct Newcomers {
 
 /// Largest number of newcomers that wait for the end of their beat, to bound their memory.
 const MOST_NEWCOMERS: usize = 1024;
+
+/// Pause after a renewal that found the hold and did not extend it. A grace ends within milliseconds if all processes are alive.
+pub(super) const UNEXTENDED_PAUSE: Duration = Duration::from_millis(10);
 
 /// Longest pause before the check of a fixed lease is retried, however long the lease is.
 const VERIFY_AGAIN: Duration = Duration::from_secs(1);

@@ -45,6 +45,26 @@ fn redirected_renewal_retries_without_failure() {
     assert_eq!(refuse(Refused::Unserved, pause), (0, false, false, 1));
 }
 
+/// In a grace, the server confirms a hold and does not extend it. The watchdog would send the same renewal after each reply.
+#[test]
+fn renewal_without_extension_repeats_after_pause() {
+    let mut world = World::new();
+    let hold = world.take(1, true);
+    world.now = world.valid_until(hold).saturating_sub(LEASE / 4);
+    let mut asked = world.due();
+    for _ in 0..3 {
+        assert!(asked.len() == 1 && asked[0].extend);
+        let script = world.holds.begin_renewal(asked, Some(0), world.now);
+        let locks = vec![Renewed::StillHeld { left: Duration::MAX }];
+        let reply = RenewalReply { server: world.server_time(), locks };
+        world.holds.end_renewal(script, Some(&reply), world.now, |_| 0, &mut Effects::default());
+        assert!(world.due().is_empty(), "the reply would be the same");
+        world.now = world.now + UNEXTENDED_PAUSE + TICK;
+        asked = world.due();
+    }
+    assert!(world.holds.lost(hold).is_none());
+}
+
 #[test]
 fn repeated_rejections_lengthen_pauses() {
     let mut world = World::new();

@@ -457,9 +457,11 @@ impl Load {
             let mut owners: BTreeSet<String> = held.iter().map(owner).collect();
             owners.extend(self.shared.kept.lock().expect("no panic").iter().map(owner));
             locks.retain(|(_, holder)| !owners.contains(holder));
-            let orphans = locks.intersection(&suspects).count();
-            if locks.is_empty() || orphans == 0 && !suspects.is_empty() || Instant::now() >= deadline {
-                return Ok(orphans);
+            let orphans: Vec<_> = locks.intersection(&suspects).collect();
+            let is_over = Instant::now() >= deadline;
+            if locks.is_empty() || orphans.is_empty() && !suspects.is_empty() || is_over {
+                orphans.iter().take(3).for_each(|(lock, holder)| eprintln!("{lock} is held by {holder}"));
+                return Ok(orphans.len());
             }
             suspects = locks;
             std::thread::sleep(LOOK_AGAIN);

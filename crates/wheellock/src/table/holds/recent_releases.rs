@@ -16,10 +16,10 @@ use crate::wait::name::Name;
 /// Recent releases, bounded in time, in number, and in the bytes of the names that they keep alive.
 #[derive(Default)]
 pub(super) struct RecentReleases {
-    /// Oldest first. A check moves the releases that it keeps to the end.
+    /// Oldest first.
     releases: VecDeque<Release>,
-    /// Number of releases at the front that were remembered when a change came, and are not checked yet.
-    pending: usize,
+    /// Releases that were remembered when a change came, and are not checked yet. Oldest first.
+    pending: VecDeque<Release>,
     /// The locks that the changes concern for which releases are pending.
     concerns: Option<Change>,
     /// Instant of each server's last release, to which [`LATELY`] refers. A dead server confirms no more releases, so its last
@@ -48,12 +48,14 @@ pub(super) struct Release {
 impl RecentReleases {
     /// Remembers a release that the server with the number `node` confirmed.
     pub(super) fn remember(&mut self, node: u32, name: &Arc<Name>, owner: u64, now: BootInstant) {
-        self.push(Release { name: Arc::clone(name), owner, server: (node, self.changes), at: now });
-        while self.releases.len() > MOST
+        let release = Release { name: Arc::clone(name), owner, server: (node, self.changes), at: now };
+        self.count(&release);
+        self.releases.push_back(release);
+        while self.pending.len() + self.releases.len() > MOST
             || self.name_bytes > MOST_NAME_BYTES
-            || self.releases.front().is_some_and(|oldest| self.is_obsolete(oldest))
+            || self.oldest().is_some_and(|oldest| self.is_obsolete(oldest))
         {
-            self.pop();
+            self.drop_oldest();
         }
     }
 
@@ -66,22 +68,25 @@ impl RecentReleases {
     /// Makes all remembered releases pending, because other servers may reply now.
     pub(super) fn suspect(&mut self, change: Change) {
         // A change whose releases have all been checked is done. Joined again, it would repeat releases in vain.
-        let earlier = self.concerns.take().filter(|_| self.pending > 0);
+        let earlier = self.concerns.take().filter(|_| !self.pending.is_empty());
         self.concerns = Some(change.joined(earlier));
-        self.pending = self.releases.len();
+        self.pending.append(&mut self.releases);
     }
 
     /// Returns true if there are releases to check, and room to send them again.
     pub(super) fn may_repeat(&self) -> bool {
-        self.pending > 0 && self.under_way < UNDER_WAY
+        !self.pending.is_empty() && self.under_way < UNDER_WAY
     }
 
     /// Returns the next release to send again. Checks at most `looks` releases, and subtracts them from `looks`. The release is
     /// under way from now on, until it has [`ended`](Self::ended).
+    ///
+    /// The latest come first, because the new server lacks these. New releases, which need room, then displace the oldest.
     pub(super) fn next(&mut self, looks: &mut usize) -> Option<Release> {
         while *looks > 0 && self.may_repeat() {
             *looks -= 1;
-            let release = self.pop()?;
+            let release = self.pending.pop_back()?;
+            self.name_bytes -= release.name.key().len();
             if self.is_obsolete(&release) {
                 continue;
             }
@@ -90,7 +95,9 @@ impl RecentReleases {
                 return Some(release);
             }
             // The changes do not concern this release, so its server is still the same.
-            self.push(Release { server: (release.server.0, self.changes), ..release });
+            let release = Release { server: (release.server.0, self.changes), ..release };
+            self.count(&release);
+            self.releases.push_front(release);
         }
         None
     }
@@ -102,28 +109,30 @@ impl RecentReleases {
 
     /// Drops old releases and frees their room. Returns the instant at which the next release becomes old.
     pub(super) fn forget(&mut self, now: BootInstant) -> Option<BootInstant> {
-        while self.releases.front().is_some_and(|oldest| now >= oldest.at + KEPT) {
-            self.pop();
+        while self.oldest().is_some_and(|oldest| now >= oldest.at + KEPT) {
+            self.drop_oldest();
         }
         // Keep twice the room. At a steady rate, an exact fit would be reallocated after each call.
         self.releases.shrink_to(2 * self.releases.len());
+        self.pending.shrink_to(2 * self.pending.len());
         self.last.retain(|_, last| now < *last + KEPT);
-        self.releases.front().map(|oldest| oldest.at + KEPT)
+        self.oldest().map(|oldest| oldest.at + KEPT)
     }
 
-    fn push(&mut self, release: Release) {
+    fn count(&mut self, release: &Release) {
         let last = self.last.entry(release.server).or_insert(release.at);
-        // `next` pushes older releases again, so the pushed release is not always the latest.
         *last = release.at.max(*last);
         self.name_bytes += release.name.key().len();
-        self.releases.push_back(release);
     }
 
-    fn pop(&mut self) -> Option<Release> {
-        let release = self.releases.pop_front()?;
-        self.pending = self.pending.saturating_sub(1);
-        self.name_bytes -= release.name.key().len();
-        Some(release)
+    fn oldest(&self) -> Option<&Release> {
+        self.pending.front().or_else(|| self.releases.front())
+    }
+
+    fn drop_oldest(&mut self) {
+        if let Some(release) = self.pending.pop_front().or_else(|| self.releases.pop_front()) {
+            self.name_bytes -= release.name.key().len();
+        }
     }
 
     /// Returns true if the release's server had [`LATELY`] to replicate the release before its last confirmed release.

@@ -57,6 +57,21 @@ fn excess_drops_oldest_releases() {
     assert!(owners[0] >= many - MOST as u64 - 2, "{}", owners[0]);
 }
 
+/// B2: the new server lacks the latest releases of the old one. They are repeated first, and new releases do not displace them.
+#[test]
+fn new_releases_displace_no_latest_pending() {
+    let (mut released, start, name) = (RecentReleases::default(), BootInstant::now(), name("n"));
+    let (many, new) = (MOST as u64, MOST as u64 / 2);
+    (0..many).for_each(|owner| released.remember(0, &name, owner, start));
+    released.changed();
+    released.suspect(everybody());
+    (many..many + new).for_each(|owner| released.remember(0, &name, owner, start));
+    assert_eq!(released.next(&mut 1).map(|release| release.owner), Some(many - 1));
+    released.ended();
+    assert_eq!(repeated(&mut released).first(), Some(&new), "the oldest made room");
+    assert_eq!(released.releases.len() as u64, new);
+}
+
 /// B2: long names count for more.
 #[test]
 fn retained_name_bytes_are_bounded() {

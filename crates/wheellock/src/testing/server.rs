@@ -22,7 +22,11 @@ mod replication;
 mod scripts;
 mod store;
 
+use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::sync::Arc;
+
+use wheellock_resp::Value;
 
 use crate::request::diagnostics;
 
@@ -33,8 +37,8 @@ pub use network::Network;
 pub use replication::ReplicatedState;
 use replication::Replication;
 pub use scripts::Which;
-use store::Remembered;
 pub use store::{Answer, Executed, Make, Published, Snapshot, Store, late_renewals};
+use store::{Remembered, text_of};
 
 /// A server that replies to complete commands, in order on each connection.
 #[derive(Debug)]
@@ -197,12 +201,13 @@ impl Server {
             if self.connections[place].waiting.is_some() {
                 return None;
             }
-            let words = match self.connections[place].next_command() {
-                Ok(words) => words?,
+            let command = self.connections[place].next_command().transpose()?;
+            let words = match command.as_ref().map_err(Clone::clone).and_then(words_of) {
+                Ok(words) => words,
                 Err(wrong) if self.strict => panic!("no command: {wrong}"),
                 Err(wrong) => return Some(self.refuse(place, &wrong)),
             };
-            let words: Vec<_> = words.iter().map(String::as_str).collect();
+            let words: Vec<_> = words.iter().map(AsRef::as_ref).collect();
             if let Some(how) = self.faults.delays(&words) {
                 self.late.push(words.into_iter().map(str::to_owned).collect());
                 return Some(how);
@@ -349,6 +354,10 @@ impl Server {
         let published = std::mem::take(&mut self.store.published);
         let due = self.store.now() + self.faults.latency;
         for (at, connection) in self.connections.iter_mut().enumerate() {
+            let is_replied_to = reply.is_some_and(|(place, _)| place == at);
+            if published.is_empty() && connection.remembered.is_empty() && !is_replied_to {
+                continue;
+            }
             let messages: String = published
                 .iter()
                 .filter(|message| connection.channels.contains(&message.channel))
@@ -361,13 +370,19 @@ impl Server {
             let changed = self.store.changed(&mut connection.remembered).into_iter();
             let changed = changed.map(|key| format!(">2\r\n$10\r\ninvalidate\r\n*1\r\n{}", bulk(&key)));
             let messages = messages + &changed.collect::<String>();
-            let reply = reply.filter(|(place, _)| *place == at).map_or("", |(_, reply)| reply);
+            let reply = reply.filter(|_| is_replied_to).map_or("", |(_, reply)| reply);
             let (first, second) =
                 if self.faults.messages_last { (reply, &*messages) } else { (&*messages, reply) };
             connection.put(first, due);
             connection.put(second, due);
         }
     }
+}
+
+/// Returns the words of a command, or the error in it.
+fn words_of(command: &Value) -> Result<Vec<Cow<'_, str>>, String> {
+    let words = command.as_array().ok_or("expected an array")?.iter();
+    Ok(words.map(|word| word.as_bytes().map(text_of)).collect::<Option<_>>().ok_or("expected text")?)
 }
 
 /// Returns the keys of a command that runs a script.
@@ -385,15 +400,22 @@ fn confirmation(kind: &str, channel: &str) -> String {
 }
 
 fn encode(answer: &Answer) -> String {
-    match answer {
-        Answer::Nil => "_\r\n".to_owned(),
-        Answer::Status(text) => format!("+{text}\r\n"),
-        Answer::Error(text) => format!("-{text}\r\n"),
-        Answer::Integer(number) => format!(":{number}\r\n"),
-        Answer::Bulk(text) => bulk(text),
-        Answer::Array(elements) => {
-            let encoded: String = elements.iter().map(encode).collect();
-            format!("*{}\r\n{encoded}", elements.len())
-        }
+    let mut text = String::new();
+    encode_into(answer, &mut text);
+    text
+}
+
+fn encode_into(answer: &Answer, text: &mut String) {
+    let written = match answer {
+        Answer::Nil => write!(text, "_\r\n"),
+        Answer::Status(status) => write!(text, "+{status}\r\n"),
+        Answer::Error(error) => write!(text, "-{error}\r\n"),
+        Answer::Integer(number) => write!(text, ":{number}\r\n"),
+        Answer::Bulk(bulk) => write!(text, "${}\r\n{bulk}\r\n", bulk.len()),
+        Answer::Array(elements) => write!(text, "*{}\r\n", elements.len()),
+    };
+    written.expect("a string takes all text");
+    if let Answer::Array(elements) = answer {
+        elements.iter().for_each(|element| encode_into(element, text));
     }
 }

@@ -7,10 +7,10 @@ use std::collections::{BTreeSet, VecDeque};
 
 use bytes::BytesMut;
 use wheellock_client::memory::Pipe;
-use wheellock_resp::{Decoder, Frame, Limits};
+use wheellock_resp::{Decoder, Frame, Limits, Value};
 
 use super::faults::{Faults, How, Side};
-use super::store::{Remembered, text_of};
+use super::store::Remembered;
 
 /// A `WAIT` that has not ended.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ pub(super) struct Connection {
     /// Decoder of the command that the input is in.
     decoder: Decoder,
     /// Replies that have not left yet, in order, each with the earliest time at which it may leave.
-    output: VecDeque<(u64, VecDeque<u8>)>,
+    output: VecDeque<(u64, BytesMut)>,
     /// Subscribed channels.
     pub(super) channels: BTreeSet<String>,
     /// Number of the client's bytes that pass per turn.
@@ -104,18 +104,21 @@ impl Connection {
         let is_full = self.accepts.is_some_and(|bytes| arrived.len() >= bytes << self.haste());
         self.full_turns = if is_full && faults.hurries { self.full_turns.saturating_add(1) } else { 0 };
         let (passes, broken) = faults.pass(Side::Requests, arrived.len());
-        self.input.extend_from_slice(&arrived[..passes]);
         self.accept(faults.trickle);
-        (!arrived.is_empty(), broken)
+        let moved = !arrived.is_empty();
+        if self.input.is_empty() && passes == arrived.len() {
+            self.input = arrived;
+        } else {
+            self.input.extend_from_slice(&arrived[..passes]);
+        }
+        (moved, broken)
     }
 
     /// Returns the next complete command, or the error in the bytes that came.
-    pub(super) fn next_command(&mut self) -> Result<Option<Vec<String>>, String> {
+    pub(super) fn next_command(&mut self) -> Result<Option<Value>, String> {
         let frame = self.decoder.decode(&mut self.input).map_err(|error| error.to_string())?;
         let Some(Frame::Reply(command)) = frame else { return Ok(None) };
-        let words = command.as_array().ok_or("expected an array")?.iter();
-        let words = words.map(|word| word.as_bytes().map(text_of));
-        Ok(Some(words.collect::<Option<_>>().ok_or("expected text")?))
+        Ok(Some(command))
     }
 
     /// Queues a reply that may leave from `due` on.
@@ -125,8 +128,8 @@ impl Connection {
         }
         match self.output.back_mut() {
             // A later reply leaves later, even if the reply before it is delayed for longer.
-            Some((last, bytes)) if *last >= due => bytes.extend(text.as_bytes()),
-            _ => self.output.push_back((due, text.bytes().collect())),
+            Some((last, bytes)) if *last >= due => bytes.extend_from_slice(text.as_bytes()),
+            _ => self.output.push_back((due, text.as_bytes().into())),
         }
     }
 
@@ -161,7 +164,7 @@ impl Connection {
             && room > 0
         {
             let count = answer.len().min(room);
-            bytes.extend(answer.drain(..count));
+            bytes.extend_from_slice(&answer.split_to(count));
             room -= count;
             if answer.is_empty() {
                 self.output.pop_front();

@@ -15,7 +15,10 @@ mod permits;
 mod read_write;
 mod simple;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use super::scripts::Which;
 use crate::wire::holder;
@@ -28,7 +31,7 @@ pub struct Store {
     now: u64,
     /// The last time that a script read, in microseconds.
     said: u64,
-    keys: BTreeMap<String, Key>,
+    keys: Keys,
     loaded: BTreeSet<Which>,
     /// Subscribed channels, each with its number of subscribers.
     pub channels: BTreeMap<String, i64>,
@@ -48,7 +51,25 @@ pub struct Store {
 
 /// Data of a replica.
 #[derive(Clone, Debug)]
-pub struct Snapshot(BTreeMap<String, Key>);
+pub struct Snapshot(Keys);
+
+/// All keys. A copy shares them until one of the two changes, so that replicas can be brought up to date often.
+#[derive(Clone, Debug, Default)]
+struct Keys(Arc<BTreeMap<String, Key>>);
+
+impl Deref for Keys {
+    type Target = BTreeMap<String, Key>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Keys {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        Arc::make_mut(&mut self.0)
+    }
+}
 
 /// Keys that the server remembers for a connection, with their state at that time.
 #[derive(Debug, Default)]
@@ -101,7 +122,10 @@ impl Store {
         self.now = now.min(LARGEST.unsigned_abs());
         let now = self.now;
         // `keyIsExpired` in db.c: a key is deleted when the clock has passed its time, not when it is reached.
-        self.keys.retain(|_, key| key.expires.is_none_or(|expires| now <= expires));
+        let is_left = |key: &Key| key.expires.is_none_or(|expires| now <= expires);
+        if !self.keys.values().all(is_left) {
+            self.keys.retain(|_, key| is_left(key));
+        }
     }
 
     /// Returns the server's clock in milliseconds.
@@ -195,8 +219,8 @@ impl Store {
                 Answer::Status("OK".to_owned())
             }
             ["EVALSHA", sha, keys, ref params @ ..] => {
-                match Which::by(|which| self.loaded.contains(&which) && which.sha() == sha) {
-                    Some(which) => return self.ran(which, keys, params),
+                match self.loaded.iter().find(|which| which.sha() == sha) {
+                    Some(&which) => return self.ran(which, keys, params),
                     None => Answer::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned()),
                 }
             }
@@ -859,6 +883,12 @@ impl Store {
 /// A reply, or the error with which a script ends.
 type Result<T = Answer> = std::result::Result<T, Answer>;
 
+impl Remembered {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 impl Answer {
     fn flag(flag: bool) -> Self {
         Self::Integer(i64::from(flag))
@@ -948,8 +978,8 @@ pub fn late_renewals(log: &[Executed]) -> Vec<&Executed> {
 }
 
 /// Returns bytes as this store keeps them. They need not be text; the id of a permit usually is not.
-pub(super) fn text_of(bytes: &[u8]) -> String {
-    std::str::from_utf8(bytes).map_or_else(|_| hexadecimal(bytes), str::to_owned)
+pub(super) fn text_of(bytes: &[u8]) -> Cow<'_, str> {
+    std::str::from_utf8(bytes).map_or_else(|_| hexadecimal(bytes).into(), Cow::Borrowed)
 }
 
 pub(super) fn hexadecimal(bytes: &[u8]) -> String {

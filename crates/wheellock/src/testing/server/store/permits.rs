@@ -340,7 +340,8 @@ impl Store {
         self.number(key)?;
         let leases = leases(tag);
         self.no_text(&leases)?;
-        let permits: Vec<_> = bytes_of(permits).chunks(ID).map(super::text_of).collect();
+        let permits = bytes_of(permits);
+        let permits: Vec<_> = permits.chunks(ID).map(super::text_of).collect();
         for permit in &permits {
             let ends = self.field(&leases, permit).map(|ends| integer(&ends)).transpose()?;
             if ends.is_none_or(|ends| ends <= self.millis()) {
@@ -448,7 +449,7 @@ fn following(first: &str, count: &str) -> Result<Vec<String>> {
                 break;
             }
         }
-        permits.push(super::text_of(&id));
+        permits.push(super::text_of(&id).into_owned());
     }
     Ok(permits)
 }

@@ -187,6 +187,11 @@ impl<T: Expire> Hub<T> {
         self.is_driven.store(true, Ordering::Release);
     }
 
+    /// Returns true if no turn is promised or requested up to `present`.
+    pub(crate) fn is_quiet_until(&self, present: Instant) -> bool {
+        self.alarm.is_later_than(self.ticks.at_or_before(present))
+    }
+
     /// Returns true while the calling thread fires a value of this timer.
     pub(crate) fn fires_here(&self) -> bool {
         RUNNING.with(|running| running.get()) == self.address()
@@ -367,7 +372,8 @@ impl<T: Expire> Shards<T> {
             shards: Mutex::new(Vec::new()),
             due: ShortMutex::new(VecDeque::new()),
             is_firing: AtomicBool::new(false),
-            is_driven: AtomicBool::new(false),
+            // The code that moves the clock needs no start.
+            is_driven: AtomicBool::new(matches!(driver, Driver::Manual)),
             closed: AtomicBool::new(false),
             orphaned: AtomicBool::new(false),
             orphans: Mutex::new(Vec::new()),

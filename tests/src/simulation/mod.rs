@@ -82,7 +82,12 @@ impl Outcome {
 /// If the world cannot be made, or if a task in it panics. A panic is a finding, too.
 #[must_use]
 pub fn run(plan: &Plan) -> Outcome {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .on_thread_park(standstill::before_sleep)
+        .on_thread_unpark(standstill::after_sleep)
+        .build();
     let runtime = runtime.expect("a runtime without a thread of its own");
     process::seed_the_library(plan.seed);
     let events = LocalSet::new().block_on(&runtime, world(plan));

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use wheellock::testing::server::How;
 
 use super::machine::{Machine, Way};
-use super::standstill::{Gate, keep_clocks};
+use super::standstill::{Clocks, Gate};
 use super::survival::{End, Survival, Switch};
 
 /// The servers, and the paths of all processes to them.
@@ -29,7 +29,7 @@ pub(super) struct Replicas {
     links: RefCell<Vec<JoinHandle<()>>>,
     /// Time for which a demoted server with open connections stays a replica.
     rest: Duration,
-    gates: Rc<RefCell<Vec<Rc<Gate>>>>,
+    clocks: Rc<Clocks>,
 }
 
 /// A server, and its link to the server that it follows.
@@ -71,9 +71,9 @@ impl Replicas {
             links: RefCell::default(),
             rest: Duration::from_millis(survival.window + survival.patience),
             machines,
-            gates: Rc::default(),
+            clocks: Clocks::new(),
         });
-        let clocks = spawn_local(keep_clocks(Rc::clone(&replicas.gates)));
+        let clocks = spawn_local(Rc::clone(&replicas.clocks).keep());
         replicas.links.borrow_mut().push(clocks);
         for (number, machine) in replicas.machines.iter().enumerate() {
             machine.change(|server| {
@@ -102,7 +102,7 @@ impl Replicas {
 
     /// Keeps the clock of a process behind this gate.
     pub(super) fn keep_time_of(&self, gate: &Rc<Gate>) {
-        self.gates.borrow_mut().push(Rc::clone(gate));
+        self.clocks.add(gate);
     }
 
     /// Interrupts the link of a replica, or restores it.

@@ -4,13 +4,14 @@
 //! gate. Afterwards everything that was due happens at once.
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
+use std::future::{Future, pending};
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
 use wheellock::client::Timer;
 use wheellock_wheel::ManualClock;
 
@@ -37,7 +38,7 @@ impl Gate {
     pub(super) fn new(way: Way, own_timer: bool, world: &Timer) -> (Rc<Self>, Timer) {
         let (timer, clock) = match own_timer {
             true => {
-                let (timer, clock) = Timer::manual(Duration::from_millis(1));
+                let (timer, clock) = Timer::manual(MILLISECOND);
                 let began = clock.now();
                 (timer, Some(OwnClock { clock, began, start: Instant::now() }))
             }
@@ -51,8 +52,17 @@ impl Gate {
         if let Some(OwnClock { clock, began, start }) = self.clock.as_ref().filter(|_| !self.is_closed.get())
         {
             let elapsed = Instant::now().saturating_duration_since(*start);
-            clock.advance(elapsed.saturating_sub(clock.now().saturating_duration_since(*began)));
+            let behind = elapsed.saturating_sub(clock.now().saturating_duration_since(*began));
+            if !behind.is_zero() {
+                clock.advance(behind);
+            }
         }
+    }
+
+    /// Returns the time before which the process's clock has nothing to do, if it runs and has anything to do.
+    fn next_turn(&self) -> Option<Instant> {
+        let OwnClock { clock, began, start } = self.clock.as_ref().filter(|_| !self.is_closed.get())?;
+        Some(*start + clock.next_turn()?.saturating_duration_since(*began))
     }
 
     /// Returns true unless the process stands still.
@@ -82,11 +92,83 @@ impl Gate {
     }
 }
 
-/// Keeps the clocks of all processes until it is dropped.
-pub(super) async fn keep_clocks(gates: Rc<RefCell<Vec<Rc<Gate>>>>) {
-    loop {
-        sleep(Duration::from_millis(1)).await;
-        gates.borrow().iter().for_each(|gate| gate.keep_time());
+/// The clocks of all processes of a world.
+///
+/// A clock follows the world's clock whenever that moves, before any task runs. A due timer of a process fires later, in its turn among the
+/// world's timers. The world need not stop at each millisecond for the clocks.
+#[derive(Default)]
+pub(super) struct Clocks {
+    gates: RefCell<Vec<Rc<Gate>>>,
+    /// The next time at which [`keep`](Self::keep) runs.
+    planned: Cell<Option<Instant>>,
+    /// Notified when `planned` becomes earlier.
+    sooner: Notify,
+}
+
+impl Clocks {
+    /// Creates the clocks of the world that runs on this thread.
+    pub(super) fn new() -> Rc<Self> {
+        let clocks = Rc::new(Self::default());
+        CLOCKS.set(Rc::downgrade(&clocks));
+        clocks
+    }
+
+    /// Keeps the clock of a process behind this gate.
+    pub(super) fn add(&self, gate: &Rc<Gate>) {
+        self.gates.borrow_mut().push(Rc::clone(gate));
+    }
+
+    /// Fires the due timers of all processes until it is dropped.
+    pub(super) async fn keep(self: Rc<Self>) {
+        loop {
+            self.planned.set(self.next_turn());
+            let due = async {
+                match self.planned.get() {
+                    Some(planned) => {
+                        // Timers of one time fire in the order in which they were set. This timer is set late, as if the clocks were kept
+                        // each millisecond. Otherwise it would fire before a reply or a fault of the same time.
+                        sleep_until(planned - MILLISECOND).await;
+                        sleep_until(planned).await;
+                    }
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = self.sooner.notified() => {}
+                () = due => self.keep_time(),
+            }
+        }
+    }
+
+    fn keep_time(&self) {
+        self.gates.borrow().iter().for_each(|gate| gate.keep_time());
+    }
+
+    fn next_turn(&self) -> Option<Instant> {
+        self.gates.borrow().iter().filter_map(|gate| gate.next_turn()).min()
+    }
+}
+
+thread_local! {
+    static CLOCKS: RefCell<Weak<Clocks>> = RefCell::default();
+}
+
+/// Runs before the thread of a world sleeps. A timer may have been armed that is due before the planned time.
+pub(super) fn before_sleep() {
+    let Some(clocks) = CLOCKS.with_borrow(Weak::upgrade) else { return };
+    let next = clocks.next_turn();
+    if next.is_some_and(|next| clocks.planned.get().is_none_or(|planned| next < planned)) {
+        clocks.planned.set(next);
+        clocks.sooner.notify_one();
+    }
+}
+
+/// Runs after the thread of a world has slept. The world's clock may have moved.
+pub(super) fn after_sleep() {
+    let Some(clocks) = CLOCKS.with_borrow(Weak::upgrade) else { return };
+    if clocks.planned.get().is_none_or(|planned| Instant::now() < planned) {
+        clocks.keep_time();
     }
 }
 
@@ -108,3 +190,5 @@ impl<F: Future> Future for Gated<F> {
         self.future.as_mut().poll(cx)
     }
 }
+
+const MILLISECOND: Duration = Duration::from_millis(1);

@@ -33,6 +33,11 @@ impl Alarm {
         tick < self.promised.0.load(Ordering::Acquire)
     }
 
+    /// Returns the promised tick, or the latest tick of all if no look is promised.
+    pub(crate) fn promised(&self) -> u64 {
+        self.promised.0.load(Ordering::Acquire)
+    }
+
     /// Requests a look at `tick`. Returns true if the driver must be woken for it.
     #[must_use]
     pub(crate) fn lower(&self, tick: u64) -> bool {

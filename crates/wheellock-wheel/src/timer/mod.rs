@@ -287,6 +287,13 @@ impl ManualClock {
     pub fn now(&self) -> Instant {
         self.time.now()
     }
+
+    /// Returns a time before which no timer is due, or `None` if no timer is pending. Simulations jump to that time.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn next_turn(&self) -> Option<Instant> {
+        self.timer.shards.hub().next_turn()
+    }
 }
 
 /// The error of a timeout that ended before its future was ready.

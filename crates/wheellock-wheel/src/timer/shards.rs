@@ -192,6 +192,11 @@ impl<T: Expire> Hub<T> {
         self.alarm.is_later_than(self.ticks.at_or_before(present))
     }
 
+    /// Returns the time of the next turn that is promised or requested.
+    pub(crate) fn next_turn(&self) -> Option<Instant> {
+        self.ticks.start_of(self.alarm.promised())
+    }
+
     /// Returns true while the calling thread fires a value of this timer.
     pub(crate) fn fires_here(&self) -> bool {
         RUNNING.with(|running| running.get()) == self.address()

@@ -464,10 +464,7 @@ impl Holds {
                 self.failures.record(renewal.hold, hold, self.tallies.of(family), now);
             }
             Renewed::Failed if renewal.extend => {
-                // Another server may have replaced this one meanwhile. After its failover, grants wait until it has every hold.
-                let pause =
-                    if hold.renewing.is_in_doubt() { Duration::ZERO } else { renewal.lease.retry_after() };
-                hold.renewing.unanswered(now + pause);
+                hold.renewing.extension_failed(now, renewal.lease.retry_after());
                 self.failures.record(renewal.hold, hold, self.tallies.of(family), now);
             }
             Renewed::Failed => {

@@ -2,6 +2,8 @@
 //!
 //! It knows neither whether the hold is believed nor its lease. `renewals` does.
 
+use std::time::Duration;
+
 use wheellock_wheel::Member;
 
 use crate::base::clock::BootInstant;
@@ -157,6 +159,13 @@ impl Renewing {
         self.manner.add(Manner::WITH_SOURCE);
     }
 
+    /// Schedules the retry of an extension that failed at `now`. The retry comes after this pause, or at once if another server may reply.
+    pub(super) fn extension_failed(&mut self, now: BootInstant, pause: Duration) {
+        // After a failover, grants wait until the new server has every hold.
+        let pause = if self.is_in_doubt() { Duration::ZERO } else { pause };
+        self.unanswered(now + pause);
+    }
+
     /// Adjusts the next renewal after the server rejected one before it had any effect.
     pub(super) fn refuse(&mut self, refused: Refused) {
         match refused {
@@ -196,8 +205,7 @@ impl Renewing {
         matches!(self.verifying, Verifying::UnderWay | Verifying::UnderWayInDoubt)
     }
 
-    /// Returns true if the hold is to be checked as soon as no renewal of it is under way.
-    pub(super) fn is_in_doubt(&self) -> bool {
+    fn is_in_doubt(&self) -> bool {
         matches!(self.verifying, Verifying::Doubt | Verifying::UnderWayInDoubt)
     }
 

@@ -196,7 +196,7 @@ fn hold_unknown_after_failover_is_lost() {
     assert_eq!([kept, fixed].map(|hold| world.holds.lost(hold)), [Some(LostReason::NotOwner); 2]);
 }
 
-/// The renewal may have reached the server that another one replaces meanwhile.
+/// The renewal may have reached the old server.
 #[test]
 fn failed_renewal_repeats_after_failover() {
     let mut world = World::new();

@@ -451,6 +451,12 @@ fn seed_820007948_calm_process_reconnects_in_time() {
     assert!(run(&Plan::of(820_007_948, Some(Kind::Surviving))).complaints.is_empty());
 }
 
+/// All processes had shut down, and bytes trickled. The server had not taken the turn in which it notices closed connections.
+#[test]
+fn seed_840005638_closed_connections_keep_no_channel() {
+    assert!(run(&Plan::of(840_005_638, Some(Kind::Surviving))).complaints.is_empty());
+}
+
 /// See `a_seed_replays_on_another_machine`.
 const SEEN: &str = "0x46db92973cf2c1ec";
 /// About forty seconds of one processor.

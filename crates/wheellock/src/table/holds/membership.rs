@@ -31,6 +31,8 @@ pub(super) struct Membership {
     is_failing: bool,
     /// Since when no lock can be acquired.
     closed_since: BootInstant,
+    /// Until when locks may be acquired, without a further reply. Each acquire asks this twice, so it is computed once for each reply.
+    open_until: Option<BootInstant>,
 }
 
 /// A server, from one promotion or restart to the next.
@@ -143,6 +145,7 @@ impl Membership {
             has_entry: false,
             is_failing: false,
             closed_since: now,
+            open_until: None,
         }
     }
 
@@ -176,6 +179,7 @@ impl Membership {
         if self.connection.take().is_some() {
             self.closed_since = now;
         }
+        self.open_until = None;
     }
 
     /// Records that a refresh has failed, so that the next one follows soon.
@@ -216,6 +220,7 @@ impl Membership {
         server.is_grace_over |= reply.is_grace_over;
         server.news =
             GraceNews { members: reply.members, checked_in: reply.checked_in, ends_in: reply.ends_in };
+        self.open_until = self.opening();
         match (is_other, is_new) {
             (true, _) => Found::OtherServer,
             (false, true) => Found::SameServer,
@@ -263,7 +268,9 @@ impl Membership {
             return false;
         }
         self.counted = Some(sent);
-        server.counted.replace(sent).is_none()
+        let is_first = server.counted.replace(sent).is_none();
+        self.open_until = self.opening();
+        is_first
     }
 
     /// Returns what the next refresh says. `all_written` is true if every hold is written or over.
@@ -314,14 +321,16 @@ impl Membership {
 
     /// Returns true if a lock may be acquired now.
     pub(super) fn may_acquire(&self, now: BootInstant) -> bool {
-        let Some(server) = self.server.as_ref().filter(|_| self.connection.is_some()) else { return false };
-        if self.has_more_replicas(server) {
-            return false;
-        }
-        // "No grace", "first acquire after one partial acknowledgement" and "no window".
+        self.open_until.is_some_and(|until| now <= until)
+    }
+
+    /// Returns the instant until which locks may be acquired, if they may.
+    fn opening(&self) -> Option<BootInstant> {
+        let server = self.server.as_ref().filter(|_| self.connection.is_some())?;
+        // "No grace" and "first acquire after one partial acknowledgement".
         let is_grace_over = server.is_grace_over;
-        let is_known = server.is_known;
-        is_grace_over && is_known && self.is_in_window(now)
+        let is_open = is_grace_over && server.is_known && !self.has_more_replicas(server);
+        self.window_end().filter(|_| is_open)
     }
 
     /// Returns true if the server has more replicas than the fleet has. A replica that no acknowledgement awaits may become the primary.
@@ -329,10 +338,10 @@ impl Membership {
         server.connected > self.terms.replicas
     }
 
-    /// Returns true if a refresh counted at most a window earlier. An earlier server's refresh is enough: until its window closes, no grace
-    /// of another server can end by time.
-    fn is_in_window(&self, sent: BootInstant) -> bool {
-        self.counted.is_some_and(|counted| sent <= counted + self.terms.window)
+    /// Returns the end of the window after the last refresh that counted ("no window"). An earlier server's refresh is enough: until its
+    /// window closes, no grace of another server can end by time.
+    fn window_end(&self) -> Option<BootInstant> {
+        self.counted.map(|counted| counted + self.terms.window)
     }
 
     /// Returns true if a lock may be acquired now, and remembers that.
@@ -354,7 +363,7 @@ impl Membership {
     /// Returns the meaning of this server's reply about a hold, to a request that was sent at `sent`.
     pub(super) fn trust(&self, hold: &Hold, sent: BootInstant) -> Trust {
         let Some(server) = &self.server else { return Trust::None };
-        let is_extended = server.is_known && self.is_in_window(sent);
+        let is_extended = server.is_known && self.window_end().is_some_and(|end| sent <= end);
         match server.is_grace_over {
             true if is_extended => Trust::Full,
             false if is_extended && self.is_secure(server, hold) => Trust::Full,

@@ -87,7 +87,7 @@ fn release_everything(context: &Context) {
         effects.request_all(under_way);
         effects.look_at_the_backlog();
     });
-    for name in context.names() {
+    for name in context.names_waited_for() {
         let fail = |waiters: &mut Box<WaitQueue>| waiters.fail_all(&name.shut_down(Outcome::NotSent));
         let waiters = name.waiting().queue.as_mut().map(fail).unwrap_or_default();
         waiters.into_iter().for_each(Waker::wake);

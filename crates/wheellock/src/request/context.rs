@@ -506,8 +506,9 @@ impl Context {
                 locks.extend(found.map(|ByText(name)| Arc::clone(name)));
             }
         }
-        locks.sort_unstable_by_key(Arc::as_ptr);
-        locks.dedup_by_key(|name| Arc::as_ptr(name));
+        // The locks keep the order of their keys. With an order by address, two simulations of one seed would differ.
+        let mut seen = HashSet::new();
+        locks.retain(|name| seen.insert(Arc::as_ptr(name)));
         locks
     }
 
@@ -526,10 +527,15 @@ impl Context {
         std::iter::once(None).chain(labels.iter().copied().map(Some)).zip(snapshots).collect()
     }
 
-    /// Returns all names in use.
-    pub(crate) fn names(&self) -> Vec<Arc<Name>> {
+    /// Returns the names that have waiters, in the order of their texts.
+    pub(crate) fn names_waited_for(&self) -> Vec<Arc<Name>> {
         let names = self.lock_names();
-        names.known.iter().flat_map(|(_, names)| names).map(|ByText(name)| Arc::clone(name)).collect()
+        let in_use = names.known.iter().flat_map(|(_, names)| names).map(|ByText(name)| name);
+        let mut found: Vec<_> = in_use.filter(|name| name.is_waited_for()).cloned().collect();
+        drop(names);
+        // A table's order is random. Waiters that wake in it would make two simulations of one seed differ.
+        found.sort_by(|one, other| one.text().cmp(other.text()));
+        found
     }
 
     /// Makes the watchdog check the holds of this lock at once. A message casts doubt on a hold of this process.
@@ -565,15 +571,12 @@ impl Context {
             return;
         }
         let now = self.client.config().timer.now();
-        let names = self.lock_names();
+        let mut names = self.names_waited_for();
         // Each waiter of a fair lock polls every few seconds anyway.
-        let kinds = names.known.iter().filter(|(kind, _)| kind.wake != Wake::OwnChannel);
-        let in_use = kinds.flat_map(|(_, names)| names).map(|ByText(name)| name);
-        let concerned = in_use.filter(|name| change.concerns(name.key().as_bytes()));
+        names.retain(|name| name.kind().wake != Wake::OwnChannel && change.concerns(name.key().as_bytes()));
         let flushed =
             |name: &Arc<Name>| name.waiting().queue.as_mut().and_then(|waiters| waiters.keys_flushed(now));
-        let woken: Vec<_> = concerned.filter_map(flushed).collect();
-        drop(names);
+        let woken: Vec<_> = names.iter().filter_map(flushed).collect();
         woken.into_iter().for_each(Waker::wake);
     }
 

@@ -239,7 +239,7 @@ impl<'a> Waiter<'a> {
     }
 
     fn knows_held(&self) -> bool {
-        self.seen_held() || !matches!(self.known(), Known::Nothing)
+        self.seen_held() || !matches!(self.known(), Known::Nothing { .. })
     }
 
     /// Returns true if the server has replied to this waiter that the lock is held.
@@ -264,21 +264,25 @@ impl<'a> Waiter<'a> {
     /// has stopped replying, the result is an error, because a dead server is not a busy lock.
     fn wait_is_over(&self, now: Instant, deadline: Option<Instant>) -> Result<Option<AnswerBy>, Error> {
         let config = self.request.context.client.config();
-        let unanswered_since = match self.known() {
+        let (unanswered_since, is_known) = match self.known() {
             Known::Trouble(error) => return Err(error),
-            Known::Held { unanswered_since } => unanswered_since,
-            Known::Nothing if self.seen_held() => None,
-            Known::Nothing => {
-                let by = self.first_answer_by(deadline);
-                return if by.is_over(self.request.context) { Err(self.timed_out()) } else { Ok(Some(by)) };
-            }
+            Known::Held { unanswered_since } => (unanswered_since, true),
+            Known::Nothing { .. } if self.seen_held() => (None, true),
+            Known::Nothing { unanswered_since } => (unanswered_since, false),
         };
+        if !is_known {
+            let by = self.first_answer_by(deadline);
+            if !by.is_over(self.request.context) {
+                return Ok(Some(by));
+            }
+        }
         let silent = |since| now.saturating_duration_since(since) >= config.response_timeout / SILENT_PART;
         let key = self.request.name.key().as_bytes();
         if unanswered_since.is_some_and(silent) || !self.request.context.client.is_ready_for(key) {
             return Err(self.timed_out());
         }
-        Ok(None)
+        // This process has left the lock free for others until now, or has just polled. A poll shows whether the lock is held.
+        Ok((!is_known).then(|| AnswerBy::EndOfWait(now + self.least_patience())))
     }
 
     fn timed_out(&self) -> Error {

@@ -235,6 +235,10 @@ impl Memberships {
                 let is_extended = trust == Trust::Full && is_full;
                 if is_extended { how } else { Renewed::StillHeld { left: Duration::MAX } }
             }
+            // Until the hold is written there, a new server may have an older lease. A reclaim replaces that lease.
+            (Renewed::StillHeld { .. }, _) if !hold.renewing.is_written() => {
+                Renewed::StillHeld { left: Duration::MAX }
+            }
             (how, Trust::Full | Trust::NoExtension) => how,
         }
     }

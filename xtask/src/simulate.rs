@@ -17,8 +17,8 @@ pub(crate) struct Options {
     /// The first seed
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Only fleets with locks of this kind: plain, hot, fair, read-write, fenced, spin, simple, permits, semaphore, election, set, quorum, latch, visited, surviving, limited
-    #[arg(long, value_parser = ["plain", "hot", "fair", "read-write", "fenced", "spin", "simple", "permits", "semaphore", "election", "set", "quorum", "latch", "visited", "surviving", "limited"])]
+    /// Only fleets with locks of this kind: plain, hot, fair, read-write, fenced, spin, simple, permits, semaphore, election, set, quorum, latch, visited, surviving, surviving-permits, limited
+    #[arg(long, value_parser = ["plain", "hot", "fair", "read-write", "fenced", "spin", "simple", "permits", "semaphore", "election", "set", "quorum", "latch", "visited", "surviving", "surviving-permits", "limited"])]
     kind: Option<String>,
     /// Begins no seed after this number of minutes
     #[arg(long)]

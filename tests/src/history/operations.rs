@@ -2,7 +2,7 @@
 //!
 //! An operation is an attempt to acquire with all its later events. Pure.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::event::{Event, Kind, Outcome, Reason, What};
 
@@ -152,10 +152,19 @@ pub fn operations(events: &[Event]) -> Vec<Operation> {
     let mut operations: Vec<Operation> = Vec::new();
     let mut known: HashMap<(u32, u64), usize> = HashMap::new();
     let mut killed: HashMap<u32, u64> = HashMap::new();
+    let mut shut: HashSet<u32> = HashSet::new();
     let mut granted: HashMap<(u32, &str), usize> = HashMap::new();
     for (place, event) in events.iter().enumerate() {
         if event.what == What::Killed {
             killed.insert(event.process, event.at);
+        }
+        if event.what == What::ShutDown {
+            shut.insert(event.process);
+        }
+        if event.what == What::Stopped && shut.contains(&event.process) {
+            // The shutdown has ended these holds. Their tasks find that only when they run again.
+            let held = operations.iter_mut().filter(|operation| operation.id.0 == event.process);
+            held.for_each(|operation| operation.believed_until(event.at));
         }
         let id = (event.process, event.op);
         if let What::Invoked { kind, renewed, lease, deadline, owner, shared } = &event.what {
@@ -290,6 +299,8 @@ mod tests {
             ("50 1 1 1 a disclaimed\n", 50),
             ("50 1 0 0 - killed\n", 50),
             ("50 2 0 0 - killed\n", 110),
+            ("50 1 0 0 - shut-down\n60 1 0 0 - stopped\n90 1 1 1 a disclaimed\n", 60),
+            ("50 1 0 0 - stopped\n90 1 1 1 a disclaimed\n", 90),
             ("50 1 1 1 a moved 150\n", 150),
             ("50 1 1 1 a moved 150\n60 1 1 1 a moved 70\n", 70),
             ("120 1 1 1 a moved 220\n", 110),

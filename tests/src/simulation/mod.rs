@@ -268,6 +268,11 @@ async fn fill_the_pool(plan: &Plan, process: Option<&Rc<Process>>) {
         _ => return,
     };
     assert!(filled.expect("nothing is wrong yet"), "the pool is new");
+    if let Some(survival) = &plan.survival {
+        // A replica that is promoted without the semaphore grants no permit.
+        let lag = survival.lags.iter().max().copied().unwrap_or_default();
+        sleep(Duration::from_millis(4 * lag)).await;
+    }
 }
 
 /// Checks that no process leads when all operations have ended, and that the observers know it.

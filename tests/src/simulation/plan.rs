@@ -44,13 +44,15 @@ pub enum Kind {
     Visited,
     /// Any kind of lock that survives failovers, with `keep_locks_across_failovers`
     Surviving,
+    /// `permit_semaphore` with `keep_locks_across_failovers`
+    SurvivingPermits,
     /// Any kind of lock with minima, maxima and tickets
     Limited,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Plain,
         Self::Hot,
         Self::Fair,
@@ -66,6 +68,7 @@ impl Kind {
         Self::Latch,
         Self::Visited,
         Self::Surviving,
+        Self::SurvivingPermits,
         Self::Limited,
     ];
     /// The number of kinds that a seed chooses from. Including a later kind would change the fleet of every seed.
@@ -117,6 +120,7 @@ impl fmt::Display for Kind {
             Self::Latch => "latch",
             Self::Visited => "visited",
             Self::Surviving => "surviving",
+            Self::SurvivingPermits => "surviving-permits",
             Self::Limited => "limited",
         })
     }
@@ -309,11 +313,11 @@ impl Plan {
     /// Makes the plan of a seed. The seed also determines the kind, unless it is given.
     #[must_use]
     pub fn of(seed: u64, kind: Option<Kind>) -> Self {
-        if kind == Some(Kind::Surviving) {
-            return Self::surviving(seed);
-        }
-        if kind == Some(Kind::Limited) {
-            return Self::limited(seed);
+        match kind {
+            Some(Kind::Surviving) => return Self::surviving(seed, None),
+            Some(Kind::SurvivingPermits) => return Self::surviving(seed, Some(Kind::Permits)),
+            Some(Kind::Limited) => return Self::limited(seed),
+            _ => {}
         }
         let mut plan = Self { hurries: true, ..Self::narrow(seed, kind) };
         let mut random = Random::new(seed ^ 0x0DD_BA11_u64.rotate_left(29));
@@ -359,7 +363,7 @@ impl Plan {
 
     /// Makes half of the fleets with shared permits take several permits at once. Uses a separate generator, so that the rest of each
     /// seed's plan stays the same.
-    fn take_several(&mut self, seed: u64) {
+    pub(super) fn take_several(&mut self, seed: u64) {
         let mut random = Random::new(seed ^ 0x05E7_E4A1_u64.rotate_left(23));
         let _first_of_similar_seeds_is_similar = random.number();
         if random.below(2) == 0 {

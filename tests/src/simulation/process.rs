@@ -4,6 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::ops::Deref;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
@@ -314,7 +315,9 @@ impl Process {
             }
             Kind::Set => Wanted::Plain(locks.lock(name)),
             Kind::Quorum => Wanted::Quorum(self.quorum.as_ref().expect("it has one").lock(name)),
-            Kind::Latch | Kind::Surviving | Kind::Limited => unreachable!("no lock is of this kind"),
+            Kind::Latch | Kind::Surviving | Kind::SurvivingPermits | Kind::Limited => {
+                unreachable!("no lock is of this kind")
+            }
         }
     }
 
@@ -493,20 +496,29 @@ async fn ask_for_leased(
 /// Resolves when the first permit is lost.
 async fn first_loss(permits: &[Permit]) -> LostReason {
     let mut losses: Vec<_> = permits.iter().map(|permit| Box::pin(permit.lost())).collect();
-    std::future::poll_fn(|cx| {
+    poll_fn(|cx| {
         let lost = losses.iter_mut().map(|lost| lost.as_mut().poll(cx));
         lost.into_iter().find(Poll::is_ready).unwrap_or(Poll::Pending)
     })
     .await
 }
 
-/// Releases all permits, even after a failure. Returns the first failure.
+/// Releases all permits at once. Returns the first failure.
 async fn release_all(permits: Vec<Permit>) -> Result<(), Error> {
+    let mut releases: Vec<_> = permits.into_iter().map(|permit| Box::pin(permit.release())).collect();
     let mut result = Ok(());
-    for permit in permits {
-        let released = permit.release().await;
-        result = result.and(released);
-    }
+    poll_fn(|context| {
+        releases.retain_mut(|release| match release.as_mut().poll(context) {
+            Poll::Ready(Err(failed)) if result.is_ok() => {
+                result = Err(failed);
+                false
+            }
+            Poll::Ready(_) => false,
+            Poll::Pending => true,
+        });
+        if releases.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
     result
 }
 

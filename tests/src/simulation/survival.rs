@@ -83,11 +83,12 @@ impl Survival {
 }
 
 impl Plan {
-    /// Makes the plan of a fleet whose locks survive failovers.
-    pub(super) fn surviving(seed: u64) -> Self {
+    /// Makes the plan of a fleet whose locks survive failovers. The seed chooses the kind of locks, unless it is given.
+    pub(super) fn surviving(seed: u64, kind: Option<Kind>) -> Self {
         let mut random = Random::new(seed ^ 0x00FA_110E_E125_u64.rotate_left(31));
         let _first_of_similar_seeds_is_similar = random.number();
-        let kind = pick(&mut random, &Kind::SURVIVING);
+        let drawn = pick(&mut random, &Kind::SURVIVING);
+        let kind = kind.unwrap_or(drawn);
         let mut plan = Self::narrow(random.number(), Some(kind));
         (plan.seed, plan.hurries) = (seed, true);
         plan.processes = 2 + u32_below(&mut random, 2);
@@ -146,11 +147,26 @@ impl Plan {
             plan.tighten(&mut random);
         }
         plan.troubles.sort_by_key(|trouble| trouble.at);
+        if kind.is_pool() {
+            plan.keep_semaphores();
+            plan.take_several(seed);
+        }
         if plan.troubles.iter().any(|trouble| matches!(trouble.what, Wrong::Late(..))) {
             // A late release of an owner that has taken the lock again frees the new hold.
             plan.tasks.iter_mut().flat_map(|task| &mut task.steps).for_each(|step| step.presents = false);
         }
         plan
+    }
+
+    /// Lets every restarted server keep its data. A lost semaphore has no total, so no process could acquire its permits.
+    fn keep_semaphores(&mut self) {
+        for trouble in &mut self.troubles {
+            let Wrong::Switched(switch) = &mut trouble.what else { continue };
+            switch.returns_empty = false;
+            if let End::Restart { forgets } = &mut switch.end {
+                *forgets = false;
+            }
+        }
     }
 
     /// Lets all tasks want one lock for long, and lets most faults happen near a failover that some of the others notice late.

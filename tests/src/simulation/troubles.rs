@@ -186,11 +186,11 @@ async fn happens(plan: &Plan, trouble: &Trouble, fleet: &[Rc<Process>], machine:
             machine.change(|server| server.faults.latency = latency);
         }
         Wrong::ShutDown(number) => {
-            // A process that stands still does not shut down.
+            // A process that stands still does not shut down, and does not continue to.
             let runs = |process: &&Rc<Process>| !process.is_dead.get() && process.gate.is_open();
             if let Some(process) = named(*number).filter(runs) {
                 // The clock of a process that dies meanwhile stands still.
-                let _ended = timeout(SHUTDOWN, process.shut_down()).await;
+                let _ended = timeout(SHUTDOWN, process.gate.behind(process.shut_down())).await;
             }
         }
         Wrong::Killed(_) | Wrong::Stopped | Wrong::Halted(_) | Wrong::Switched(_) | Wrong::CutOff(_) => {}

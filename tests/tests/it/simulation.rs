@@ -30,6 +30,15 @@ fn limits_and_tickets_keep_promises() {
     assert!(morning.worlds == LIMITED && morning.grants > 10 * LIMITED, "{morning:?}");
 }
 
+/// A failover makes no more permits valid than there are, and no living process loses a renewed permit.
+#[test]
+fn surviving_permits_keep_promises() {
+    let kind = Some(Kind::SurvivingPermits);
+    let morning = Night { from: 0, seeds: PERMITS, kind, at_most: None, until_found: false }.pass(|_| {});
+    assert!(morning.findings.is_empty(), "{:#?}", morning.findings);
+    assert!(morning.worlds == PERMITS && morning.grants > 10 * PERMITS, "{morning:?}");
+}
+
 /// Each of these fleets breaks a promise if one rule of the protocol for failovers is missing. `tests/planted` takes out each rule.
 #[test]
 fn failover_stories_keep_promises() {
@@ -467,12 +476,44 @@ fn seed_840005638_closed_connections_keep_no_channel() {
     assert!(run(&Plan::of(840_005_638, Some(Kind::Surviving))).complaints.is_empty());
 }
 
+/// A process had left the lock free for others when its wait ended, and the response timeout had passed since it came. It failed without a
+/// request. Now it polls.
+#[test]
+fn seed_870009918_standing_back_fails_no_wait() {
+    assert!(run(&Plan::of(870_009_918, Some(Kind::Surviving))).complaints.is_empty());
+}
+
+/// A waiter checked its connection's server, which was replaced meanwhile and had an older lease of a permit. The permit was lost at once,
+/// though a reclaim could keep it.
+#[test]
+fn seed_105375_older_lease_ends_no_permit() {
+    assert!(run(&Plan::of(105_375, Some(Kind::SurvivingPermits))).complaints.is_empty());
+}
+
+/// A replaced server granted the lock to one task, and refused the other task of that process. The process gave the grant back.
+#[test]
+fn seeds_870079182_870084030_uncounted_grant_refuses_others() {
+    for seed in [870_079_182, 870_084_030] {
+        assert!(run(&Plan::of(seed, Some(Kind::Surviving))).complaints.is_empty(), "seed {seed}");
+    }
+}
+
+/// A process was stopped while it shut down. Its holds had ended, and its tasks found that only when they ran again.
+#[test]
+fn seeds_870054300_870068082_stopped_shutdown_has_no_holds() {
+    for seed in [870_054_300, 870_068_082] {
+        assert!(run(&Plan::of(seed, Some(Kind::Surviving))).complaints.is_empty(), "seed {seed}");
+    }
+}
+
 /// See `a_seed_replays_on_another_machine`.
-const SEEN: &str = "0x46db92973cf2c1ec";
+const SEEN: &str = "0xf1be44b94f0999d8";
 /// About forty seconds of one processor.
 const SEEDS: u64 = 10_000;
 /// About four seconds of one processor.
 const LIMITED: u64 = 600;
+/// About four seconds of one processor.
+const PERMITS: u64 = 300;
 /// Rules of the protocol for failovers, each with the seed of a fleet that needs the rule.
 const FAILOVER_STORIES: [(&str, u64); 11] = [
     ("an empty server is not a new one", 1),

@@ -61,6 +61,12 @@ fn possible_hold(case: &Case<'_>, of: usize, set_back: Option<u64>) -> Option<Sp
     // A hold without a confirmed release ends with its lease. The lease may have begun as late as the end of the last request.
     let forgotten = |from: u64| from + 2 * case.terms.longest + case.terms.patience;
     let to = match answer {
+        // A process gives back a grant that it does not count, for example of a server that is replaced, and asks again.
+        Some(Answer::Failed(Outcome::NotSent | Outcome::Rejected))
+            if answered.is_some_and(|at| case.was_replaced(operation.invoked, at)) =>
+        {
+            forgotten(answered.unwrap_or(case.terms.end))
+        }
         Some(Answer::Failed(Outcome::NotSent | Outcome::Rejected)) => {
             return place_left(case, of).map(|place| Span { whose: of, from: operation.invoked, ..place });
         }

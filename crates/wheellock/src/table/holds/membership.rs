@@ -446,6 +446,13 @@ impl Membership {
                     "a failover: {checked_in} of {members} processes have written their locks into the new server{at_most}"
                 )
             }
+            _ if server.connected < self.terms.majority() => {
+                format!(
+                    "the primary has {} of {replicas} replicas, and {} must acknowledge a refresh",
+                    server.connected,
+                    self.terms.majority()
+                )
+            }
             None => format!(
                 "fewer than {} of {replicas} replicas have acknowledged this process",
                 self.terms.majority()

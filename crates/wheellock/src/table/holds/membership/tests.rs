@@ -390,6 +390,11 @@ fn gate_wakes_waiting_tasks() {
     assert!(world.memberships.obstacle(&world.name, world.now).unwrap().contains("does not know"));
     world.refresh(0, true, false);
     assert!(world.memberships.obstacle(&world.name, world.now).unwrap().contains("fewer than 1 of 2"));
+    world.connected = 0;
+    world.refresh(0, true, true);
+    assert!(world.memberships.obstacle(&world.name, world.now).unwrap().contains("the primary has 0 of 2"));
+    world.connected = 2;
+    world.refresh(0, true, true);
     world.memberships.acknowledged(0, world.now, 2);
     assert_eq!(world.memberships.open_gate(world.now).len(), 1);
     assert_eq!(world.memberships.obstacle(&world.name, world.now), None);

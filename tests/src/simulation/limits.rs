@@ -9,8 +9,10 @@ use tokio::time::sleep;
 use wheellock::{Error, LockManager, Ticket};
 
 use super::give_up::{GiveUp, outcome_unless};
+use super::held::Held;
+use super::operation::Op;
 use super::plan::{Kind, LEASE, Manner, Plan, Step, Wrong, pick, u32_below, usize_below};
-use super::process::{Held, Op, Process};
+use super::process::Process;
 use crate::fault::Random;
 use crate::history::{Kind as Asked, What};
 use crate::told;

@@ -8,10 +8,12 @@
 
 mod foreigner;
 mod give_up;
+mod held;
 mod latches;
 mod limits;
 mod machine;
 mod night;
+mod operation;
 mod plan;
 mod process;
 mod replicas;

@@ -77,10 +77,15 @@ impl Holds {
     /// Records that another server may now serve some locks.
     pub(crate) fn changed(&mut self, change: &Change, now: BootInstant) {
         self.changes.last = Some(now);
-        self.changes.plan_pass(change, true);
         if let Some(memberships) = &mut self.memberships {
             memberships.are_replaced(|key| change.concerns(key), now);
         }
+        self.releases_may_be_lost(change, now);
+    }
+
+    /// Records that the servers of these locks may not know recent releases.
+    pub(super) fn releases_may_be_lost(&mut self, change: &Change, now: BootInstant) {
+        self.changes.plan_pass(change, true);
         if let Some(released) = &mut self.released {
             released.changed();
         }

@@ -174,7 +174,9 @@ fn random_call_about_fleets(random: &mut SplitMix, incarnation: &str) -> Vec<Str
         _ => {
             let (replicas, check_in) = (random.of(&["1", "1", "1", "1", "2"]), random.of(&["0", "1", "2"]));
             let (counted, may_be_new) = (random.of(&["0", "1"]), random.of(&["0", "1"]));
-            let args = [process, longest, window, replicas, counted, check_in, may_be_new, named];
+            let lacks_entry = random.of(&["0", "1"]);
+            let args =
+                [process, longest, window, replicas, counted, check_in, may_be_new, named, lacks_entry];
             return script_call(random, Which::Refresh, &[fleet, &roster, &checked_in], &args);
         }
     };
@@ -795,7 +797,7 @@ const CALLS_ON_A: &[(Which, &[&str])] = &[
     (Which::DeleteLatch, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH"]),
     (Which::Announce, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH", "u:1 5 here"]),
     (Which::LookAtLeader, &["{a}"]),
-    (Which::Refresh, &["u:1", "60000", "1000", "2", "1", "2", "0", ""]),
+    (Which::Refresh, &["u:1", "60000", "1000", "2", "1", "2", "0", "", "1"]),
     (Which::LeaveFleet, &["u:1"]),
     (Which::Reclaim, &["fleet", "of:1", "60000", "u:1", "2", "9007199254740991"]),
     (Which::Reclaim, &["fleet", "of:1", "60000", "u:1", "2", "9007199254740991", "{a}", "5"]),

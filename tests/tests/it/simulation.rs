@@ -506,6 +506,15 @@ fn seeds_870054300_870068082_stopped_shutdown_has_no_holds() {
     }
 }
 
+/// A server was promoted again with older data. A process that had stayed with it repeated no release, so that the mark of its writer delayed
+/// readers for five seconds.
+#[test]
+fn seeds_880128715_880131829_returned_primary_gets_releases() {
+    for seed in [880_128_715, 880_131_829] {
+        assert!(run(&Plan::of(seed, Some(Kind::Surviving))).complaints.is_empty(), "seed {seed}");
+    }
+}
+
 /// See `a_seed_replays_on_another_machine`.
 const SEEN: &str = "0xf1be44b94f0999d8";
 /// About forty seconds of one processor.
@@ -515,7 +524,7 @@ const LIMITED: u64 = 600;
 /// About four seconds of one processor.
 const PERMITS: u64 = 300;
 /// Rules of the protocol for failovers, each with the seed of a fleet that needs the rule.
-const FAILOVER_STORIES: [(&str, u64); 11] = [
+const FAILOVER_STORIES: [(&str, u64); 12] = [
     ("an empty server is not a new one", 1),
     ("a grace ends early only with a witness", 1),
     ("a promoted process is another server than before", 3),
@@ -527,4 +536,5 @@ const FAILOVER_STORIES: [(&str, u64); 11] = [
     ("a shutdown ends an acquire that waits for a grace", 136),
     ("only a secure hold is extended in a grace", 539),
     ("a restart makes no process known", 820_013_237),
+    ("a removed entry is added only once its process knows that", 880_080_263),
 ];

@@ -419,7 +419,7 @@ pub(crate) fn refresh<'a>(
     process: &'a str,
     refresh: &'a Refresh,
     terms: &Terms,
-) -> [Arg<'a>; 11] {
+) -> [Arg<'a>; 12] {
     let check_in = match refresh.check_in {
         CheckIn::NotYet => "0",
         CheckIn::Done => "1",
@@ -439,6 +439,7 @@ pub(crate) fn refresh<'a>(
         check_in.into(),
         flag(terms.may_be_new),
         refresh.incarnation.as_str().into(),
+        flag(refresh.lacks_entry),
     ]
 }
 

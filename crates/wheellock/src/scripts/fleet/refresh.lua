@@ -12,7 +12,8 @@
 -- ARGV[5]  1 if enough servers have acknowledged a refresh of this process on this server
 -- ARGV[6]  1 if all holds of this process are written, 2 if its entry also shows that this server knows all processes
 -- ARGV[7]  1 if a server without data may be a new one
--- ARGV[8]  run id and replication id of the server to which ARGV[5] and ARGV[6] apply
+-- ARGV[8]  run id and replication id of the server to which ARGV[5], ARGV[6] and ARGV[9] apply
+-- ARGV[9]  1 if this process knows that the server has no entry of it
 --
 -- Returns the server's run id, its replication id, its time in milliseconds, 1 or 0 (the grace is over), 1 or 0 (the
 -- entry was there), the number of processes, the number of those that have checked in, the milliseconds until the grace
@@ -25,8 +26,7 @@ local replication = call('info', 'replication')
 local replication_id = string.match(replication, 'master_replid:(%x+)')
 -- A restart changes the run id, and a promotion changes the replication id.
 local incarnation = run_id .. ':' .. replication_id
--- A process that has not met this server yet says nothing about it, and adds no entry. Otherwise it would find the entry
--- of its own first refresh if it missed the reply, and take it for one of the earlier server.
+-- A process that has not met this server yet says nothing about it.
 local has_met = ARGV[8] == incarnation
 local is_counted = ARGV[5] == '1' and has_met
 local check_in = has_met and ARGV[6] or '0'
@@ -46,7 +46,9 @@ elseif is_empty then
         call('hset', fleet, 'era', era)
     end
 end
-if has_met then
+-- A process adds an entry only when it knows that it has none here. Otherwise it would find the entry of its own refresh
+-- if it missed the reply, and take it for one from before.
+if has_met and ARGV[9] == '1' then
     call('zadd', roster, now, process)
 else
     call('zadd', roster, 'xx', now, process)

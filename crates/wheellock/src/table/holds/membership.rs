@@ -41,6 +41,8 @@ struct Server {
     is_grace_over: bool,
     /// Every server knows this process, so that the next primary knows it as well ("entry not acknowledged").
     is_known: bool,
+    /// The last reply has shown that this server has no entry of this process.
+    lacks_entry: bool,
     /// This process could acquire locks here.
     was_ready: bool,
     /// The entry of this process shows that this server knows all processes that its predecessor knew ("early end without a
@@ -82,6 +84,8 @@ pub(crate) struct Refresh {
     /// Enough servers have acknowledged an earlier refresh in this incarnation.
     pub(crate) is_counted: bool,
     pub(crate) check_in: CheckIn,
+    /// This server has no entry of this process, so that the refresh adds one.
+    pub(crate) lacks_entry: bool,
 }
 
 /// How far this process is in a grace.
@@ -208,10 +212,11 @@ impl Membership {
         if is_other {
             self.meet(incarnation, reply, now);
         }
-        // The first refresh on a server adds no entry. Otherwise a process that repeats it would find that entry, and vouch for a server
-        // that has lost its data.
-        self.has_entry = !is_other || reply.was_known;
         let Some(server) = &mut self.server else { return Found::NothingNew };
+        // A refresh adds an entry only if an earlier reply has shown that there is none. Otherwise a process that misses the reply would find
+        // its own entry, and vouch for a server that has lost its data, or acquire locks though others have removed its entry.
+        self.has_entry = reply.was_known || server.lacks_entry && !is_other;
+        server.lacks_entry = !self.has_entry;
         if !is_other && !reply.was_known {
             // Another process has removed the entry, so this process counts as new ("a vanished entry is entered again and counts").
             (server.is_known, server.counted, self.counted) = (false, None, None);
@@ -245,6 +250,7 @@ impl Membership {
             is_grace_over: false,
             // A server that restarts has the entry of a process that no other server knows. Another server may be promoted meanwhile.
             is_known: reply.was_known && was_entered,
+            lacks_entry: false,
             was_ready: false,
             is_witness: reply.was_known && was_witness,
             counted: None,
@@ -285,7 +291,8 @@ impl Membership {
             (true, false) => CheckIn::Done,
             (true, true) => CheckIn::DoneAsWitness,
         };
-        Refresh { incarnation: self.incarnation().to_owned(), is_counted, check_in }
+        let lacks_entry = self.server.as_ref().is_some_and(|server| server.lacks_entry);
+        Refresh { incarnation: self.incarnation().to_owned(), is_counted, check_in, lacks_entry }
     }
 
     /// Returns the number of replicas that are to acknowledge a refresh, and the time that they have.

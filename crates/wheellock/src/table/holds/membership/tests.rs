@@ -48,10 +48,15 @@ impl World {
     /// an entry.
     fn refresh(&mut self, server: u32, is_grace_over: bool, was_known: bool) -> bool {
         let is_other = self.refresh_once(server, is_grace_over, was_known);
-        if is_other && !was_known {
+        if self.lacks_entry() {
             assert!(!self.refresh_once(server, is_grace_over, false));
         }
         is_other
+    }
+
+    /// Returns true if the next refresh adds an entry.
+    fn lacks_entry(&self) -> bool {
+        self.memberships.next_refresh(0, true).unwrap().lacks_entry
     }
 
     fn refresh_once(&mut self, server: u32, is_grace_over: bool, was_known: bool) -> bool {
@@ -304,11 +309,16 @@ fn only_ready_process_becomes_witness() {
 #[test]
 fn removed_entry_makes_process_new() {
     let mut world = World::ready();
-    assert!(!world.refresh(0, true, false) && !world.may_acquire());
+    assert!(!world.lacks_entry());
+    world.refresh_once(0, true, false);
+    world.acknowledge(2);
+    assert!(!world.may_acquire(), "the refresh added no entry");
+    assert!(world.lacks_entry());
+    world.refresh_once(0, true, false);
     world.acknowledge(1);
     assert!(!world.may_acquire());
     world.acknowledge(2);
-    assert!(world.may_acquire());
+    assert!(world.may_acquire() && !world.lacks_entry());
 }
 
 #[test]

@@ -4,8 +4,9 @@ use super::{Answer, Result, Store, Which, count, integer, permits, read_write};
 
 impl Store {
     /// Refreshes a process's entry, and drives the grace.
-    pub(super) fn refresh(&mut self, [fleet, roster, checked_in]: [&str; 3], args: [&str; 8]) -> Result {
-        let [process, longest_text, window_text, replicas, is_counted, check_in, may_be_new, of] = args;
+    pub(super) fn refresh(&mut self, [fleet, roster, checked_in]: [&str; 3], args: [&str; 9]) -> Result {
+        let [process, longest_text, window_text, replicas, is_counted, check_in, may_be_new, of, lacks_entry] =
+            args;
         let (longest, window) = (integer(longest_text)?, integer(window_text)?);
         let incarnation = format!("{}:{}", self.run_id, self.replication_id);
         let has_met = of == incarnation;
@@ -27,7 +28,7 @@ impl Store {
             let known = known.map(|number| number.and_then(|number| number.parse().ok()).unwrap_or_default());
             return Ok(Answer::Array(known.map(Answer::Integer).collect()));
         }
-        if was_known || has_met {
+        if was_known || has_met && lacks_entry == "1" {
             self.set_count(roster, process, &now.to_string());
         }
         let mut is_over = era.as_ref() == Some(&incarnation);

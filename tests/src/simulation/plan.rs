@@ -274,7 +274,7 @@ impl Wrong {
         matches!(self, Self::Late(..) | Self::Silent | Self::Switched(_))
     }
 
-    fn is_left_out(&self, kind: Kind) -> bool {
+    pub(super) fn is_left_out(&self, kind: Kind) -> bool {
         match self {
             // The library does not restore a lost count; an operator would have to.
             Self::Down { forgets } => *forgets && kind.is_counted(),

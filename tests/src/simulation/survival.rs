@@ -146,6 +146,7 @@ impl Plan {
         if seed % 2 == 1 {
             plan.tighten(&mut random);
         }
+        plan.troubles.retain(|trouble| !trouble.what.is_left_out(kind));
         plan.troubles.sort_by_key(|trouble| trouble.at);
         if kind.is_pool() {
             plan.keep_semaphores();

@@ -515,6 +515,13 @@ fn seeds_880128715_880131829_returned_primary_gets_releases() {
     }
 }
 
+/// A server restarted without data, and the next one failed at once. A process was new there, and got known only with a later refresh. It
+/// extended its hold too late.
+#[test]
+fn seed_890019548_known_process_extends_at_once() {
+    assert!(run(&Plan::of(890_019_548, Some(Kind::Surviving))).complaints.is_empty());
+}
+
 /// See `a_seed_replays_on_another_machine`.
 const SEEN: &str = "0xf1be44b94f0999d8";
 /// About forty seconds of one processor.

@@ -173,9 +173,9 @@ impl Membership {
         self.server.as_ref().is_some_and(|server| server.is_known)
     }
 
-    /// Returns true if a refresh counts on the last server.
-    pub(super) fn has_counted(&self) -> bool {
-        self.server.as_ref().is_some_and(|server| server.counted.is_some())
+    /// Returns true if the last server can extend holds.
+    pub(super) fn can_extend(&self) -> bool {
+        self.server.as_ref().is_some_and(|server| server.is_known && server.counted.is_some())
     }
 
     /// Records that another server may be behind the connection.
@@ -260,11 +260,12 @@ impl Membership {
         });
     }
 
-    /// Records that this many replicas have acknowledged the last refresh, which was sent at `sent`. Returns true if it is the first
-    /// refresh that counts on this server.
+    /// Records that this many replicas have acknowledged the last refresh, which was sent at `sent`. Returns true if this server can extend
+    /// holds from now on.
     pub(super) fn acknowledged(&mut self, sent: BootInstant, replicas: u32) -> bool {
         // A refresh that found another server, or added no entry, says nothing about this one.
         let counts = self.connection.is_some() && self.has_entry;
+        let could_extend = self.can_extend();
         let Some(server) = self.server.as_mut().filter(|_| counts) else { return false };
         // Among more replicas, one that has not acknowledged may become the primary.
         if server.connected <= self.terms.replicas {
@@ -274,9 +275,9 @@ impl Membership {
             return false;
         }
         self.counted = Some(sent);
-        let is_first = server.counted.replace(sent).is_none();
+        server.counted = Some(sent);
         self.open_until = self.opening();
-        is_first
+        self.can_extend() && !could_extend
     }
 
     /// Returns what the next refresh says. `all_written` is true if every hold is written or over.

@@ -109,10 +109,10 @@ impl Memberships {
         others.map(|(_, it)| it).filter(move |it| it.incarnation() == incarnation)
     }
 
-    /// Records acknowledgements: see [`Membership::acknowledged`]. Returns true if this is the first refresh that counts on its server.
+    /// Records acknowledgements: see [`Membership::acknowledged`]. Returns true if its server can extend holds from now on.
     pub(super) fn acknowledged(&mut self, number: usize, sent: BootInstant, replicas: u32) -> bool {
-        let is_first = self.all.get_mut(number).is_some_and(|it| it.acknowledged(sent, replicas));
-        is_first && !self.companions(number).any(Membership::has_counted)
+        let can_extend = self.all.get_mut(number).is_some_and(|it| it.acknowledged(sent, replicas));
+        can_extend && self.companions(number).all(Membership::can_extend)
     }
 
     /// Returns true if the last refresh of this key did not find the server of this connection.

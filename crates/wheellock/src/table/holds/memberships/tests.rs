@@ -113,9 +113,9 @@ impl World {
     }
 
     fn acknowledge(&mut self, number: usize, replicas: u32) -> bool {
-        let is_first = self.memberships.acknowledged(number, self.now, replicas);
+        let can_extend = self.memberships.acknowledged(number, self.now, replicas);
         self.memberships.open_gate(self.now);
-        is_first
+        can_extend
     }
 
     fn may_acquire(&self, lock: &str) -> bool {
@@ -200,8 +200,8 @@ fn failover_writes_holds_once() {
     world.replace();
     let writes: Vec<_> = World::keys(1).map(|number| world.refresh(number, false)).collect();
     assert_eq!(writes, [true, false, false, false, false]);
-    let first: Vec<_> = World::keys(1).map(|number| world.acknowledge(number, 1)).collect();
-    assert_eq!(first, [true, false, false, false, false]);
+    let extend: Vec<_> = World::keys(1).map(|number| world.acknowledge(number, 1)).collect();
+    assert_eq!(extend, [false, false, false, false, true]);
     assert_eq!(world.memberships.next_refresh(6, true).unwrap().check_in, CheckIn::DoneAsWitness);
     assert_eq!(world.memberships.next_refresh(6, false).unwrap().check_in, CheckIn::NotYet);
 }

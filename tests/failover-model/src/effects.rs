@@ -16,6 +16,7 @@ impl<const N: usize> FailoverModel<N> {
             FleetStep::Tick => self.tick(state),
             FleetStep::Connect(index, server) => self.connect(state, manager(index), server),
             FleetStep::Refresh(index, replicas) => self.refresh(state, manager(index), replicas)?,
+            FleetStep::RefreshUnanswered(index) => self.refresh_unanswered(state, manager(index))?,
             FleetStep::StartGrace(index) => {
                 let server = state.server_of(manager(index))?;
                 self.start_grace(state, server, manager(index));
@@ -263,6 +264,20 @@ impl<const N: usize> FailoverModel<N> {
         let starts = self.needs_grace_start(state, server) || is_first && !self.rules.clock_starts_once;
         if is_in_grace && self.rules.clock_after_write && starts {
             self.start_grace(state, server, index);
+        }
+        Some(())
+    }
+
+    /// Writes a manager's entry. The manager learns nothing of it.
+    fn refresh_unanswered(&self, state: &mut FleetState<N>, index: usize) -> Option<()> {
+        let server = state.server_of(index)?;
+        state.faults.lost_replies -= 1;
+        let (manager, server) = (&state.managers[index], &mut state.servers[server]);
+        let misses_entry =
+            manager.incarnation == server.incarnation && manager.registration == Registration::Missing;
+        let entry = &mut server.data.roster[index];
+        if entry.is_present || misses_entry || !self.rules.adds_missed_entry {
+            *entry = RosterEntry { is_present: true, age: 0, lease: manager.lease };
         }
         Some(())
     }

@@ -114,6 +114,9 @@ const ROSTER: &[Mutation] = &[
     needed("missing entry is written again and counts", (Exclusion, "pruning"), |r| {
         r.missing_entry_is_new = false;
     }),
+    needed("entry is added before its manager misses it", (Exclusion, "pruning, a lost reply"), |r| {
+        r.adds_missed_entry = false;
+    }),
     needed("shutdown removes the entry first", (Exclusion, "crash, releases"), |r| {
         r.entry_outlives_holds = false;
     }),

@@ -133,6 +133,8 @@ pub(crate) struct ProtocolRules {
     pub(crate) grace_keeps_entries: bool,
     /// A manager that finds no entry of its own counts as new.
     pub(crate) missing_entry_is_new: bool,
+    /// A refresh adds an entry only if its manager knows that the server has none.
+    pub(crate) adds_missed_entry: bool,
     /// A shutdown removes the manager's entry after the last release.
     pub(crate) entry_outlives_holds: bool,
     /// A release is not repeated if its owner holds the lock again.
@@ -187,6 +189,7 @@ impl ProtocolRules {
         prune_age: PruneAge::LeaseAndWindows,
         grace_keeps_entries: true,
         missing_entry_is_new: true,
+        adds_missed_entry: true,
         entry_outlives_holds: true,
         repeat_spares_owner: true,
         announces_lease: true,

@@ -25,6 +25,8 @@ pub(crate) enum FleetStep {
     Connect(u8, u8),
     /// The manager's refresh, and the replicas that acknowledge it.
     Refresh(u8, u8),
+    /// The manager's refresh, whose reply is lost.
+    RefreshUnanswered(u8),
     StartGrace(u8),
     RaiseLease(u8),
     Send(u8, RequestKind),
@@ -167,6 +169,9 @@ impl<const N: usize> FailoverModel<N> {
             || self.world.has_pruning;
         if manager.has_refreshed && !(manager.refresh_age > 0 && needs_age) {
             return;
+        }
+        if state.faults.lost_replies > 0 {
+            steps.push(FleetStep::RefreshUnanswered(number(index)));
         }
         let replicas = state.replicas(server);
         let refresh = |mask: u8| FleetStep::Refresh(number(index), mask);

@@ -26,6 +26,8 @@ pub(crate) struct FaultBudget {
     pub(crate) shutdowns: u8,
     /// A manager changes to the long lease.
     pub(crate) raises: u8,
+    /// A refresh reaches the primary, and its reply is lost.
+    pub(crate) lost_replies: u8,
 }
 
 /// The kind of the one lock, and the managers' roles.
@@ -89,6 +91,7 @@ pub(crate) const NO_FAULTS: FaultBudget = FaultBudget {
     resets: 0,
     shutdowns: 0,
     raises: 0,
+    lost_replies: 0,
 };
 
 /// One crash and one promotion.
@@ -180,6 +183,11 @@ pub(crate) const WORLDS: &[FaultWorld] = &[
         ..alarm("there and back, connections survive", SETTLED)
     },
     crash("pruning", FaultWorld { has_pruning: true, ..SETTLED }),
+    with(
+        "pruning, a lost reply",
+        FaultWorld { has_pruning: true, ..SETTLED },
+        FaultBudget { lost_replies: 1, ..CRASH },
+    ),
     FaultWorld {
         faults: FaultBudget { raises: 1, ..CRASH },
         ..alarm("longer lease", FaultWorld { lease: 3, ..SETTLED })

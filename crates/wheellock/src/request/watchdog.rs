@@ -286,8 +286,7 @@ impl Answered<'_, '_> {
             }
             (Ok(reply), None) if !reply.is_error() => match wire::read_release(reply) {
                 Some(known) => {
-                    // A server that has just taken over may not know the hold.
-                    let known = known || !self.holds.may_end_holds(Some(connection));
+                    let known = known || !self.holds.may_end_hold(hold, connection);
                     // These steps read the hold, which `reconciled` may free.
                     if !known {
                         self.server_knows_nothing(hold);

@@ -75,6 +75,13 @@ impl Holds {
         self.memberships.as_deref().is_none_or(may_end)
     }
 
+    /// Returns true if a reply of this connection may end this hold. A server that has taken over may not know a hold that is not written
+    /// there, even after its grace.
+    pub(crate) fn may_end_hold(&self, index: HoldIndex, connection: ConnectionId) -> bool {
+        let is_written = self.holds.get(index as usize).is_none_or(|hold| hold.renewing.is_written());
+        is_written && self.may_end_holds(Some(connection))
+    }
+
     /// Keeps the fencing token of a grant, because a new server may not know it.
     pub(crate) fn keep_token(&mut self, index: HoldIndex, token: NonZeroU64) {
         let hold = self.holds.get_mut(index as usize).filter(|_| self.memberships.is_some());
@@ -224,7 +231,11 @@ impl Memberships {
         let is_full = renewal.reclaim.is_none_or(|reclaim| reclaim.is_full);
         match (how, trust) {
             // The server may not know the hold because of the failover.
-            (Renewed::NotOwner, _) if renewal.reclaim.is_some() || !self.may_end_holds(connection) => {
+            (Renewed::NotOwner, _)
+                if renewal.reclaim.is_some()
+                    || !hold.renewing.is_written()
+                    || !self.may_end_holds(connection) =>
+            {
                 Renewed::Failed
             }
             (_, Trust::None) => Renewed::Failed,

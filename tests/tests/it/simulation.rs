@@ -522,6 +522,19 @@ fn seed_890019548_known_process_extends_at_once() {
     assert!(run(&Plan::of(890_019_548, Some(Kind::Surviving))).complaints.is_empty());
 }
 
+/// A release began before its hold was written into a new server, and arrived after that server's grace. It was reported as a loss.
+#[test]
+fn seed_890084459_unwritten_hold_is_released() {
+    assert!(run(&Plan::of(890_084_459, Some(Kind::Surviving))).complaints.is_empty());
+}
+
+/// A new server had the mark of a writer from before its grant. The writer's release reached no server, so that readers waited for the
+/// mark's end.
+#[test]
+fn seed_890075923_mark_outlasts_lost_release() {
+    assert!(run(&Plan::of(890_075_923, Some(Kind::Surviving))).complaints.is_empty());
+}
+
 /// See `a_seed_replays_on_another_machine`.
 const SEEN: &str = "0xf1be44b94f0999d8";
 /// About forty seconds of one processor.

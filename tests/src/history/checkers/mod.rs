@@ -252,8 +252,12 @@ impl<'a> Case<'a> {
     /// Returns when a server took over that did not know by `ended` how this operation ended. The process did not retry any more.
     fn revived(&self, operation: &Operation, ended: u64) -> Option<u64> {
         let gone = *self.gone.get(&operation.id.0)?;
-        let replaced = self.replaced.touching(operation.invoked, ended.saturating_add(REPLICA_LAG), None)?;
-        (gone <= replaced.to).then_some(replaced.to)
+        self.replaced_at(operation.invoked, ended).filter(|replaced| gone <= *replaced)
+    }
+
+    /// Returns when a server took over that may not know of an end at `ended`.
+    fn replaced_at(&self, from: u64, ended: u64) -> Option<u64> {
+        self.replaced.touching(from, ended.saturating_add(REPLICA_LAG), None).map(|replaced| replaced.to)
     }
 
     /// Returns the fault that may have removed a lock in this time.

@@ -87,7 +87,13 @@ pub(super) fn in_the_way(case: &Case<'_>, of: usize) -> Option<Span> {
         _ if operation.shared => return None,
         Some((_, Answer::Granted)) => {
             let end = end_of_hold(case, operation);
-            case.revived(operation, end).map_or(end, |at| end.max(at.saturating_add(lasting)))
+            // A new server may have the mark from before the grant, and the writer's release may not reach that server.
+            let is_released = matches!(operation.ending, Some((_, Ending::Released)));
+            let back = match is_released {
+                true => case.revived(operation, end),
+                false => case.replaced_at(operation.invoked, end),
+            };
+            back.map_or(end, |at| end.max(at.saturating_add(lasting)))
         }
         Some((_, Answer::NotGranted | Answer::Failed(_))) if !operation.waits() => return None,
         answer => {

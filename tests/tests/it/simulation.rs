@@ -535,6 +535,12 @@ fn seed_890075923_mark_outlasts_lost_release() {
     assert!(run(&Plan::of(890_075_923, Some(Kind::Surviving))).complaints.is_empty());
 }
 
+/// Reclaims of other readers changed a key. The hold was then only looked at when it could be extended, and was lost.
+#[test]
+fn seed_890130244_look_replaces_no_extension() {
+    assert!(run(&Plan::of(890_130_244, Some(Kind::Surviving))).complaints.is_empty());
+}
+
 /// See `a_seed_replays_on_another_machine`.
 const SEEN: &str = "0xf1be44b94f0999d8";
 /// About forty seconds of one processor.

@@ -159,6 +159,8 @@ impl Holds {
             }
             if held {
                 hold.renewing.doubt();
+                // A look would leave the lease as it is. In a grace, a hold that is not extended soon may be lost.
+                hold.renewing.take_only_looks();
                 self.ask(HoldIndex::try_from(index).unwrap_or(HoldIndex::MAX), now, due);
             }
         }

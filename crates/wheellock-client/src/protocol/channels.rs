@@ -256,9 +256,9 @@ impl Channels {
         Some(index)
     }
 
-    /// Returns the index of every channel.
+    /// Returns the index of every channel, in the same order in every run.
     pub(crate) fn indices(&self) -> Vec<u32> {
-        self.by_name.values().copied().collect()
+        self.entries.iter().filter_map(|(index, _)| u32::try_from(index).ok()).collect()
     }
 
     pub(crate) fn find(&self, name: &[u8]) -> Option<u32> {

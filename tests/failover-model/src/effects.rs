@@ -147,6 +147,7 @@ impl<const N: usize> FailoverModel<N> {
     fn tick_server(&self, state: &mut FleetState<N>, index: usize) {
         let has_enough = state.replicas(index).count_ones() >= u32::from(self.rules.min_replicas);
         let is_primary = state.is_primary(index);
+        let is_complete = state.replicas(index).count_ones() as usize == N - 1;
         let server = &mut state.servers[index];
         if server.liveness == Liveness::Dead {
             return;
@@ -155,7 +156,9 @@ impl<const N: usize> FailoverModel<N> {
             server.ticks_alone = if has_enough { 0 } else { (server.ticks_alone + 1).min(WINDOW + 1) };
         }
         let is_in_grace = server.data.era != server.incarnation;
-        let prunes = self.world.has_pruning && is_primary && !(is_in_grace && self.rules.grace_keeps_entries);
+        let may_prune = is_complete || !self.rules.prunes_complete_fleet;
+        let keeps = is_in_grace && self.rules.grace_keeps_entries;
+        let prunes = self.world.has_pruning && is_primary && may_prune && !keeps;
         let data = &mut server.data;
         for lease in &mut data.leases {
             *lease = lease.saturating_sub(1);
@@ -240,7 +243,7 @@ impl<const N: usize> FailoverModel<N> {
         }
         let manager = &mut state.managers[index];
         let entry = &mut state.servers[server].data.roster[index];
-        if self.rules.missing_entry_is_new && !entry.is_present {
+        if self.rules.missing_entry_is_new && !self.is_known(entry) {
             manager.registration = Registration::Missing;
         }
         *entry = RosterEntry { is_present: true, age: 0, lease: manager.lease };
@@ -276,7 +279,7 @@ impl<const N: usize> FailoverModel<N> {
         let misses_entry =
             manager.incarnation == server.incarnation && manager.registration == Registration::Missing;
         let entry = &mut server.data.roster[index];
-        if entry.is_present || misses_entry || !self.rules.adds_missed_entry {
+        if self.is_known(entry) || misses_entry || !self.rules.adds_missed_entry {
             *entry = RosterEntry { is_present: true, age: 0, lease: manager.lease };
         }
         Some(())
@@ -326,6 +329,10 @@ impl<const N: usize> FailoverModel<N> {
             server.data.grace = GraceRecord { incarnation: server.incarnation, ..GraceRecord::default() };
         }
         server.data.grace.checked_in |= 1 << index;
+        if self.rules.ends_early_alone {
+            // The check-in is a part of a refresh.
+            server.data.roster[index].age = 0;
+        }
         server.data.grace.has_witness |= manager.witness_age <= WINDOW;
         manager.has_checked_in = true;
         if self.can_end_grace(&server.data, server.incarnation) {

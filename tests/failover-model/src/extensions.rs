@@ -83,6 +83,12 @@ pub(crate) fn huge_worlds() -> impl Iterator<Item = FaultWorld> {
     HUGE.iter().copied()
 }
 
+/// Entries are pruned, and two replicas are promoted though the primary is alive. Only the simple form, which the library has, is explored.
+const PRUNING: &[FaultWorld] = &[FaultWorld {
+    faults: FaultBudget { promotions: 2, ..NO_FAULTS },
+    ..alarm("pruning, two false alarms", FaultWorld { lease: 1, has_pruning: true, ..SETTLED })
+}];
+
 /// M0 writes and M1 reads.
 const WRITER: FaultWorld = FaultWorld { lock: LockModel::ReadWrite(1), ..SETTLED };
 const NEW_WRITER: FaultWorld = FaultWorld { lock: LockModel::ReadWrite(1), ..NEW };
@@ -145,6 +151,7 @@ pub(crate) fn all_worlds() -> impl Iterator<Item = (&'static str, FaultWorld)> {
         ("requests", TWO_REQUESTS),
         ("readwrite", READ_WRITE),
         ("permits", PERMITS),
+        ("pruning", PRUNING),
     ];
     parts.into_iter().flat_map(|(part, worlds)| worlds.iter().map(move |world| (part, *world)))
 }

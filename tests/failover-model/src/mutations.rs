@@ -12,6 +12,8 @@ pub(crate) struct Mutation {
     pub(crate) change: fn(&mut ProtocolRules),
     pub(crate) effect: Effect,
     pub(crate) is_fast: bool,
+    /// The runs take minutes, so only a run that names the mutation makes them.
+    pub(crate) is_huge: bool,
 }
 
 /// The expected effect of a change.
@@ -29,7 +31,14 @@ const fn needed(
     breaks: (FleetProperty, &'static str),
     change: fn(&mut ProtocolRules),
 ) -> Mutation {
-    Mutation { name, part: "needed", change, effect: Effect::Breaks(breaks.0, breaks.1), is_fast: true }
+    Mutation {
+        name,
+        part: "needed",
+        change,
+        effect: Effect::Breaks(breaks.0, breaks.1),
+        is_fast: true,
+        is_huge: false,
+    }
 }
 
 /// A rule without which the protocol is unsafe, but whose counterexample is too slow for the tests.
@@ -44,19 +53,19 @@ const fn slow(
 /// A change that breaks no property.
 const fn harmless(name: &'static str, change: fn(&mut ProtocolRules)) -> Mutation {
     let effect = Effect::Harmless { part: "protocol", has_largest: false };
-    Mutation { name, part: "harmless", change, effect, is_fast: false }
+    Mutation { name, part: "harmless", change, effect, is_fast: false, is_huge: false }
 }
 
 /// Another form of the protocol.
 const fn form(name: &'static str, change: fn(&mut ProtocolRules)) -> Mutation {
     let effect = Effect::Harmless { part: "protocol", has_largest: true };
-    Mutation { name, part: "form", change, effect, is_fast: false }
+    Mutation { name, part: "form", change, effect, is_fast: false, is_huge: false }
 }
 
 /// Another form of the protocol, in other worlds.
 const fn form_in(part: &'static str, name: &'static str, change: fn(&mut ProtocolRules)) -> Mutation {
     let effect = Effect::Harmless { part, has_largest: true };
-    Mutation { name, part: "form", change, effect, is_fast: false }
+    Mutation { name, part: "form", change, effect, is_fast: false, is_huge: false }
 }
 
 /// Rules of a grace: its begin, its end, its witnesses.
@@ -110,7 +119,10 @@ const ROSTER: &[Mutation] = &[
     }),
     harmless("entries pruned after one lease", |r| r.prune_age = PruneAge::Lease),
     needed("entries pruned within the window", (Exclusion, "pruning"), |r| r.prune_age = PruneAge::Window),
-    needed("entries pruned in a grace", (Exclusion, "pruning"), |r| r.grace_keeps_entries = false),
+    needed("entries pruned in a grace, while a server is away", (Exclusion, "pruning"), |r| {
+        r.grace_keeps_entries = false;
+        r.prunes_complete_fleet = false;
+    }),
     needed("missing entry is written again and counts", (Exclusion, "pruning"), |r| {
         r.missing_entry_is_new = false;
     }),
@@ -211,6 +223,10 @@ const FORMS: &[Mutation] = &[
     form_in("permits", "semaphore, early end without replicas", end_alone),
     form_in("requests", "two requests, early end without replicas", end_alone),
     Mutation {
+        is_huge: true,
+        ..form_in("pruning", "two false alarms and pruning, early end without replicas", end_alone)
+    },
+    Mutation {
         part: "form",
         ..needed("available form, early end without replicas", (Exclusion, "false alarm"), |r| {
             r.ends_early_alone = true;
@@ -222,6 +238,17 @@ const FORMS: &[Mutation] = &[
             simplify(r);
             r.witness = WitnessRule::Anyone;
         })
+    },
+    Mutation {
+        part: "form",
+        ..slow(
+            "early end without replicas, an old entry counts",
+            (Exclusion, "pruning, two false alarms"),
+            |r| {
+                end_alone(r);
+                r.old_entry_is_new = false;
+            },
+        )
     },
     Mutation {
         part: "form",

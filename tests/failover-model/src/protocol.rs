@@ -5,7 +5,7 @@
 use crate::rules::{FirstAcquire, FullReclaim, Incarnation, ProtocolRules, WINDOW, WitnessRule};
 use crate::state::{
     ConnectionPhase, Dataset, FleetState, GraceRecord, Liveness, LockRequest, MANAGERS, ManagerState, OLD,
-    OLD_IF_PRUNED, Registration, RequestKind, RequestReply,
+    Registration, RequestKind, RequestReply, RosterEntry,
 };
 use crate::worlds::{FaultWorld, LockModel};
 
@@ -270,6 +270,13 @@ impl<const N: usize> FailoverModel<N> {
         !server.data.grace.runs_in(server.incarnation) && server.data.era != server.incarnation
     }
 
+    /// Returns true if this entry shows that all servers know its manager.
+    pub(crate) fn is_known(&self, entry: &RosterEntry) -> bool {
+        // Only worlds with pruning have such ages.
+        let is_old = self.world.has_pruning && entry.age >= self.rules.prune_age(self.world.lease);
+        entry.is_present && !(is_old && self.rules.old_entry_is_new)
+    }
+
     /// Reads incarnation, era and entry, as a handshake does.
     pub(crate) fn read_era(&self, state: &mut FleetState<N>, server: usize, index: usize) {
         let read = state.servers[server];
@@ -282,7 +289,7 @@ impl<const N: usize> FailoverModel<N> {
         if comes_from_other {
             self.leave_incarnation(&mut state.managers[index], &read.data, index);
         }
-        if self.rules.missing_entry_is_new && !read.data.roster[index].is_present {
+        if self.rules.missing_entry_is_new && !self.is_known(&read.data.roster[index]) {
             state.managers[index].registration = Registration::Missing;
         }
         let ignores = !self.rules.has_grace || self.is_outsider(index);
@@ -311,7 +318,7 @@ impl<const N: usize> FailoverModel<N> {
         let entry = data.roster[index];
         let is_fresh = manager.refresh_age <= WINDOW && entry.age == manager.refresh_age;
         let needs_only_entry = self.rules.witness == WitnessRule::Entry;
-        let is_found = entry.is_present && (is_fresh || needs_only_entry);
+        let is_found = self.is_known(&entry) && (is_fresh || needs_only_entry);
         manager.left |= 1 << manager.incarnation;
         manager.witness_age = match is_found {
             // An unfinished grace does not know all managers of earlier incarnations.
@@ -403,6 +410,6 @@ impl<const N: usize> FailoverModel<N> {
 
     /// Returns the bound of the ages that this world distinguishes.
     pub(crate) fn oldest(&self) -> u8 {
-        if self.world.has_pruning { OLD_IF_PRUNED } else { OLD }
+        if self.world.has_pruning { WINDOW + self.world.lease + 2 } else { OLD }
     }
 }

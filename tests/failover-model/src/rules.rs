@@ -2,9 +2,6 @@
 //!
 //! This module does not know servers or managers. `protocol` applies the rules.
 
-/// Longest lease of all worlds, in ticks.
-pub(crate) const LONGEST_LEASE: u8 = 3;
-
 /// Lease of a manager before it changes to the lease of its world.
 pub(crate) const SHORT_LEASE: u8 = 1;
 
@@ -129,10 +126,15 @@ pub(crate) struct ProtocolRules {
     /// That refusal does not end the hold, because an earlier copy of the reclaim may have extended it.
     pub(crate) deadline_spares_hold: bool,
     pub(crate) prune_age: PruneAge,
+    /// A primary prunes entries only while all other servers are its replicas. The model breaks nothing without this rule, because it has no
+    /// refreshes that too few servers acknowledge. Such refreshes keep an entry young on another primary.
+    pub(crate) prunes_complete_fleet: bool,
     /// Entries are not pruned in a grace.
     pub(crate) grace_keeps_entries: bool,
     /// A manager that finds no entry of its own counts as new.
     pub(crate) missing_entry_is_new: bool,
+    /// A manager counts as new if its entry is so old that another server may have pruned it.
+    pub(crate) old_entry_is_new: bool,
     /// A refresh adds an entry only if its manager knows that the server has none.
     pub(crate) adds_missed_entry: bool,
     /// A shutdown removes the manager's entry after the last release.
@@ -187,8 +189,10 @@ impl ProtocolRules {
         reclaim_has_deadline: true,
         deadline_spares_hold: true,
         prune_age: PruneAge::LeaseAndWindows,
+        prunes_complete_fleet: true,
         grace_keeps_entries: true,
         missing_entry_is_new: true,
+        old_entry_is_new: true,
         adds_missed_entry: true,
         entry_outlives_holds: true,
         repeat_spares_owner: true,

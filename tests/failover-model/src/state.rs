@@ -4,7 +4,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use crate::rules::{LONGEST_LEASE, WINDOW};
+use crate::rules::WINDOW;
 use crate::worlds::FaultBudget;
 
 /// Maximum number of managers in a world.
@@ -12,9 +12,6 @@ pub(crate) const MANAGERS: usize = 3;
 
 /// Age from which the model does not distinguish ages, in worlds without pruning.
 pub(crate) const OLD: u8 = WINDOW + 1;
-
-/// The same age in worlds with pruning.
-pub(crate) const OLD_IF_PRUNED: u8 = WINDOW + LONGEST_LEASE + 2;
 
 /// Maximum number of requests of one manager that are under way.
 const REQUESTS: usize = 2;

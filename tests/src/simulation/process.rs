@@ -122,6 +122,7 @@ impl Process {
         fleet.longest_lease = Duration::from_millis(survival.longest_lease());
         fleet.window = Duration::from_millis(survival.window);
         fleet.may_be_new = survival.may_be_new;
+        fleet.entry_lasts = Some(Duration::from_millis(survival.longest_lease() + 2 * survival.window));
         let builder = LockManager::builder(&format!("redis://{url}"))
             .watchdog_lease(Duration::from_millis(LEASE))
             .hand_over(Duration::from_millis(plan.hand_over))

@@ -85,6 +85,7 @@ impl Replicas {
             let link = spawn_local(Rc::clone(&replicas).link(number));
             replicas.links.borrow_mut().push(link);
         }
+        replicas.links_changed();
         replicas
     }
 
@@ -110,11 +111,21 @@ impl Replicas {
         if let Some(node) = self.nodes.borrow_mut().get_mut(number) {
             node.is_cut = is_cut;
         }
-        self.changed.notify_waiters();
+        self.links_changed();
     }
 
     fn change(&self, number: usize, change: impl FnOnce(&mut Node)) {
         change(&mut self.nodes.borrow_mut()[number]);
+        self.links_changed();
+    }
+
+    /// Notifies the links of a change, and the servers of their replicas.
+    fn links_changed(&self) {
+        for (number, machine) in self.machines.iter().enumerate() {
+            let follow = |other: &usize| self.source_of(*other).is_some_and(|(source, _)| source == number);
+            let replicas = (0..self.machines.len()).filter(follow).count();
+            machine.change(|server| server.store.replicas = i64::try_from(replicas).unwrap_or(i64::MAX));
+        }
         self.changed.notify_waiters();
     }
 

@@ -111,6 +111,23 @@ async fn uncounted_replica_stops_acquires() {
     }
 }
 
+/// A server that does not follow the primary may have the entry of a process that is there.
+#[tokio::test]
+async fn entry_is_kept_while_server_is_away() {
+    let set = Replicas::start(1, &Settings::default());
+    let (primary, replica) = (set.primary(), &set.servers()[1]);
+    let locks = builder(&primary.tcp_url(), fleet(2)).connect().await.unwrap();
+    assert!(is_ready(&locks).await, "{}", locks.health());
+    assert_eq!(replica.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+    assert_eq!(primary.cli(&["ZADD", ROSTER, "1", "gone"]), "1");
+    let is_removed = async || primary.cli(&["ZCARD", ROSTER]) == "1";
+    assert!(!eventually(2 * WINDOW, is_removed).await);
+    let address = primary.addr();
+    let follow = ["REPLICAOF", &address.ip().to_string(), &address.port().to_string()];
+    assert_eq!(replica.cli(&follow), "OK");
+    assert!(eventually(PATIENCE, is_removed).await, "all servers follow");
+}
+
 /// A backup reads from the primary as a replica does, and cannot be promoted.
 #[tokio::test]
 async fn backup_stops_no_acquire() {

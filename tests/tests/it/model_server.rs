@@ -172,11 +172,22 @@ fn random_call_about_fleets(random: &mut SplitMix, incarnation: &str) -> Vec<Str
             return script_call(random, Which::ReadWriteReclaim, &[key], &args);
         }
         _ => {
-            let (replicas, check_in) = (random.of(&["1", "1", "1", "1", "2"]), random.of(&["0", "1", "2"]));
+            // Neither server has replicas.
+            let (replicas, check_in) = (random.of(&["0", "0", "0", "0", "2"]), random.of(&["0", "1", "2"]));
             let (counted, may_be_new) = (random.of(&["0", "1"]), random.of(&["0", "1"]));
-            let lacks_entry = random.of(&["0", "1"]);
-            let args =
-                [process, longest, window, replicas, counted, check_in, may_be_new, named, lacks_entry];
+            let (lacks_entry, lasts) = (random.of(&["0", "1"]), random.of(&["1000", "5000", "100000"]));
+            let args = [
+                process,
+                longest,
+                window,
+                replicas,
+                counted,
+                check_in,
+                may_be_new,
+                named,
+                lacks_entry,
+                lasts,
+            ];
             return script_call(random, Which::Refresh, &[fleet, &roster, &checked_in], &args);
         }
     };
@@ -797,7 +808,7 @@ const CALLS_ON_A: &[(Which, &[&str])] = &[
     (Which::DeleteLatch, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH"]),
     (Which::Announce, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH", "u:1 5 here"]),
     (Which::LookAtLeader, &["{a}"]),
-    (Which::Refresh, &["u:1", "60000", "1000", "2", "1", "2", "0", "", "1"]),
+    (Which::Refresh, &["u:1", "60000", "1000", "2", "1", "2", "0", "", "1", "140000"]),
     (Which::LeaveFleet, &["u:1"]),
     (Which::Reclaim, &["fleet", "of:1", "60000", "u:1", "2", "9007199254740991"]),
     (Which::Reclaim, &["fleet", "of:1", "60000", "u:1", "2", "9007199254740991", "{a}", "5"]),

@@ -32,6 +32,9 @@ pub struct Fleet {
     /// True if a server without any data may be a new server. Default false: it may also have lost its data. So the first process on an empty
     /// server waits as after a failover without all processes. Use true in development.
     pub may_be_new: bool,
+    /// For simulations, whose time is short.
+    #[doc(hidden)]
+    pub entry_lasts: Option<Duration>,
 }
 
 impl Fleet {
@@ -42,6 +45,7 @@ impl Fleet {
             longest_lease: Duration::from_secs(30),
             window: Duration::from_secs(10),
             may_be_new: false,
+            entry_lasts: None,
         }
     }
 }

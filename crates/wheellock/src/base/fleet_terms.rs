@@ -15,6 +15,8 @@ pub(crate) struct Terms {
     pub(crate) reply_within: Duration,
     pub(crate) replicas: u32,
     pub(crate) may_be_new: bool,
+    /// Time without a refresh after which a process's entry is removed.
+    pub(crate) entry_lasts: Duration,
 }
 
 impl Terms {
@@ -34,7 +36,10 @@ impl Terms {
                 "the window is shorter than the response timeout of {reply_within:?}"
             )));
         }
-        Ok(Self { longest_lease, window: fleet.window, reply_within, replicas, may_be_new: fleet.may_be_new })
+        // After this time less a window without a primary, all processes count as new, and need the acknowledgements of all replicas.
+        let entry_lasts = fleet.entry_lasts.unwrap_or(2 * (fleet.longest_lease + fleet.window));
+        let (window, may_be_new) = (fleet.window, fleet.may_be_new);
+        Ok(Self { longest_lease, window, reply_within, replicas, may_be_new, entry_lasts })
     }
 
     /// Returns the number of replicas without which no other server can have the acknowledgements of a majority.

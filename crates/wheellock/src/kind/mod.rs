@@ -281,7 +281,7 @@ pub(crate) const WRITER: &str = ":write";
 const PLAIN_CHANNEL: &str = "redisson_lock__channel:";
 
 /// Refreshes this process's entry in the fleet of a server, and drives the grace after a failover.
-pub(crate) static REFRESH: LazyLock<Script> = LazyLock::new(|| Script::new(lua!("fleet/refresh.lua"), 3, 9));
+pub(crate) static REFRESH: LazyLock<Script> = LazyLock::new(|| Script::new(lua!("fleet/refresh.lua"), 3, 10));
 
 /// Removes this process from the fleet of a server.
 pub(crate) static LEAVE: LazyLock<Script> = LazyLock::new(|| Script::new(lua!("fleet/leave.lua"), 2, 1));

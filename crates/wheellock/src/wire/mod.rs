@@ -419,27 +419,28 @@ pub(crate) fn refresh<'a>(
     process: &'a str,
     refresh: &'a Refresh,
     terms: &Terms,
-) -> [Arg<'a>; 12] {
+) -> [Arg<'a>; 13] {
     let check_in = match refresh.check_in {
         CheckIn::NotYet => "0",
         CheckIn::Done => "1",
         CheckIn::DoneAsWitness => "2",
     };
     let flag = |flag: bool| Arg::from(if flag { "1" } else { "0" });
-    let window = u64::try_from(terms.window.as_millis()).unwrap_or(u64::MAX);
+    let millis = |time: Duration| Arg::from(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
     [
         key.fleet.as_str().into(),
         key.roster.as_str().into(),
         key.checked_in.as_str().into(),
         process.into(),
         terms.longest_lease.millis().into(),
-        window.into(),
+        millis(terms.window),
         u64::from(terms.replicas).into(),
         flag(refresh.is_counted),
         check_in.into(),
         flag(terms.may_be_new),
         refresh.incarnation.as_str().into(),
         flag(refresh.lacks_entry),
+        millis(terms.entry_lasts),
     ]
 }
 

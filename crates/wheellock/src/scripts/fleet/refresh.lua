@@ -14,9 +14,10 @@
 -- ARGV[7]  1 if a server without data may be a new one
 -- ARGV[8]  run id and replication id of the server to which ARGV[5], ARGV[6] and ARGV[9] apply
 -- ARGV[9]  1 if this process knows that the server has no entry of it
+-- ARGV[10] time in milliseconds without a refresh after which an entry is removed
 --
 -- Returns the server's run id, its replication id, its time in milliseconds, 1 or 0 (the grace is over), 1 or 0 (the
--- entry was there), the number of processes, the number of those that have checked in, the milliseconds until the grace
+-- entry was there, and no other server can have removed it), the number of processes, the number of those that have checked in, the milliseconds until the grace
 -- ends at the latest, or -1, and the number of connected replicas. Returns the three numbers of the fleet if they differ from the process's numbers.
 local fleet, process, longest, window = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local roster, checked_in = KEYS[2], KEYS[3]
@@ -32,7 +33,9 @@ local is_counted = ARGV[5] == '1' and has_met
 local check_in = has_met and ARGV[6] or '0'
 local time = call('time')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local known = call('zscore', roster, process)
+local refreshed = call('zscore', roster, process)
+-- An older entry may be a copy of one that the earlier primary has removed.
+local known = refreshed and now - refreshed <= ARGV[10] - window
 local era, grace, start, witness, was_longest, was_window, replicas =
     unpack(call('hmget', fleet, 'era', 'grace', 'start', 'witness', 'longest', 'window', 'replicas'))
 local is_empty = call('exists', roster) == 0
@@ -48,10 +51,11 @@ elseif is_empty then
 end
 -- A process adds an entry only when it knows that it has none here. Otherwise it would find the entry of its own refresh
 -- if it missed the reply, and take it for one from before.
-if has_met and ARGV[9] == '1' then
+if known or has_met and ARGV[9] == '1' then
     call('zadd', roster, now, process)
 else
-    call('zadd', roster, 'xx', now, process)
+    -- This changes nothing. A user without the permission learns that at the first refresh.
+    call('zadd', roster, 'xx', refreshed or now, process)
 end
 local left = -1
 if era ~= incarnation then
@@ -79,10 +83,15 @@ if era ~= incarnation then
     left = start and math.max(0, tonumber(start) + math.ceil((longest + window) * 1.01) - now) or -1
 end
 -- A backup that reads from the server like a replica has no port. A replica may have two connections during a full sync.
-local connected, known_addresses = 0, {}
-for address in string.gmatch(replication, 'slave%d+:(ip=[^,]*,port=[1-9]%d*)') do
-    if not known_addresses[address] then
-        connected, known_addresses[address] = connected + 1, true
+local connected, following, seen = 0, 0, {}
+for address, state in string.gmatch(replication, 'slave%d+:(ip=[^,]*,port=[1-9]%d*)([^\r\n]*)') do
+    if not seen[address] then
+        connected, seen[address] = connected + 1, true
+    end
+    -- A replica that may have been promoted in the meantime does not count. Its last message came within a window.
+    local lag = string.match(state, 'state=online,.*lag=(%d+)')
+    if lag and (lag + 1) * 1000 <= window then
+        following = following + 1
     end
 end
 local members, checked = call('zcard', roster), call('scard', checked_in)
@@ -91,9 +100,10 @@ if era ~= incarnation and (left == 0 or witness and checked >= members) then
     call('hdel', fleet, 'grace', 'start', 'witness')
     call('hset', fleet, 'era', era)
     call('del', checked_in)
-elseif era == incarnation then
-    -- In a grace no entry is removed. Its process may still have holds to write.
-    call('zremrangebyscore', roster, '-inf', now - longest - 2 * window)
+elseif era == incarnation and following >= tonumber(ARGV[4]) then
+    -- In a grace no entry is removed. Its process may still have holds to write. While a server does not follow this one,
+    -- no entry is removed either. The process may be at that server, which has its entry.
+    call('zremrangebyscore', roster, '-inf', now - ARGV[10])
 end
 local is_over, was_known = era == incarnation and 1 or 0, known and 1 or 0
 return {run_id, replication_id, now, is_over, was_known, members, checked, left, connected}

@@ -47,6 +47,8 @@ pub struct Store {
     pub run_id: String,
     /// Identity of the history of the data. A promotion changes it.
     pub replication_id: String,
+    /// Number of replicas that follow this server.
+    pub replicas: i64,
 }
 
 /// Data of a replica.

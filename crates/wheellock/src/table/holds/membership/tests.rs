@@ -29,8 +29,14 @@ impl World {
     fn new() -> Self {
         let now = BootInstant::now();
         let longest_lease = Lease::new(LEASE).unwrap();
-        let terms =
-            Terms { longest_lease, window: WINDOW, reply_within: REPLY, replicas: 2, may_be_new: false };
+        let terms = Terms {
+            longest_lease,
+            window: WINDOW,
+            reply_within: REPLY,
+            replicas: 2,
+            may_be_new: false,
+            entry_lasts: 2 * WINDOW,
+        };
         let memberships = Memberships::new(terms, FleetKey::all(false), Box::new(|_| 0), now);
         Self { now, memberships, name: Name::new("orders", &kind::REENTRANT, false), connected: 2 }
     }

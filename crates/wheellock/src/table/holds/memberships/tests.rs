@@ -52,6 +52,7 @@ impl World {
             reply_within: REPLY,
             replicas: REPLICAS,
             may_be_new: false,
+            entry_lasts: 2 * WINDOW,
         };
         let servers = Arc::new(Servers::default());
         let at = Arc::clone(&servers);

@@ -4,17 +4,20 @@ use super::{Answer, Result, Store, Which, count, integer, permits, read_write};
 
 impl Store {
     /// Refreshes a process's entry, and drives the grace.
-    pub(super) fn refresh(&mut self, [fleet, roster, checked_in]: [&str; 3], args: [&str; 9]) -> Result {
-        let [process, longest_text, window_text, replicas, is_counted, check_in, may_be_new, of, lacks_entry] =
-            args;
+    pub(super) fn refresh(&mut self, [fleet, roster, checked_in]: [&str; 3], args: [&str; 10]) -> Result {
+        let [process, longest_text, window_text, replicas, rest @ ..] = args;
+        let [is_counted, check_in, may_be_new, of, lacks_entry, entry_lasts] = rest;
         let (longest, window) = (integer(longest_text)?, integer(window_text)?);
+        let entry_lasts = integer(entry_lasts)?;
         let incarnation = format!("{}:{}", self.run_id, self.replication_id);
         let has_met = of == incarnation;
         let is_counted = is_counted == "1" && has_met;
         let check_in = if has_met { check_in } else { "0" };
         let now = self.millis();
         [roster, checked_in, fleet].iter().try_for_each(|key| self.no_text(key))?;
-        let was_known = self.held_by(roster, process);
+        let refreshed = self.field(roster, process).and_then(|time| time.parse::<i64>().ok());
+        let is_young = |time: i64| now.saturating_sub(time) <= entry_lasts.saturating_sub(window);
+        let was_known = refreshed.is_some_and(is_young);
         let mut era = self.field(fleet, "era");
         let numbers = [("longest", longest_text), ("window", window_text), ("replicas", replicas)];
         if !self.keys.contains_key(roster) {
@@ -57,11 +60,10 @@ impl Store {
             self.set_count(fleet, "era", &incarnation);
             ["grace", "start", "witness"].iter().for_each(|field| self.forget(fleet, field));
             self.keys.remove(checked_in);
-        } else if is_over {
-            self.prune(roster, now.saturating_sub(longest).saturating_sub(window.saturating_mul(2)));
+        } else if is_over && self.replicas >= integer(replicas)? {
+            self.prune(roster, now.saturating_sub(entry_lasts));
         }
-        // The replicas of this server do not connect to it.
-        let connected = 0;
+        let connected = self.replicas;
         let numbers = [now, i64::from(is_over), i64::from(was_known), members, checked, left, connected];
         let identity = [&self.run_id, &self.replication_id].map(|id| Answer::Bulk(id.clone()));
         Ok(Answer::Array(identity.into_iter().chain(numbers.map(Answer::Integer)).collect()))

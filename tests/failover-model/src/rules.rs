@@ -135,7 +135,7 @@ pub(crate) struct ProtocolRules {
     pub(crate) missing_entry_is_new: bool,
     /// A manager counts as new if its entry is so old that another server may have pruned it.
     pub(crate) old_entry_is_new: bool,
-    /// A refresh adds an entry only if its manager knows that the server has none.
+    /// A refresh adds an entry only if its manager knows that its entry is missing.
     pub(crate) adds_missed_entry: bool,
     /// A shutdown removes the manager's entry after the last release.
     pub(crate) entry_outlives_holds: bool,

@@ -49,8 +49,8 @@ elseif is_empty then
         call('hset', fleet, 'era', era)
     end
 end
--- A process adds an entry only when it knows that it has none here. Otherwise it would find the entry of its own refresh
--- if it missed the reply, and take it for one from before.
+-- A process adds an entry only when it knows that its entry is missing. Otherwise a process that missed the reply would
+-- find the entry of its own refresh, and take it for the earlier entry.
 if known or has_met and ARGV[9] == '1' then
     call('zadd', roster, now, process)
 else

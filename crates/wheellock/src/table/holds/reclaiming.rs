@@ -121,7 +121,7 @@ impl Holds {
                 .map(|(_, hold)| hold)
                 .filter(writes)
                 .for_each(|hold| hold.renewing.must_write());
-            // A server that is promoted again has older data and the same run id, so the client does not report it as another one.
+            // A server that is promoted again has older data and the same run id, so the client does not report another server.
             self.releases_may_be_lost(&Change::everywhere(), now);
         }
         // A connection that broke may have left some holds unwritten.

@@ -1,6 +1,11 @@
 //! Model tests of releases that are repeated after a failover.
 
+use wheellock_client::layer::ConnectionId;
+
 use super::*;
+use crate::base::fleet::Fleet;
+use crate::base::fleet_key::FleetKey;
+use crate::base::fleet_terms::Terms as FleetTerms;
 
 /// B2: releases that were confirmed before a failover are sent to the new server, each once.
 #[test]
@@ -126,6 +131,37 @@ fn successor_keeps_predecessors_releases() {
     world.release([2], 0);
     let repeated: Vec<_> = (0..3).flat_map(|_| world.repeated()).map(|settle| settle.owner).collect();
     assert_eq!(repeated, [2, 1]);
+}
+
+/// A server that is promoted again has older data and the same run id, so the client reports no change.
+#[test]
+fn server_promoted_again_gets_releases() {
+    let mut world = World::new();
+    world.release([1], 0);
+    let fleet = Fleet::of_servers(3);
+    let terms = FleetTerms::new(&fleet, Lease::DEFAULT, Duration::from_secs(3)).unwrap();
+    world.holds.join_fleet(terms, FleetKey::all(false), Box::new(|_| 0), world.now);
+    let repeated_after = |world: &mut World, replication_id: &str| {
+        let reply = Refreshed {
+            run_id: "run".to_owned(),
+            replication_id: replication_id.to_owned(),
+            time: 1000,
+            is_grace_over: true,
+            was_known: true,
+            members: 1,
+            checked_in: 1,
+            ends_in: None,
+            connected: 2,
+        };
+        let behind = Some((ConnectionId::new(0, 0), "run".to_owned()));
+        world.holds.refreshed(0, &reply, behind, world.now, &mut Effects::default());
+        let repeated = world.repeated();
+        repeated.iter().for_each(|settle| world.reconciled(settle, false, 0));
+        repeated.iter().map(|settle| settle.owner).collect::<Vec<_>>()
+    };
+    assert_eq!(repeated_after(&mut world, "one"), [1], "the first server may not know it either");
+    assert_eq!(repeated_after(&mut world, "one"), [0; 0]);
+    assert_eq!(repeated_after(&mut world, "two"), [1]);
 }
 
 /// B2: the number of releases sent to a failing server is bounded, and so is the time for which they are retried.

@@ -100,10 +100,11 @@ if era ~= incarnation and (left == 0 or witness and checked >= members) then
     call('hdel', fleet, 'grace', 'start', 'witness')
     call('hset', fleet, 'era', era)
     call('del', checked_in)
-elseif era == incarnation and following >= tonumber(ARGV[4]) then
+elseif era == incarnation then
     -- In a grace no entry is removed. Its process may still have holds to write. While a server does not follow this one,
     -- no entry is removed either. The process may be at that server, which has its entry.
-    call('zremrangebyscore', roster, '-inf', now - ARGV[10])
+    local all_follow = following >= tonumber(ARGV[4])
+    call('zremrangebyscore', roster, '-inf', all_follow and now - ARGV[10] or '-inf')
 end
 local is_over, was_known = era == incarnation and 1 or 0, known and 1 or 0
 return {run_id, replication_id, now, is_over, was_known, members, checked, left, connected}

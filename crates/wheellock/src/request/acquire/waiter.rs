@@ -281,8 +281,20 @@ impl<'a> Waiter<'a> {
         if unanswered_since.is_some_and(silent) || !self.request.context.client.is_ready_for(key) {
             return Err(self.timed_out());
         }
-        // This process has left the lock free for others until now, or has just polled. A poll shows whether the lock is held.
-        Ok((!is_known).then(|| AnswerBy::EndOfWait(now + self.least_patience())))
+        if is_known {
+            return Ok(None);
+        }
+        if unanswered_since.is_some() || self.is_kept_out() {
+            return Err(self.timed_out());
+        }
+        // This process has left the lock free for others until now. A poll shows whether the lock is held.
+        Ok(Some(AnswerBy::EndOfWait(now + self.least_patience())))
+    }
+
+    /// Returns true if no lock of this name can be acquired now, so that a poll would not be sent.
+    fn is_kept_out(&self) -> bool {
+        let Request { context, name, .. } = *self.request;
+        context.holds().obstacle(name, context.clock.now()).is_some()
     }
 
     fn timed_out(&self) -> Error {

@@ -506,6 +506,12 @@ fn seeds_870054300_870068082_stopped_shutdown_has_no_holds() {
     }
 }
 
+/// A process shut down, and a late refresh of it checked in once more. The grace then did not wait for another process.
+#[test]
+fn seed_930022298_late_refresh_checks_in_nothing() {
+    assert!(run(&Plan::of(930_022_298, Some(Kind::Surviving))).complaints.is_empty());
+}
+
 /// A replaced primary removed the entry of a process that was at the new primary. Later its replica was promoted, and its grace did not wait for
 /// that process.
 #[test]

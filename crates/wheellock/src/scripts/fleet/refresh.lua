@@ -35,7 +35,8 @@ local time = call('time')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local refreshed = call('zscore', roster, process)
 -- An older entry may be a copy of one that the earlier primary has removed.
-local known = refreshed and now - refreshed <= ARGV[10] - window
+local was_known = refreshed and now - refreshed <= ARGV[10] - window
+local known = was_known
 local era, grace, start, witness, was_longest, was_window, replicas =
     unpack(call('hmget', fleet, 'era', 'grace', 'start', 'witness', 'longest', 'window', 'replicas'))
 local is_empty = call('exists', roster) == 0
@@ -51,9 +52,12 @@ elseif is_empty then
 end
 -- A process adds an entry only when it knows that its entry is missing. Otherwise a process that missed the reply would
 -- find the entry of its own refresh, and take it for the earlier entry.
-if known or has_met and ARGV[9] == '1' then
+known = known or has_met and ARGV[9] == '1'
+if known then
     call('zadd', roster, now, process)
 else
+    -- A late refresh of a process that has left must not check in for another process.
+    check_in = '0'
     -- This changes nothing. A user without the permission learns that at the first refresh.
     call('zadd', roster, 'xx', refreshed or now, process)
 end
@@ -106,5 +110,5 @@ elseif era == incarnation then
     local all_follow = following >= tonumber(ARGV[4])
     call('zremrangebyscore', roster, '-inf', all_follow and now - ARGV[10] or '-inf')
 end
-local is_over, was_known = era == incarnation and 1 or 0, known and 1 or 0
-return {run_id, replication_id, now, is_over, was_known, members, checked, left, connected}
+local is_over = era == incarnation and 1 or 0
+return {run_id, replication_id, now, is_over, was_known and 1 or 0, members, checked, left, connected}

@@ -31,8 +31,11 @@ impl Store {
             let known = known.map(|number| number.and_then(|number| number.parse().ok()).unwrap_or_default());
             return Ok(Answer::Array(known.map(Answer::Integer).collect()));
         }
+        let mut check_in = check_in;
         if was_known || has_met && lacks_entry == "1" {
             self.set_count(roster, process, &now.to_string());
+        } else {
+            check_in = "0";
         }
         let mut is_over = era.as_ref() == Some(&incarnation);
         let (mut left, mut witness) = (-1, false);

@@ -26,7 +26,7 @@
 //! pruning, releases and shutdowns. A lock is exclusive, a read-write lock with fixed roles, or a semaphore of two permits.
 //!
 //! The checker visits all states of a world, breadth first, so a counterexample is the shortest. This is a bounded check,
-//! not a proof. A lease has two or three ticks, and the window has one.
+//! not a proof. A lease has one to three ticks, and the window has one.
 //!
 //! # Limits
 //!
@@ -34,7 +34,8 @@
 //!
 //! - Queues, fencing counters, managers that change between reading and writing, or several locks. An owner is a process.
 //! - Clocks that disagree or jump. This matters for the deadline of a reclaim and for pruning.
-//! - A gap between a refresh and its acknowledgement. Both are one step, at the later instant.
+//! - A gap between a refresh and its acknowledgement. Both are one step, at the later instant. Refreshes that too few
+//!   servers acknowledge, but for a few whose replies are lost.
 //! - More than two requests under way, and more than one closed connection with late requests.
 //! - Promotion during a synchronisation, replicas of replicas, disks, or a replica that loses acknowledged data.
 //! - Clusters: shards, and slots that move.

@@ -32,7 +32,7 @@ pub struct Fleet {
     /// True if a server without any data may be a new server. Default false: it may also have lost its data. So the first process on an empty
     /// server waits as after a failover without all processes. Use true in development.
     pub may_be_new: bool,
-    /// For simulations, whose time is short.
+    /// Time without a refresh after which a process's entry is removed. Only simulations set it, because their time is short.
     #[doc(hidden)]
     pub entry_lasts: Option<Duration>,
 }

@@ -270,25 +270,24 @@ impl<'a> Waiter<'a> {
             Known::Nothing { .. } if self.seen_held() => (None, true),
             Known::Nothing { unanswered_since } => (unanswered_since, false),
         };
-        if !is_known {
-            let by = self.first_answer_by(deadline);
-            if !by.is_over(self.request.context) {
-                return Ok(Some(by));
-            }
-        }
-        let silent = |since| now.saturating_duration_since(since) >= config.response_timeout / SILENT_PART;
-        let key = self.request.name.key().as_bytes();
-        if unanswered_since.is_some_and(silent) || !self.request.context.client.is_ready_for(key) {
-            return Err(self.timed_out());
-        }
+        let is_ready = || self.request.context.client.is_ready_for(self.request.name.key().as_bytes());
         if is_known {
-            return Ok(None);
+            let silent =
+                |since| now.saturating_duration_since(since) >= config.response_timeout / SILENT_PART;
+            let answers = !unanswered_since.is_some_and(silent) && is_ready();
+            return if answers { Ok(None) } else { Err(self.timed_out()) };
         }
-        if unanswered_since.is_some() || self.is_kept_out() {
-            return Err(self.timed_out());
+        let by = self.first_answer_by(deadline);
+        if !by.is_over(self.request.context) {
+            return Ok(Some(by));
         }
-        // This process has left the lock free for others until now. A poll shows whether the lock is held.
-        Ok(Some(AnswerBy::EndOfWait(now + self.least_patience())))
+        // Without a poll under way, this process has left the lock free for others until now. A poll shows whether the lock is held.
+        let may_poll = unanswered_since.is_none() && is_ready() && !self.is_kept_out();
+        if may_poll {
+            Ok(Some(AnswerBy::EndOfWait(now + self.least_patience())))
+        } else {
+            Err(self.timed_out())
+        }
     }
 
     /// Returns true if no lock of this name can be acquired now, so that a poll would not be sent.

@@ -17,8 +17,9 @@
 -- ARGV[10] time in milliseconds without a refresh after which an entry is removed
 --
 -- Returns the server's run id, its replication id, its time in milliseconds, 1 or 0 (the grace is over), 1 or 0 (the
--- entry was there, and no other server can have removed it), the number of processes, the number of those that have checked in, the milliseconds until the grace
--- ends at the latest, or -1, and the number of connected replicas. Returns the three numbers of the fleet if they differ from the process's numbers.
+-- entry was there, and no other server can have removed it), the number of processes, the number of those that have
+-- checked in, the milliseconds until the grace ends at the latest, or -1, and the number of connected replicas. Returns
+-- the three numbers of the fleet if they differ from the process's numbers.
 local fleet, process, longest, window = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local roster, checked_in = KEYS[2], KEYS[3]
 local call = redis.call
@@ -36,7 +37,6 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local refreshed = call('zscore', roster, process)
 -- An older entry may be a copy of one that the earlier primary has removed.
 local was_known = refreshed and now - refreshed <= ARGV[10] - window
-local known = was_known
 local era, grace, start, witness, was_longest, was_window, replicas =
     unpack(call('hmget', fleet, 'era', 'grace', 'start', 'witness', 'longest', 'window', 'replicas'))
 local is_empty = call('exists', roster) == 0
@@ -52,8 +52,8 @@ elseif is_empty then
 end
 -- A process adds an entry only when it knows that its entry is missing. Otherwise a process that missed the reply would
 -- find the entry of its own refresh, and take it for the earlier entry.
-known = known or has_met and ARGV[9] == '1'
-if known then
+local is_entered = was_known or has_met and ARGV[9] == '1'
+if is_entered then
     call('zadd', roster, now, process)
 else
     -- A late refresh of a process that has left must not check in for another process.
@@ -87,15 +87,15 @@ if era ~= incarnation then
     left = start and math.max(0, tonumber(start) + math.ceil((longest + window) * 1.01) - now) or -1
 end
 -- A backup that reads from the server like a replica has no port. A replica may have two connections during a full sync.
-local connected, following, seen = 0, 0, {}
+local connected, following, seen, follows = 0, 0, {}, {}
 for address, state in string.gmatch(replication, 'slave%d+:(ip=[^,]*,port=[1-9]%d*)([^\r\n]*)') do
     if not seen[address] then
         connected, seen[address] = connected + 1, true
     end
-    -- A replica that may have been promoted in the meantime does not count. Its last message came within a window.
+    -- A replica that has sent nothing for a window may be a primary now.
     local lag = string.match(state, 'state=online,.*lag=(%d+)')
-    if lag and (lag + 1) * 1000 <= window then
-        following = following + 1
+    if lag and (lag + 1) * 1000 <= window and not follows[address] then
+        following, follows[address] = following + 1, true
     end
 end
 local members, checked = call('zcard', roster), call('scard', checked_in)

@@ -466,7 +466,9 @@ impl Membership {
                 self.terms.majority()
             ),
             Some(_) if !server.is_known => {
-                format!("not all of {replicas} replicas have acknowledged this new process")
+                format!(
+                    "this process is new to the primary, and not all of {replicas} replicas have acknowledged it"
+                )
             }
             Some(_) => format!("no refresh was acknowledged for {:?}", self.terms.window),
         })

@@ -12,7 +12,6 @@ impl Store {
         let incarnation = format!("{}:{}", self.run_id, self.replication_id);
         let has_met = of == incarnation;
         let is_counted = is_counted == "1" && has_met;
-        let check_in = if has_met { check_in } else { "0" };
         let now = self.millis();
         [roster, checked_in, fleet].iter().try_for_each(|key| self.no_text(key))?;
         let refreshed = self.field(roster, process).and_then(|time| time.parse::<i64>().ok());
@@ -31,12 +30,11 @@ impl Store {
             let known = known.map(|number| number.and_then(|number| number.parse().ok()).unwrap_or_default());
             return Ok(Answer::Array(known.map(Answer::Integer).collect()));
         }
-        let mut check_in = check_in;
-        if was_known || has_met && lacks_entry == "1" {
+        let is_entered = was_known || has_met && lacks_entry == "1";
+        if is_entered {
             self.set_count(roster, process, &now.to_string());
-        } else {
-            check_in = "0";
         }
+        let check_in = if has_met && is_entered { check_in } else { "0" };
         let mut is_over = era.as_ref() == Some(&incarnation);
         let (mut left, mut witness) = (-1, false);
         if !is_over {

@@ -157,7 +157,7 @@ fn first_grant_awaits_all_shards() {
         world.acknowledge(number, if number == 15 { 1 } else { REPLICAS });
     }
     assert!(!world.may_acquire("0"), "a replica of the last shard does not know this process");
-    assert!(world.memberships.obstacle(&name("0"), world.now).unwrap().contains("new process"));
+    assert!(world.memberships.obstacle(&name("0"), world.now).unwrap().contains("is new to the primary"));
     let first = world.memberships.on(ConnectionId::new(0, 0)).next().unwrap();
     assert!(first.may_acquire(world.now), "the first shard is ready");
     let grant = (Some(ConnectionId::new(0, 0)), world.now);

@@ -277,19 +277,6 @@ fn b21_unexecuted_acquire_holds_lock() {
 }
 
 #[test]
-fn uncounted_grant_of_new_server_is_right() {
-    right(
-        "@40 0 0 0 - begins down -
-        @40 0 0 0 - begins replaced -
-        @50 2 1 1 l invoked try true =600 - b:1
-        @60 0 0 0 l holder b:1
-        @70 2 1 1 l failed not-sent why
-        @900 0 0 0 - ends down
-        @900 0 0 0 - ends replaced",
-    );
-}
-
-#[test]
 fn b22_refused_acquire_holds_lock() {
     let text = format!(
         "{A}@50 2 1 1 l invoked try true =600 - b:1

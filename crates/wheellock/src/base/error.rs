@@ -215,7 +215,7 @@ pub enum Error {
         lock: String,
         /// The event that the process waits for.
         reason: String,
-        /// `NotSent`, or `MaybeExecuted` if the connection led to a new server during the request. A grant is then being revoked.
+        /// `NotSent`, or `MaybeExecuted` if a request of this wait found a new server. A grant is then being revoked.
         outcome: Outcome,
     },
     /// Another holder has the lock: [`Attempt::or_held`](crate::Attempt::or_held) makes this error. A web service would reply 409.
@@ -330,6 +330,19 @@ impl Error {
                 granted + failures.iter().filter(|failure| failure.error.may_pass()).count() >= *wanted
             }
             _ => false,
+        }
+    }
+
+    /// Returns this failure of a wait. If an earlier grant of the wait `is_revoking`, the wait may have had an effect on the server.
+    pub(crate) fn after(self, is_revoking: bool) -> Self {
+        let outcome = Outcome::MaybeExecuted;
+        match self {
+            Self::Server { operation, source } if is_revoking => {
+                Self::Server { operation, source: source.after_an_unanswered_attempt() }
+            }
+            Self::NotReady { lock, reason, .. } if is_revoking => Self::NotReady { lock, reason, outcome },
+            Self::ShutDown { lock, .. } if is_revoking => Self::ShutDown { lock, outcome },
+            other => other,
         }
     }
 

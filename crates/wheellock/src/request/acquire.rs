@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use wheellock_client::Timer;
 
-use crate::base::error::Error;
+use crate::base::error::{Error, Outcome};
 use crate::kind::Wake;
 use crate::request::guard::Guard;
 use crate::request::retry::RefusedWrite;
@@ -59,6 +59,8 @@ async fn acquire_until_granted<'a, L: Copy + Into<Limit>, E, F: FnOnce(Result<Gu
     let mut request = request?;
     // The time for which the caller has waited for its first reply.
     let mut waited = Duration::ZERO;
+    // The server has executed a request, and its grant is being revoked.
+    let mut is_revoking = false;
     loop {
         request.check_upgrade()?;
         {
@@ -73,7 +75,7 @@ async fn acquire_until_granted<'a, L: Copy + Into<Limit>, E, F: FnOnce(Result<Gu
                         }
                         AnswerBy::first(request.context, request.name, waited, wait.of_any())
                     }
-                    Some(waiter) => match waiter.turn(wait).await? {
+                    Some(waiter) => match waiter.turn(wait).await.map_err(|it| it.after(is_revoking))? {
                         Next::Ask(by) => by,
                         Next::Over(limit) => return Ok(end(Err(caller.over(limit)))),
                         Next::Take(guard) => return Ok(end(Ok(guard))),
@@ -97,9 +99,10 @@ async fn acquire_until_granted<'a, L: Copy + Into<Limit>, E, F: FnOnce(Result<Gu
                         Err(error @ (Error::GrantedTooLate { .. } | Error::NotReady { .. }))
                             if wait.outlasts(&error, &request.context.client.config().timer) =>
                         {
+                            is_revoking |= error.outcome() == Outcome::MaybeExecuted;
                             break;
                         }
-                        Err(error) => return Err(error),
+                        Err(error) => return Err(error.after(is_revoking)),
                     },
                 }
             }

@@ -61,12 +61,6 @@ fn possible_hold(case: &Case<'_>, of: usize, set_back: Option<u64>) -> Option<Sp
     // A hold without a confirmed release ends with its lease. The lease may have begun as late as the end of the last request.
     let forgotten = |from: u64| from + 2 * case.terms.longest + case.terms.patience;
     let to = match answer {
-        // A process gives back a grant that it does not count, for example of a server that is replaced, and asks again.
-        Some(Answer::Failed(Outcome::NotSent | Outcome::Rejected))
-            if answered.is_some_and(|at| case.was_replaced(operation.invoked, at)) =>
-        {
-            forgotten(answered.unwrap_or(case.terms.end))
-        }
         Some(Answer::Failed(Outcome::NotSent | Outcome::Rejected)) => {
             return place_left(case, of).map(|place| Span { whose: of, from: operation.invoked, ..place });
         }
@@ -212,10 +206,6 @@ fn traces(case: &Case<'_>) -> Vec<Verdict> {
     }
     let found = case.events.iter().enumerate().filter_map(|(place, event)| {
         let What::Holder { owner } = &event.what else { return None };
-        // A server that took over grants a lock before its client has met it. The client does not count this grant, and gives it back.
-        if case.was_replaced(event.at, event.at) {
-            return None;
-        }
         let operation = harmless.get(owner.as_str()).filter(|_| !others.contains(owner.as_str()))?;
         Some(Verdict {
             checker: Checker::Honesty,

@@ -289,6 +289,27 @@ async fn outage_ends_calls_without_wait_soon() {
     }
 }
 
+/// A caller that joins the queue sends no request while an earlier caller's request is unanswered. Its wait ends at its limit nevertheless.
+#[tokio::test(start_paused = true)]
+async fn silent_server_delays_no_end_of_wait() {
+    let double = Double::new();
+    let locks = double.manager().await.unwrap();
+    double.outage(Outage::Silent);
+    for (round, limit) in
+        [FIRST_ANSWER / 2, FIRST_ANSWER - TRIP, FIRST_ANSWER, 2 * FIRST_ANSWER].into_iter().enumerate()
+    {
+        let lock = locks.lock(&format!("k{round}"));
+        let earlier = lock.clone();
+        let earlier = tokio::spawn(async move { earlier.acquire().await.map(drop) });
+        sleep(TRIP).await;
+        let began = Instant::now();
+        lock.try_acquire_for(limit).await.unwrap_err();
+        let (elapsed, limit) = (began.elapsed(), limit.max(FIRST_ANSWER));
+        assert!(elapsed >= limit && elapsed < limit + 2 * TRIP, "{elapsed:?} of {limit:?}");
+        earlier.abort();
+    }
+}
+
 /// The first connection has the response timeout, because there is no sign yet that its server is down.
 #[tokio::test(start_paused = true)]
 async fn first_connection_outlasts_first_answer() {

@@ -281,19 +281,14 @@ impl<'a> Waiter<'a> {
         if !by.is_over(self.request.context) {
             return Ok(Some(by));
         }
-        // Without a poll under way, this process has left the lock free for others until now. A poll shows whether the lock is held.
-        let may_poll = unanswered_since.is_none() && is_ready() && !self.is_kept_out();
-        if may_poll {
+        // This process may have left the lock free for others until now, and the response timeout may be shorter than that. A poll shows whether
+        // the lock is held. A longer wait must not go on beyond its deadline.
+        let is_early = self.waited() < FIRST_ANSWER;
+        if is_early && unanswered_since.is_none() && is_ready() {
             Ok(Some(AnswerBy::EndOfWait(now + self.least_patience())))
         } else {
             Err(self.timed_out())
         }
-    }
-
-    /// Returns true if no lock of this name can be acquired now, so that a poll would not be sent.
-    fn is_kept_out(&self) -> bool {
-        let Request { context, name, .. } = *self.request;
-        context.holds().obstacle(name, context.clock.now()).is_some()
     }
 
     fn timed_out(&self) -> Error {

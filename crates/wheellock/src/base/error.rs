@@ -215,7 +215,7 @@ pub enum Error {
         lock: String,
         /// The event that the process waits for.
         reason: String,
-        /// `NotSent`, or `MaybeExecuted` if a request of this wait found a new server. A grant is then being revoked.
+        /// `NotSent`, or `MaybeExecuted` if a request of this wait may have been granted. That grant is then being revoked.
         outcome: Outcome,
     },
     /// Another holder has the lock: [`Attempt::or_held`](crate::Attempt::or_held) makes this error. A web service would reply 409.
@@ -333,7 +333,7 @@ impl Error {
         }
     }
 
-    /// Returns this failure of a wait. If an earlier grant of the wait `is_revoking`, the wait may have had an effect on the server.
+    /// Returns this failure of a wait. With `is_revoking`, an earlier request of the wait may have had an effect on the server.
     pub(crate) fn after(self, is_revoking: bool) -> Self {
         let outcome = Outcome::MaybeExecuted;
         match self {

@@ -59,7 +59,7 @@ async fn acquire_until_granted<'a, L: Copy + Into<Limit>, E, F: FnOnce(Result<Gu
     let mut request = request?;
     // The time for which the caller has waited for its first reply.
     let mut waited = Duration::ZERO;
-    // The server has executed a request, and its grant is being revoked.
+    // The server may still execute an earlier request, or has executed it, and its grant is being revoked.
     let mut is_revoking = false;
     loop {
         request.check_upgrade()?;
@@ -89,6 +89,7 @@ async fn acquire_until_granted<'a, L: Copy + Into<Limit>, E, F: FnOnce(Result<Gu
                         return Ok(end(Ok(guard)));
                     }
                     Ok(Answer::Held(refusal)) => {
+                        is_revoking |= refusal.may_arrive_late;
                         let lease_left = refusal.lease_left;
                         if let Some(limit) = caller.refused(refusal, wait) {
                             return Ok(end(Err(Over::new(limit, request.name.text(), lease_left))));

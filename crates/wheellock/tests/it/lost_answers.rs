@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use wheellock::multi_lock;
-use wheellock::testing::Double;
+use wheellock::testing::{Double, Outage};
+use wheellock::{Outcome, multi_lock};
 
 /// The reply to the grant of a set was lost. Before the repetition, one member's lease ends, and another process takes that member.
 #[tokio::test(start_paused = true)]
@@ -30,4 +30,18 @@ async fn unconfirmed_set_missing_member_is_released() {
     for name in ["a", "c"] {
         assert!(!theirs.lock(name).is_locked().await.unwrap(), "nobody has {name}");
     }
+}
+
+/// The server refused the repetition. It may still execute the first request, and then the connection breaks for good.
+#[tokio::test(start_paused = true)]
+async fn later_outage_hides_no_unanswered_request() {
+    let double = Double::new();
+    let (ours, theirs) = (double.manager().await.unwrap(), double.manager().await.unwrap());
+    let _held = theirs.lock("k").acquire().await.unwrap();
+    double.lose_answers(1);
+    let waiting = tokio::spawn(async move { ours.lock("k").try_acquire_for(Duration::from_secs(2)).await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    double.outage(Outage::Down);
+    let error = waiting.await.unwrap().unwrap_err();
+    assert_eq!(error.outcome(), Outcome::MaybeExecuted, "{error}");
 }

@@ -490,6 +490,12 @@ fn seed_105375_older_lease_ends_no_permit() {
     assert!(run(&Plan::of(105_375, Some(Kind::SurvivingPermits))).complaints.is_empty());
 }
 
+/// A caller joined behind a request that waited for the end of a grace. It took an old refusal for the lock's state, and reported a holder.
+#[test]
+fn seed_970282920_old_refusal_is_no_reply() {
+    assert!(run(&Plan::of(970_282_920, Some(Kind::Surviving))).complaints.is_empty());
+}
+
 /// A new server granted the lock to a waiter, and refused another task of that process. The process did not count the grant. The error of
 /// the wait said that nothing was sent.
 #[test]

@@ -71,6 +71,10 @@ impl WaitQueue {
 
     /// Adds a waiter at the end of the queue. Returns its ticket.
     pub(crate) fn join(&mut self, wants: u32) -> u64 {
+        if self.queue.is_empty() && self.look_at.is_none() {
+            // A reply to earlier waiters says nothing about the lock now. The server may have stopped replying since.
+            self.questions.poll_at = None;
+        }
         self.queue.join(Waiter::new(wants, self.let_in))
     }
 

@@ -310,6 +310,34 @@ async fn silent_server_delays_no_end_of_wait() {
     }
 }
 
+/// An earlier waiter was refused, or had the lock. A later caller joins behind a request without a reply. An old reply says nothing to it.
+#[tokio::test(start_paused = true)]
+async fn earlier_reply_hides_no_silent_server() {
+    for was_granted in [false, true] {
+        for limit in [FIRST_ANSWER / 2, 2 * FIRST_ANSWER] {
+            let double = Double::new();
+            let (here, there) = (double.manager().await.unwrap(), double.manager().await.unwrap());
+            let (lock, earlier) = (here.lock("k"), here.lock("k"));
+            let held = there.lock("k").acquire().await.unwrap();
+            if was_granted {
+                let waiter = lock.clone();
+                let waiter = tokio::spawn(async move { waiter.acquire().await.unwrap() });
+                sleep(TRIP).await;
+                held.release().await.unwrap();
+                waiter.await.unwrap().release().await.unwrap();
+            } else {
+                assert!(!lock.try_acquire_for(TRIP).await.unwrap().is_acquired());
+            }
+            double.outage(Outage::Silent);
+            let earlier = tokio::spawn(async move { earlier.acquire().await.map(drop) });
+            sleep(TRIP).await;
+            let end = lock.try_acquire_for(limit).await;
+            assert!(end.is_err(), "{limit:?}, {was_granted}: {end:?}");
+            earlier.abort();
+        }
+    }
+}
+
 /// The first connection has the response timeout, because there is no sign yet that its server is down.
 #[tokio::test(start_paused = true)]
 async fn first_connection_outlasts_first_answer() {

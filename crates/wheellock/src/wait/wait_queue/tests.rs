@@ -403,8 +403,8 @@ fn exhausting_grant_never_postpones_poll() {
     assert!(!ask(&mut waiters, second, now));
     assert!(ask(&mut waiters, second, now + left), "the other one's lease may have ended");
     waiters.on_held(now, Some(REPOLL));
-    waiters.leave(second, full(left), now);
     let third = waiters.join(1);
+    waiters.leave(second, full(left), now);
     assert!(ask(&mut waiters, third, now) && !ask(&mut waiters, third, now));
     assert!(ask(&mut waiters, third, now + left), "as may the one that was granted");
 }

@@ -333,15 +333,15 @@ impl Error {
         }
     }
 
-    /// Returns this failure of a wait. With `is_revoking`, an earlier request of the wait may have had an effect on the server.
-    pub(crate) fn after(self, is_revoking: bool) -> Self {
+    /// Returns this failure of a wait. With `may_have_run`, an earlier request of the wait may have had an effect on the server.
+    pub(crate) fn after(self, may_have_run: bool) -> Self {
         let outcome = Outcome::MaybeExecuted;
         match self {
-            Self::Server { operation, source } if is_revoking => {
+            Self::Server { operation, source } if may_have_run => {
                 Self::Server { operation, source: source.after_an_unanswered_attempt() }
             }
-            Self::NotReady { lock, reason, .. } if is_revoking => Self::NotReady { lock, reason, outcome },
-            Self::ShutDown { lock, .. } if is_revoking => Self::ShutDown { lock, outcome },
+            Self::NotReady { lock, reason, .. } if may_have_run => Self::NotReady { lock, reason, outcome },
+            Self::ShutDown { lock, .. } if may_have_run => Self::ShutDown { lock, outcome },
             other => other,
         }
     }

@@ -59,8 +59,8 @@ async fn acquire_until_granted<'a, L: Copy + Into<Limit>, E, F: FnOnce(Result<Gu
     let mut request = request?;
     // The time for which the caller has waited for its first reply.
     let mut waited = Duration::ZERO;
-    // The server may still execute an earlier request, or has executed it, and its grant is being revoked.
-    let mut is_revoking = false;
+    // The server has executed an earlier request, or may still do so. A grant is revoked, and the caller gets no guard.
+    let mut may_have_run = false;
     loop {
         request.check_upgrade()?;
         {
@@ -75,7 +75,7 @@ async fn acquire_until_granted<'a, L: Copy + Into<Limit>, E, F: FnOnce(Result<Gu
                         }
                         AnswerBy::first(request.context, request.name, waited, wait.of_any())
                     }
-                    Some(waiter) => match waiter.turn(wait).await.map_err(|it| it.after(is_revoking))? {
+                    Some(waiter) => match waiter.turn(wait).await.map_err(|it| it.after(may_have_run))? {
                         Next::Ask(by) => by,
                         Next::Over(limit) => return Ok(end(Err(caller.over(limit)))),
                         Next::Take(guard) => return Ok(end(Ok(guard))),
@@ -89,7 +89,7 @@ async fn acquire_until_granted<'a, L: Copy + Into<Limit>, E, F: FnOnce(Result<Gu
                         return Ok(end(Ok(guard)));
                     }
                     Ok(Answer::Held(refusal)) => {
-                        is_revoking |= refusal.may_arrive_late;
+                        may_have_run |= refusal.may_arrive_late;
                         let lease_left = refusal.lease_left;
                         if let Some(limit) = caller.refused(refusal, wait) {
                             return Ok(end(Err(Over::new(limit, request.name.text(), lease_left))));
@@ -100,10 +100,10 @@ async fn acquire_until_granted<'a, L: Copy + Into<Limit>, E, F: FnOnce(Result<Gu
                         Err(error @ (Error::GrantedTooLate { .. } | Error::NotReady { .. }))
                             if wait.outlasts(&error, &request.context.client.config().timer) =>
                         {
-                            is_revoking |= error.outcome() == Outcome::MaybeExecuted;
+                            may_have_run |= error.outcome() == Outcome::MaybeExecuted;
                             break;
                         }
-                        Err(error) => return Err(error.after(is_revoking)),
+                        Err(error) => return Err(error.after(may_have_run)),
                     },
                 }
             }

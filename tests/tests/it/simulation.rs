@@ -561,6 +561,12 @@ fn seed_890130244_look_replaces_no_extension() {
     assert!(run(&Plan::of(890_130_244, Some(Kind::Surviving))).complaints.is_empty());
 }
 
+/// A beat came while a check was under way, and extended nothing. In a grace the next beat was too late.
+#[test]
+fn seed_980195516_check_replaces_no_beat() {
+    assert!(run(&Plan::of(980_195_516, Some(Kind::Surviving))).complaints.is_empty());
+}
+
 /// See `a_seed_replays_on_another_machine`.
 const SEEN: &str = "0xf1be44b94f0999d8";
 /// About forty seconds of one processor.

@@ -135,6 +135,10 @@ impl Holds {
             if let Some(hold) = self.holds.get_mut(index as usize) {
                 // This beat extends the lease, whatever check is planned. The next beat may come too late for that.
                 hold.renewing.take_only_looks();
+                if hold.renewing.is_under_way() {
+                    // The request under way may be a check, so another request follows.
+                    hold.renewing.doubt();
+                }
             }
             self.ask(index, now, due);
         }

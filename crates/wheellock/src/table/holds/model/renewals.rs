@@ -65,6 +65,27 @@ fn renewal_without_extension_repeats_after_pause() {
     assert!(world.holds.lost(hold).is_none());
 }
 
+/// A check does not extend the lease, and the next beat may come too late in a grace.
+#[test]
+fn beat_during_check_extends_afterwards() {
+    let mut world = World::new();
+    assert!(world.step(Event::Acquire).is_continue());
+    let (hold, beat) = (world.guards[0], world.holds.next_due().unwrap());
+    world.now = beat.saturating_sub(TICK);
+    world.holds.get_mut(hold).unwrap().look(world.now);
+    world.holds.schedule(hold);
+    let asked = world.due();
+    assert!(asked.len() == 1 && !asked[0].extend);
+    let script = world.holds.begin_renewal(asked, Some(0), world.now);
+    world.now = beat + TICK;
+    assert!(world.due().is_empty(), "one request at a time");
+    let reply =
+        RenewalReply { server: world.server_time(), locks: vec![Renewed::StillHeld { left: LEASE / 2 }] };
+    world.holds.end_renewal(script, Some(&reply), world.now, |_| 0, &mut Effects::default());
+    let again = world.due();
+    assert!(again.len() == 1 && again[0].extend);
+}
+
 #[test]
 fn repeated_rejections_lengthen_pauses() {
     let mut world = World::new();

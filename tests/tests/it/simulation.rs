@@ -567,6 +567,12 @@ fn seed_980195516_check_replaces_no_beat() {
     assert!(run(&Plan::of(980_195_516, Some(Kind::Surviving))).complaints.is_empty());
 }
 
+/// A grant that did not count had raised a fenced lock's counter. The next guard of an older hold got the counter's token.
+#[test]
+fn seed_990167628_guards_of_hold_share_token() {
+    assert!(run(&Plan::of(990_167_628, Some(Kind::Surviving))).complaints.is_empty());
+}
+
 /// See `a_seed_replays_on_another_machine`.
 const SEEN: &str = "0xa7215665efae4742";
 /// About forty seconds of one processor.

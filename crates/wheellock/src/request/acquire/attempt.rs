@@ -477,14 +477,12 @@ impl PendingHold<'_, '_> {
                 // `sent` precedes the server's grant, so the maximum ends early rather than late.
                 holds.limit(held, limits, (terms.sent, now), || context.new_spent_owner());
             }
-            if let (Some(held), Some(token)) = (held, token) {
-                holds.keep_token(held, token);
-            }
+            let token = held.and_then(|held| holds.keep_token(held, token, reply));
             effects.request_all(request);
-            held
+            Some((held?, token))
         });
         match granted {
-            Some(hold) => {
+            Some((hold, token)) => {
                 let guard = Guard::new(Arc::clone(context), Arc::clone(name), hold, terms.share);
                 Ok(guard.with_token(token))
             }

@@ -10,7 +10,7 @@ use wheellock_client::layer::ConnectionId;
 
 use super::membership::{Found, Reclaim, Refresh, Refreshed, Trust};
 use super::memberships::{Memberships, NodeOf};
-use super::{Effects, Hold, HoldIndex, Holds, Renewal, RenewalReply, Renewed};
+use super::{Effects, GrantReply, Hold, HoldIndex, Holds, Renewal, RenewalReply, Renewed};
 use crate::base::clock::BootInstant;
 use crate::base::fleet::FleetHealth;
 use crate::base::fleet_key::FleetKey;
@@ -82,12 +82,21 @@ impl Holds {
         is_written && self.may_end_holds(Some(connection))
     }
 
-    /// Keeps the fencing token of a grant, because a new server may not know it.
-    pub(crate) fn keep_token(&mut self, index: HoldIndex, token: NonZeroU64) {
+    /// Keeps the fencing token of a grant, because a new server may not know it. Returns the token for the guard.
+    pub(crate) fn keep_token(
+        &mut self,
+        index: HoldIndex,
+        token: Option<NonZeroU64>,
+        reply: GrantReply,
+    ) -> Option<NonZeroU64> {
         let hold = self.holds.get_mut(index as usize).filter(|_| self.memberships.is_some());
-        if let Some(hold) = hold {
-            hold.rare.get_or_insert_default().token = Some(token);
-        }
+        let Some((hold, token)) = hold.zip(token) else { return token };
+        let is_inner = hold.guards > 1 && reply == GrantReply::Again;
+        let kept = &mut hold.rare.get_or_insert_default().token;
+        // A grant that its process did not count may have raised the counter since. The guards of one hold have one token.
+        let token = kept.filter(|_| is_inner).unwrap_or(token);
+        *kept = Some(token);
+        Some(token)
     }
 
     /// Returns what the next refresh of the fleet's key with this number says, and the fleet's numbers.

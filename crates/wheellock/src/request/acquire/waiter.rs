@@ -277,15 +277,12 @@ impl<'a> Waiter<'a> {
             let answers = !unanswered_since.is_some_and(silent) && is_ready();
             return if answers { Ok(None) } else { Err(self.timed_out()) };
         }
-        let by = self.first_answer_by(deadline);
-        if !by.is_over(self.request.context) {
-            return Ok(Some(by));
-        }
-        // This process may have left the lock free for others until now, and the response timeout may be shorter than that. A poll shows whether
-        // the lock is held. A longer wait must not go on beyond its deadline.
-        let is_early = self.waited() < FIRST_ANSWER;
-        if is_early && unanswered_since.is_none() && is_ready() {
-            Ok(Some(AnswerBy::EndOfWait(now + self.least_patience())))
+        // This process may have left the lock free for others until now, and the response timeout may be shorter than
+        // that. A poll shows whether the lock is held. A longer wait must not go on beyond its deadline.
+        let left = FIRST_ANSWER.saturating_sub(self.waited());
+        let patience = left.min(self.least_patience());
+        if deadline.is_none() || (!patience.is_zero() && is_ready()) {
+            Ok(Some(AnswerBy::EndOfWait(now + patience)))
         } else {
             Err(self.timed_out())
         }

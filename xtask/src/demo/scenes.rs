@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tokio::runtime::Runtime;
+use wheellock_tests::topology::{Replicas, Settings};
 use wheellock_tests::worker::{Outcome, Request, Worker, connect};
-use wheellock_tests::{eventually, poll_until};
+use wheellock_tests::{RedisServer, eventually, poll_until};
 
 use super::{Finding, Latency, Stage};
-use wheellock::Error;
+use wheellock::{Error, Fleet, Guard, LockManager};
 
 pub(super) struct Scene {
     pub(super) claim: &'static str,
@@ -38,6 +39,7 @@ pub(super) const ALL: &[Scene] = &[
     Scene { claim: "(k) a pool of 3 keeps its size, also after a crash", show: a_pool_keeps_its_size },
     Scene { claim: "(l) a cron job on two hosts runs on one of them", show: a_cron_job_runs_once },
     Scene { claim: "(m) a holder learns of its deleted lock at once", show: a_deleted_lock_is_told },
+    Scene { claim: "(n) locks survive a failover that loses their grants", show: locks_survive_a_failover },
 ];
 
 /// (a) Workers read a file, add one, and write it back. Without the lock, updates get lost.
@@ -443,6 +445,55 @@ fn a_deleted_lock_is_told(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
             (TOLD_LEASE / 3).as_secs_f64()
         ),
         latency: Some(Latency::of("a key deleted by another client -> lost() here", told)),
+    })
+}
+
+/// (n) The replicas lack the latest grants when the primary is killed. Some managers keep their locks across failovers, and one does not.
+fn locks_survive_a_failover(_: &Stage, runtime: &Runtime) -> Result<Finding> {
+    const COUNT: usize = 100;
+    let mut set = Replicas::try_start(2, &Settings::default())?;
+    let url = set.url();
+    let mut fleet = Fleet::of_servers(3);
+    fleet.may_be_new = true;
+    runtime.block_on(async {
+        let member = || LockManager::builder(&url).keep_locks_across_failovers(fleet.clone()).connect();
+        let (holder, contender, plain) = (member().await?, member().await?, connect(&url, LEASE).await?);
+        for locks in [&holder, &contender] {
+            // A process acquires locks once the replicas know it.
+            locks.lock("demo:known").acquire().await?.release().await?;
+        }
+        set.replicas().for_each(RedisServer::pause);
+        let _cut = set.primary().cli(&["CLIENT", "KILL", "TYPE", "replica"]);
+        let mut guards = Vec::new();
+        for (locks, kind) in [(&holder, "kept"), (&plain, "plain")] {
+            for number in 0..COUNT {
+                guards.push(locks.lock(format!("demo:{kind}:{number}")).acquire().await?);
+            }
+        }
+        set.servers_mut()[0].kill();
+        set.replicas().for_each(RedisServer::resume);
+        ensure!(set.servers()[1].cli(&["REPLICAOF", "NO", "ONE"]) == "OK", "the replica is not promoted");
+        let promoted = Instant::now();
+        let free = contender.lock("demo:free").acquire().await?;
+        let first_grant = promoted.elapsed();
+        let mut held_twice = [0, 0];
+        for (kind, count) in ["kept", "plain"].into_iter().zip(&mut held_twice) {
+            for number in 0..COUNT {
+                let lock = contender.lock(format!("demo:{kind}:{number}"));
+                *count += usize::from(lock.try_acquire().await?.is_acquired());
+            }
+        }
+        let is_kept = free.is_valid() && guards[..COUNT].iter().all(Guard::is_valid);
+        Ok(Finding {
+            held: is_kept && held_twice[0] == 0,
+            seen: format!(
+                "{} of {COUNT} taken by others, {} without the setting; grants resume after {} ms",
+                held_twice[0],
+                held_twice[1],
+                first_grant.as_millis()
+            ),
+            latency: None,
+        })
     })
 }
 

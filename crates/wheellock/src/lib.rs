@@ -53,12 +53,14 @@
 //! - **Liveness.** If a holder dies, a live waiter gets the lock within one lease. A lost message only delays a waiter.
 //! - **No leaks.** Drop any future or guard at any point. Its lock is released, and its lease is not renewed any more.
 //! - **At most once.** A retry after a lost reply never takes a lock twice, and never changes the lock of another owner.
+//! - **Failovers.** With [`keep_locks_across_failovers`](LockManagerBuilder::keep_locks_across_failovers), a lock stays
+//!   held and exclusive across failovers, and a grant costs no further command.
 //! - **Honest errors.** Each [`Error`] says in one line which operation failed, on which server and why. Its
 //!   [`outcome`](Error::outcome) says whether the operation may have taken effect.
 //!
-//! A lease-based lock cannot promise that code is alone if it keeps running after its lease. It cannot promise
-//! exclusion across an asynchronous failover either, unless every replica that may take over has acknowledged the grant
-//! (see [`Durability`]). The page [Guarantees] has the assumptions and the limits.
+//! A lease-based lock cannot promise that code is alone if it keeps running after its lease. Without
+//! `keep_locks_across_failovers` a failover may break exclusion, unless every replica that may take over has
+//! acknowledged the grant (see [`Durability`]). The page [Guarantees] has the assumptions and the limits.
 //!
 //! # Servers
 //!

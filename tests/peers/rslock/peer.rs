@@ -38,7 +38,7 @@ async fn answer(manager: &LockManager, held: &mut Option<Lock>, words: &[&str]) 
             }
         }
         ["release"] => {
-            // It tells nobody whether there was anything to release.
+            // The library does not say whether the lock was still held.
             held.take().expect("something is held").release().await;
             "unknown".to_owned()
         }

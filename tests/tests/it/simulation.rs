@@ -483,11 +483,12 @@ fn seed_870009918_standing_back_fails_no_wait() {
     assert!(run(&Plan::of(870_009_918, Some(Kind::Surviving))).complaints.is_empty());
 }
 
-/// A process had left the lock free for others when its wait ended, and 1 ms of the response timeout was left. The last poll had only that
-/// time. Now it has a whole response timeout.
+/// A process had left the lock free for others, for longer than the response timeout. The last poll of a wait had 1 ms for its reply. Now
+/// it has a whole response timeout.
 #[test]
-fn seed_990136360_last_poll_has_time() {
+fn seeds_990136360_1000044600_last_poll_has_time() {
     assert!(run(&Plan::of(990_136_360, Some(Kind::Surviving))).complaints.is_empty());
+    assert!(run(&Plan::of(1_000_044_600, Some(Kind::Surviving))).complaints.is_empty());
 }
 
 /// A waiter checked its connection's server, which was replaced meanwhile and had an older lease of a permit. The permit was lost at once,

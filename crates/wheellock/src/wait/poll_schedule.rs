@@ -47,8 +47,8 @@ pub(crate) enum Turn {
 
 /// The last known state of a lock when a wait ends.
 pub(crate) enum Known {
-    /// The server has not replied yet. A request has had no reply since `unanswered_since`, if there is one.
-    Nothing { unanswered_since: Option<Instant> },
+    /// The server has not replied yet.
+    Nothing,
     /// The lock was held when the server last replied. A later request has had no reply since `unanswered_since`, if there is one.
     Held { unanswered_since: Option<Instant> },
     /// The last request failed.
@@ -126,7 +126,7 @@ impl PollSchedule {
     pub(crate) fn known(&self) -> Known {
         match (&self.last_error, self.poll_at) {
             (Some(error), _) => Known::Trouble(Error::clone(error)),
-            (None, None) => Known::Nothing { unanswered_since: self.unanswered_since },
+            (None, None) => Known::Nothing,
             (None, Some(_)) => Known::Held { unanswered_since: self.unanswered_since },
         }
     }
@@ -161,7 +161,7 @@ mod tests {
         let (mut questions, now) = (PollSchedule::default(), Instant::now());
         let mut cx = Context::from_waker(Waker::noop());
         let second = Duration::from_secs(1);
-        assert!(matches!(questions.known(), Known::Nothing { .. }));
+        assert!(matches!(questions.known(), Known::Nothing));
         assert!(
             matches!(questions.turn(now, &mut cx), Turn::Ask { heard: false, since, .. } if since == now)
         );

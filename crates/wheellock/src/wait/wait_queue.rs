@@ -601,9 +601,7 @@ impl WaitQueue {
     pub(crate) fn known(&mut self, ticket: u64, waits_for_its_first_answer: bool) -> Known {
         let came_later = self.open_since.is_some_and(|open| ticket >= open);
         match self.questions.known() {
-            Known::Held { unanswered_since } if came_later && waits_for_its_first_answer => {
-                Known::Nothing { unanswered_since }
-            }
+            Known::Held { .. } if came_later && waits_for_its_first_answer => Known::Nothing,
             known => known,
         }
     }

@@ -239,7 +239,7 @@ impl<'a> Waiter<'a> {
     }
 
     fn knows_held(&self) -> bool {
-        self.seen_held() || !matches!(self.known(), Known::Nothing { .. })
+        self.seen_held() || !matches!(self.known(), Known::Nothing)
     }
 
     /// Returns true if the server has replied to this waiter that the lock is held.
@@ -264,28 +264,19 @@ impl<'a> Waiter<'a> {
     /// has stopped replying, the result is an error, because a dead server is not a busy lock.
     fn wait_is_over(&self, now: Instant, deadline: Option<Instant>) -> Result<Option<AnswerBy>, Error> {
         let config = self.request.context.client.config();
-        let (unanswered_since, is_known) = match self.known() {
+        let unanswered_since = match self.known() {
             Known::Trouble(error) => return Err(error),
-            Known::Held { unanswered_since } => (unanswered_since, true),
-            Known::Nothing { .. } if self.seen_held() => (None, true),
-            Known::Nothing { unanswered_since } => (unanswered_since, false),
+            Known::Held { unanswered_since } => unanswered_since,
+            Known::Nothing if self.seen_held() => None,
+            Known::Nothing => {
+                let by = self.first_answer_by(deadline);
+                return if by.is_over(self.request.context) { Err(self.timed_out()) } else { Ok(Some(by)) };
+            }
         };
+        let silent = |since| now.saturating_duration_since(since) >= config.response_timeout / SILENT_PART;
         let is_ready = || self.request.context.client.is_ready_for(self.request.name.key().as_bytes());
-        if is_known {
-            let silent =
-                |since| now.saturating_duration_since(since) >= config.response_timeout / SILENT_PART;
-            let answers = !unanswered_since.is_some_and(silent) && is_ready();
-            return if answers { Ok(None) } else { Err(self.timed_out()) };
-        }
-        // This process may have left the lock free for others until now, and the response timeout may be shorter than
-        // that. A poll shows whether the lock is held. A longer wait must not go on beyond its deadline.
-        let left = FIRST_ANSWER.saturating_sub(self.waited());
-        let patience = left.min(self.least_patience());
-        if deadline.is_none() || (!patience.is_zero() && is_ready()) {
-            Ok(Some(AnswerBy::EndOfWait(now + patience)))
-        } else {
-            Err(self.timed_out())
-        }
+        let answers = !unanswered_since.is_some_and(silent) && is_ready();
+        if answers { Ok(None) } else { Err(self.timed_out()) }
     }
 
     fn timed_out(&self) -> Error {
@@ -424,7 +415,9 @@ impl AnswerBy {
 /// response timeout decides.
 pub(crate) fn first_answer_by(client: &Client, key: &str, waited: Duration, wait: Wait) -> Option<Instant> {
     let config = client.config();
-    let at_least = || config.timer.now() + FIRST_ANSWER.min(config.response_timeout).saturating_sub(waited);
+    // This process may have left the lock free for others until now, for longer than a short response timeout. A poll then has a whole one.
+    let left = FIRST_ANSWER.saturating_sub(waited);
+    let at_least = || config.timer.now() + left.min(config.response_timeout);
     let is_ready = || client.is_ready_for(key.as_bytes());
     match wait {
         Wait::Forever => None,

@@ -243,14 +243,14 @@ fn later_reader_ignores_earlier_refusal() {
     let late = waiters.join(1);
     waiters.leave(first, open(u32::MAX), now);
     assert!(matches!(waiters.known(early, true), Known::Held { .. }), "it was when that one came");
-    assert!(matches!(waiters.known(late, true), Known::Nothing { .. }));
+    assert!(matches!(waiters.known(late, true), Known::Nothing));
     assert!(matches!(waiters.known(late, false), Known::Held { .. }), "it has waited for long enough");
     waiters.on_held(now, None);
     assert!(matches!(waiters.known(late, true), Known::Held { .. }));
     waiters.head_polls();
     let later = waiters.join(1);
     assert!(matches!(waiters.known(late, true), Known::Held { .. }));
-    assert!(matches!(waiters.known(later, true), Known::Nothing { .. }));
+    assert!(matches!(waiters.known(later, true), Known::Nothing));
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn outside_caller_polls_then_joins_front() {
         )
     };
     assert!(!turn(&mut waiters, a, true) && !turn(&mut waiters, b, true));
-    assert!(matches!(waiters.known(a, true), Known::Nothing { .. }), "nobody has heard anything yet");
+    assert!(matches!(waiters.known(a, true), Known::Nothing), "nobody has heard anything yet");
     let first = waiters.join_first(1);
     waiters.on_held(now, Some(REPOLL));
     let known = waiters.known(first, true);
@@ -646,7 +646,7 @@ fn unaware_release_holds_callers_back() {
     assert!(waiters.begin_lingering() && !waiters.is_over(), "the queue stays, and its end is planned");
     let caller = waiters.join(1);
     assert!(!ask(&mut waiters, caller, now));
-    assert!(matches!(waiters.known(caller, true), Known::Nothing { .. }), "the lock may be free");
+    assert!(matches!(waiters.known(caller, true), Known::Nothing), "the lock may be free");
     assert!(ask(&mut waiters, caller, until));
     waiters.leave(caller, alone(REPOLL), until);
     assert!(!waiters.may_let_others(until), "it stood back in vain");

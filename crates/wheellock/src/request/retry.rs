@@ -15,6 +15,7 @@ use crate::base::clock::BootInstant;
 use crate::base::durability::{Shortfall, Wanted};
 use crate::base::error::{Outcome, has_changed_nothing, refuses_writes};
 use crate::request::context::Context;
+use crate::table::holds::GatePlace;
 use crate::wait::name::Name;
 
 /// The result of a request, after its repetitions.
@@ -252,21 +253,41 @@ pub(crate) fn wait_for_owner<T>(
     context: &Context,
     name: &Name,
     deadline: Option<Instant>,
-    mut pass: impl FnMut(&Waker) -> Poll<T>,
+    mut pass: impl FnMut(&Waker, &mut Option<GatePlace>) -> Poll<T>,
 ) -> impl Future<Output = Result<(T, Option<Instant>), wheellock_client::Error>> {
     // Boxed, because callers rarely wait here and every waiter's future has room for it.
-    let mut sleep: Option<Pin<Box<Sleep>>> = None;
+    let mut waiting: Option<Box<WaitsForOwner<'_>>> = None;
     std::future::poll_fn(move |cx| {
-        if let Poll::Ready(passed) = pass(cx.waker()) {
+        let mut first = None;
+        let place = waiting.as_mut().map_or(&mut first, |waiting| &mut waiting.place);
+        if let Poll::Ready(passed) = pass(cx.waker(), place) {
             // The call shares this deadline, so the wait and the call together take at most the time of one call.
-            let until = sleep.as_ref().map(|sleep| sleep.deadline()).or(deadline);
+            let until = waiting.as_ref().map(|waiting| waiting.sleep.deadline()).or(deadline);
             return Poll::Ready(Ok((passed, until)));
         }
-        let sleep = sleep.get_or_insert_with(|| {
+        let waiting = waiting.get_or_insert_with(|| {
             let config = context.client.config();
             let patience = config.timer.now() + config.response_timeout;
-            Box::pin(config.timer.sleep_until(deadline.map_or(patience, |deadline| deadline.min(patience))))
+            let until = deadline.map_or(patience, |deadline| deadline.min(patience));
+            Box::new(WaitsForOwner { context, sleep: config.timer.sleep_until(until), place: first })
         });
-        sleep.as_mut().poll(cx).map(|()| Err(context.client.timed_out(name.key().as_bytes(), "EVALSHA")))
+        let sleep = Pin::new(&mut waiting.sleep);
+        sleep.poll(cx).map(|()| Err(context.client.timed_out(name.key().as_bytes(), "EVALSHA")))
     })
+}
+
+/// A caller in [`wait_for_owner`].
+struct WaitsForOwner<'a> {
+    context: &'a Context,
+    sleep: Sleep,
+    place: Option<GatePlace>,
+}
+
+impl Drop for WaitsForOwner<'_> {
+    fn drop(&mut self) {
+        if let Some(place) = &self.place {
+            // The waker is dropped after the table's lock, because its drop may drop a task.
+            let _waker = self.context.change(|holds, _| holds.leave_gate(place));
+        }
+    }
 }

@@ -23,7 +23,7 @@ use crate::kind::{Holders, Kind, Wake};
 use crate::request::context::Context;
 use crate::request::guard::Guard;
 use crate::request::retry::{RefusedWrite, Retried, retry_acknowledged, retry_since, wait_for_owner};
-use crate::table::holds::{GrantReply, Granted, HoldIndex, Holds, Share, Terms};
+use crate::table::holds::{GatePlace, GrantReply, Granted, HoldIndex, Holds, Share, Terms};
 use crate::wait::name::Name;
 use crate::wait::sides::{Fairness, Sides};
 use crate::wait::wait_queue::Manner;
@@ -200,10 +200,10 @@ impl<'a> Request<'a> {
     /// Enters an attempt into the table.
     pub(super) async fn begin<'r>(&'r self, deadline: Option<Instant>) -> Result<Begun<'r, 'a>, Error> {
         self.check_lease()?;
-        let begin = |waker: &Waker| {
+        let begin = |waker: &Waker, place: &mut Option<GatePlace>| {
             let Self { name, owner, presented, lease, share, .. } = *self;
             self.with_other_kinds(|holds, others, now| {
-                if !holds.may_acquire(name, now, waker) {
+                if !holds.may_acquire(name, now, place, waker) {
                     return Poll::Pending;
                 }
                 // Both steps share one transaction. Otherwise an attempt through another kind could begin between

@@ -38,7 +38,8 @@ pub(super) struct Membership {
 /// A server, from one promotion or restart to the next.
 struct Server {
     incarnation: String,
-    is_grace_over: bool,
+    /// When this process learned that the grace is over.
+    grace_over: Option<BootInstant>,
     /// Every server knows this process, so that the next primary knows it as well ("entry not acknowledged").
     is_known: bool,
     /// The last reply has shown that this server has no entry of this process.
@@ -58,6 +59,10 @@ struct Server {
 }
 
 impl Server {
+    fn is_grace_over(&self) -> bool {
+        self.grace_over.is_some()
+    }
+
     /// Returns the time until the grace ends at the latest, if that is known.
     fn grace_left(&self, now: BootInstant) -> Option<Duration> {
         let (_, read) = self.clock;
@@ -222,7 +227,7 @@ impl Membership {
             (server.is_known, server.counted, self.counted) = (false, None, None);
         }
         (server.clock, server.connected) = ((reply.time, now), reply.connected);
-        server.is_grace_over |= reply.is_grace_over;
+        server.grace_over = server.grace_over.or_else(|| reply.is_grace_over.then_some(now));
         server.news =
             GraceNews { members: reply.members, checked_in: reply.checked_in, ends_in: reply.ends_in };
         self.open_until = self.opening();
@@ -247,7 +252,7 @@ impl Membership {
         self.closed_since = now;
         self.server = Some(Server {
             incarnation,
-            is_grace_over: false,
+            grace_over: None,
             // A server that restarts has the entry of a process that no other server knows. Another server may be promoted meanwhile.
             is_known: reply.was_known && was_entered,
             lacks_entry: false,
@@ -336,8 +341,7 @@ impl Membership {
     fn opening(&self) -> Option<BootInstant> {
         let server = self.server.as_ref().filter(|_| self.connection.is_some())?;
         // "No grace" and "first acquire after one partial acknowledgement".
-        let is_grace_over = server.is_grace_over;
-        let is_open = is_grace_over && server.is_known && !self.has_more_replicas(server);
+        let is_open = server.is_grace_over() && server.is_known && !self.has_more_replicas(server);
         self.window_end().filter(|_| is_open)
     }
 
@@ -365,14 +369,16 @@ impl Membership {
     pub(super) fn believes_grant(&self, sent: BootInstant, now: BootInstant) -> bool {
         // A late grant may come after the grace of the next server ("late grants are believed").
         let is_late = now > sent + self.terms.reply_within;
-        self.may_acquire(sent) && !is_late
+        // A request that waited for a connection may run in a grace. Then its lock may be another process's, which takes it back.
+        let is_after_grace = self.grace_over().is_some_and(|over| sent >= over);
+        self.may_acquire(sent) && is_after_grace && !is_late
     }
 
     /// Returns the meaning of this server's reply about a hold, to a request that was sent at `sent`.
     pub(super) fn trust(&self, hold: &Hold, sent: BootInstant) -> Trust {
         let Some(server) = &self.server else { return Trust::None };
         let is_extended = server.is_known && self.window_end().is_some_and(|end| sent <= end);
-        match server.is_grace_over {
+        match server.is_grace_over() {
             true if is_extended => Trust::Full,
             false if is_extended && self.is_secure(server, hold) => Trust::Full,
             true | false => Trust::NoExtension,
@@ -381,7 +387,11 @@ impl Membership {
 
     /// Returns true if the grace of the last server is over.
     pub(super) fn is_grace_over(&self) -> bool {
-        self.server.as_ref().is_some_and(|server| server.is_grace_over)
+        self.grace_over().is_some()
+    }
+
+    fn grace_over(&self) -> Option<BootInstant> {
+        self.server.as_ref()?.grace_over
     }
 
     /// Returns true if this hold outlasts everything that the old server may still grant ("reclaim extends the belief at once").
@@ -397,7 +407,7 @@ impl Membership {
 
     /// Returns true if a reclaim of this hold may write a new lease.
     pub(super) fn may_renew(&self, hold: &Hold) -> bool {
-        self.server.as_ref().is_some_and(|server| server.is_grace_over || self.is_secure(server, hold))
+        self.server.as_ref().is_some_and(|server| server.is_grace_over() || self.is_secure(server, hold))
     }
 
     /// Returns the lease that a reclaim of this hold writes, and the end of the hold by the server's clock. Both are in milliseconds.
@@ -420,7 +430,7 @@ impl Membership {
     /// Returns the state of this process for operators.
     pub(super) fn health(&self, now: BootInstant) -> FleetHealth {
         let present = self.server.as_ref().filter(|_| self.connection.is_some());
-        let grace = present.filter(|server| !server.is_grace_over);
+        let grace = present.filter(|server| !server.is_grace_over());
         FleetHealth {
             is_in_grace: grace.is_some(),
             grace_ends_in: grace.and_then(|server| server.grace_left(now)),
@@ -445,7 +455,7 @@ impl Membership {
                     server.connected
                 )
             }
-            _ if !server.is_grace_over => {
+            _ if !server.is_grace_over() => {
                 let GraceNews { members, checked_in, .. } = server.news;
                 let left = server.grace_left(now);
                 let at_most =

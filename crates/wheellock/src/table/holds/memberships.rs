@@ -10,6 +10,7 @@ use std::time::Duration;
 use wheellock_client::layer::ConnectionId;
 
 use super::Hold;
+use super::gate::{Gate, GatePlace};
 use super::membership::{Found, Membership, Reclaim, Refresh, Refreshed, Trust};
 use crate::base::clock::BootInstant;
 use crate::base::fleet::FleetHealth;
@@ -25,8 +26,7 @@ pub(super) struct Memberships {
     /// Number of the server of each key, as far as is known.
     nodes: Box<[u32]>,
     node_of: NodeOf,
-    /// Tasks that wait until locks can be acquired.
-    gate: Vec<Waker>,
+    gate: Gate,
 }
 
 /// Returns the number of the server that serves a key.
@@ -36,7 +36,7 @@ impl Memberships {
     pub(super) fn new(terms: Terms, keys: Box<[Arc<FleetKey>]>, node_of: NodeOf, now: BootInstant) -> Self {
         let all = keys.iter().map(|_| Membership::new(terms, now)).collect();
         let nodes = keys.iter().map(|_| u32::MAX).collect();
-        Self { terms, all, keys, nodes, node_of, gate: Vec::new() }
+        Self { terms, all, keys, nodes, node_of, gate: Gate::default() }
     }
 
     pub(super) fn terms(&self) -> &Terms {
@@ -149,13 +149,24 @@ impl Memberships {
         self.is_entered() && all_of(self.of(name), |(_, membership)| membership.may_acquire(now))
     }
 
-    /// Returns true if this lock may be acquired now. Stores the waker if not.
-    pub(super) fn pass(&mut self, name: &Name, now: BootInstant, waker: &Waker) -> bool {
+    /// Returns true if this lock may be acquired now. Otherwise the task waits at the gate.
+    pub(super) fn pass(
+        &mut self,
+        name: &Name,
+        now: BootInstant,
+        place: &mut Option<GatePlace>,
+        waker: &Waker,
+    ) -> bool {
         let may_acquire = self.may_acquire(name, now);
-        if !may_acquire && !self.gate.iter().any(|known| known.will_wake(waker)) {
-            self.gate.push(waker.clone());
+        if !may_acquire {
+            self.gate.wait(place, waker);
         }
         may_acquire
+    }
+
+    /// Removes a task that does not wait any more.
+    pub(super) fn leave_gate(&mut self, place: &GatePlace) -> Option<Waker> {
+        self.gate.leave(place)
     }
 
     /// Returns the tasks that wait until locks can be acquired, if some can be acquired now.
@@ -164,7 +175,7 @@ impl Memberships {
         for membership in &mut self.all {
             any |= membership.note_ready(now);
         }
-        if any && self.is_entered() { std::mem::take(&mut self.gate) } else { Vec::new() }
+        if any && self.is_entered() { self.gate.open() } else { Vec::new() }
     }
 
     /// Returns true if a grant counts that this connection replied, to a request that was sent at `sent`.
@@ -203,7 +214,7 @@ impl Memberships {
 
     /// Returns all tasks that wait until locks can be acquired, because no lock will be acquired any more.
     pub(super) fn shut_down(&mut self) -> Vec<Waker> {
-        std::mem::take(&mut self.gate)
+        self.gate.open()
     }
 
     /// Returns the meaning of a reply of this connection about a hold, to a request that was sent at `sent`.

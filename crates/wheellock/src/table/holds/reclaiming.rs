@@ -10,7 +10,7 @@ use wheellock_client::layer::ConnectionId;
 
 use super::membership::{Found, Reclaim, Refresh, Refreshed, Trust};
 use super::memberships::{Memberships, NodeOf};
-use super::{Effects, GrantReply, Hold, HoldIndex, Holds, Renewal, RenewalReply, Renewed};
+use super::{Effects, GatePlace, GrantReply, Hold, HoldIndex, Holds, Renewal, RenewalReply, Renewed};
 use crate::base::clock::BootInstant;
 use crate::base::fleet::FleetHealth;
 use crate::base::fleet_key::FleetKey;
@@ -30,10 +30,21 @@ impl Holds {
         self.memberships = Some(Box::new(Memberships::new(terms, keys, node_of, now)));
     }
 
-    /// Returns true if this lock may be acquired now, or never again after a shutdown. Stores the waker if not.
-    pub(crate) fn may_acquire(&mut self, name: &Name, now: BootInstant, waker: &Waker) -> bool {
+    /// Returns true if this lock may be acquired now, or never again after a shutdown. Otherwise the task waits at the gate.
+    pub(crate) fn may_acquire(
+        &mut self,
+        name: &Name,
+        now: BootInstant,
+        place: &mut Option<GatePlace>,
+        waker: &Waker,
+    ) -> bool {
         // Otherwise an acquire that waits for the end of a failover would wait for ever.
-        self.shut || self.memberships.as_mut().is_none_or(|memberships| memberships.pass(name, now, waker))
+        self.shut || self.memberships.as_mut().is_none_or(|it| it.pass(name, now, place, waker))
+    }
+
+    /// Removes a task from the gate that does not wait any more.
+    pub(crate) fn leave_gate(&mut self, place: &GatePlace) -> Option<Waker> {
+        self.memberships.as_mut()?.leave_gate(place)
     }
 
     /// Returns why this lock cannot be acquired now, if that is because of the fleet.

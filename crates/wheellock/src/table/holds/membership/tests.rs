@@ -207,11 +207,11 @@ fn shutdown_passes_waiting_acquires() {
     let world = World::new();
     let keys = FleetKey::all(false);
     holds.join_fleet(*world.memberships.terms(), keys, Box::new(|_| 0), now);
-    assert!(!holds.may_acquire(&world.name, now, Waker::noop()));
+    assert!(!holds.may_acquire(&world.name, now, &mut None, Waker::noop()));
     let mut effects = Effects::default();
     let _no_requests = holds.shut_down(now, &mut effects);
     assert!(
-        holds.may_acquire(&world.name, now, Waker::noop()),
+        holds.may_acquire(&world.name, now, &mut None, Waker::noop()),
         "the acquire finds out that the manager is shut down"
     );
 }
@@ -272,6 +272,20 @@ fn grant_of_unknown_connection_is_refused() {
     assert!(!believes(&world, 0, sent), "the reply is late");
     world.replaced();
     assert!(!believes(&world, 0, world.now), "another server may be there");
+}
+
+/// A request waited for the next connection, and ran before the grace was over. Its reply came afterwards.
+#[test]
+fn grant_of_grace_is_refused() {
+    let mut world = World::ready();
+    world.fail_over(1, true);
+    let sent = world.now;
+    world.now = world.now + SECOND;
+    world.refresh(1, true, true);
+    let believes =
+        |world: &World, sent| world.memberships.believes_grant(Some(connection(1)), sent, world.now);
+    assert!(world.may_acquire() && !believes(&world, sent));
+    assert!(believes(&world, world.now));
 }
 
 #[test]
@@ -400,7 +414,11 @@ fn grace_ends_before_replica_acknowledges() {
 #[test]
 fn gate_wakes_waiting_tasks() {
     let mut world = World::new();
-    assert!(!world.memberships.pass(&world.name, world.now, Waker::noop()));
+    let (mut first, mut second) = (None, None);
+    let mut is_let_in = |place: &mut _| world.memberships.pass(&world.name, world.now, place, Waker::noop());
+    assert!(!is_let_in(&mut first) && !is_let_in(&mut second) && !is_let_in(&mut first));
+    // The second task gives up.
+    assert!(world.memberships.leave_gate(&second.unwrap()).is_some());
     assert!(world.memberships.obstacle(&world.name, world.now).unwrap().contains("does not know"));
     world.refresh(0, true, false);
     assert!(world.memberships.obstacle(&world.name, world.now).unwrap().contains("fewer than 1 of 2"));
@@ -411,5 +429,6 @@ fn gate_wakes_waiting_tasks() {
     world.refresh(0, true, true);
     world.memberships.acknowledged(0, world.now, 2);
     assert_eq!(world.memberships.open_gate(world.now).len(), 1);
+    assert!(world.memberships.leave_gate(&first.unwrap()).is_none(), "the gate keeps no task");
     assert_eq!(world.memberships.obstacle(&world.name, world.now), None);
 }

@@ -285,3 +285,73 @@ async fn different_fleet_is_refused() {
     let long = locks.lock("orders").with_lease(2 * LEASE).try_acquire().await.unwrap_err();
     assert!(matches!(long, Error::LeaseTooLong { .. }), "{long}");
 }
+
+/// The processes of a fleet end without a shutdown, and their entries stay.
+#[tokio::test]
+async fn ended_fleet_accepts_other_numbers() {
+    let server = RedisServer::builder().tcp().start();
+    let numbers = |window: u32| {
+        let mut fleet = Fleet::of_servers(1);
+        (fleet.longest_lease, fleet.window, fleet.may_be_new) = (2 * REPLY, REPLY * window, true);
+        fleet
+    };
+    let connect = async |fleet: Fleet| {
+        let builder = LockManager::builder(server.tcp_url()).watchdog_lease(2 * REPLY);
+        builder
+            .configure(|config| config.response_timeout = REPLY)
+            .keep_locks_across_failovers(fleet)
+            .connect()
+            .await
+    };
+    let locks = connect(numbers(1)).await.unwrap();
+    drop(locks.lock("held").acquire().await.unwrap());
+    drop(locks);
+    assert!(matches!(connect(numbers(2)).await.unwrap_err(), Error::UnsupportedFleet { .. }));
+    assert!(eventually(PATIENCE, async || connect(numbers(2)).await.is_ok()).await);
+}
+
+/// An eviction removes the fleet's numbers, and keeps the entries of its processes.
+#[tokio::test]
+async fn lost_numbers_are_written_again() {
+    let server = RedisServer::builder().tcp().start();
+    let locks = member(server.tcp_url(), fleet(1)).await;
+    let held = locks.lock("held").acquire().await.unwrap();
+    assert_eq!(server.cli(&["DEL", "wheellock:fleet"]), "1");
+    tokio::time::sleep(LEASE + WINDOW).await;
+    assert!(held.is_valid());
+    let is_granted = async || locks.lock("free").try_acquire().await.is_ok_and(|guard| guard.is_acquired());
+    assert!(eventually(PATIENCE, is_granted).await, "{}", locks.health());
+}
+
+/// The new primary has no memory for new locks.
+#[tokio::test]
+async fn full_server_keeps_locks_across_failover() {
+    let mut set = Replicas::start(2, &Settings::default());
+    let locks = member(set.url(), fleet(3)).await;
+    let permits = locks.permit_semaphore("permits");
+    assert!(permits.try_set_permits(2).await.unwrap());
+    let known = locks.lock("known").acquire().await.unwrap();
+    replicated(&locks, 2).await;
+    cut_off(set.servers(), 0, &[1, 2]);
+    let plain = locks.lock("plain").acquire().await.unwrap();
+    let simple = locks.simple_lock("simple").acquire().await.unwrap();
+    let fenced = locks.fenced_lock("fenced").acquire().await.unwrap();
+    let write = locks.read_write_lock("w").write().acquire().await.unwrap();
+    let read = locks.read_write_lock("r").read().acquire().await.unwrap();
+    let permit = permits.acquire().await.unwrap();
+    set.servers_mut()[0].kill();
+    for server in &set.servers()[1..] {
+        server.resume();
+        assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", "1"]), "OK");
+    }
+    assert_eq!(set.servers()[1].cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+    let port = set.servers()[1].addr().port().to_string();
+    assert_eq!(set.servers()[2].cli(&["REPLICAOF", "127.0.0.1", &port]), "OK");
+    tokio::time::sleep(LEASE + WINDOW).await;
+    for guard in [known, plain, simple, write, read] {
+        assert!(guard.is_valid(), "{guard:?}");
+        guard.release().await.unwrap();
+    }
+    fenced.release().await.unwrap();
+    permit.release().await.unwrap();
+}

@@ -171,6 +171,24 @@ async fn ordered_failover_keeps_locks() {
     assert!(is_granted(&other, "{a}:held").await);
 }
 
+/// A tool has begun to move a slot of the fleet, and has moved no key yet.
+#[tokio::test]
+async fn open_slot_keeps_fleet() {
+    let cluster = Cluster::start(3, 0, &Settings::default());
+    let locks = member(&cluster, 1).await;
+    let held = locks.lock("{a}:held").acquire().await.unwrap();
+    let from = cluster.owner_of_key("{a}");
+    let [source, target] = [from, (from + 1) % 3].map(|node| &cluster.nodes()[node]);
+    let [source_id, target_id] = [source, target].map(|node| node.cli(&["CLUSTER", "MYID"]));
+    let slot = fleet_slots(&cluster, from)[0].to_string();
+    assert_eq!(target.cli(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source_id]), "OK");
+    assert_eq!(source.cli(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target_id]), "OK");
+    tokio::time::sleep(2 * WINDOW).await;
+    assert!(locks.is_healthy() && is_granted(&locks, "{a}:free").await, "{}", locks.health());
+    assert!(held.is_valid());
+    assert_eq!(locks.metrics().failed_refreshes, 0);
+}
+
 #[tokio::test]
 async fn moved_slots_keep_locks() {
     let cluster = Cluster::start(3, 0, &Settings::default());

@@ -47,6 +47,9 @@ for i, lock in ipairs(KEYS) do
     local exists = redis.call('exists', lock) == 1
     reply[i + 2] = 0
     if over ~= nil and now < ends and type(held) ~= 'table' and (held or not exists or not over) then
+        -- This HDEL removes nothing. A server without memory refuses a script's first write if that write may need
+        -- memory, but no later write.
+        redis.call('hdel', lock, '')
         local refused = token and raise_counter(lock, tag, token)
         if refused then
             return refused

@@ -4,7 +4,7 @@
 --
 -- KEYS[1]  the fleet: a hash
 -- KEYS[2]  the roster: the last refresh of each process
--- KEYS[3]  the processes that have written their holds
+-- KEYS[3]  the processes that have written their holds, and an empty member
 -- ARGV[1]  the process
 -- ARGV[2]  longest lease of the fleet in milliseconds
 -- ARGV[3]  window of the fleet in milliseconds
@@ -39,16 +39,39 @@ local refreshed = call('zscore', roster, process)
 local was_known = refreshed and now - refreshed <= ARGV[10] - window
 local era, grace, start, witness, was_longest, was_window, replicas =
     unpack(call('hmget', fleet, 'era', 'grace', 'start', 'witness', 'longest', 'window', 'replicas'))
+-- A backup that reads from the server like a replica has no port. A replica may have two connections during a full sync.
+local connected, following, seen, follows = 0, 0, {}, {}
+for address, state in string.gmatch(replication, 'slave%d+:(ip=[^,]*,port=[1-9]%d*)([^\r\n]*)') do
+    if not seen[address] then
+        connected, seen[address] = connected + 1, true
+    end
+    -- A replica that has sent nothing for a window may be a primary now.
+    local lag = string.match(state, 'state=online,.*lag=(%d+)')
+    if lag and (lag + 1) * 1000 <= window and not follows[address] then
+        following, follows[address] = following + 1, true
+    end
+end
+local all_follow = following >= tonumber(ARGV[4])
+-- This ZREM removes nothing. A server without memory refuses a script's first write if that write may need memory, but
+-- no later write. Without refreshes, all holds would end.
+call('zrem', roster, '')
+was_longest, was_window, replicas = tonumber(was_longest), tonumber(was_window), tonumber(replicas)
+local differs = was_longest ~= longest or was_window ~= window or replicas ~= tonumber(ARGV[4])
+if differs and was_longest and era == incarnation and all_follow then
+    -- All processes with the other numbers may have ended without a shutdown.
+    local lasts = math.max(ARGV[10], 2 * (was_longest + was_window))
+    call('zremrangebyscore', roster, '-inf', now - lasts)
+end
 local is_empty = call('exists', roster) == 0
-if not is_empty and (was_longest ~= ARGV[2] or was_window ~= ARGV[3] or replicas ~= ARGV[4]) then
-    return {tonumber(was_longest) or 0, tonumber(was_window) or 0, tonumber(replicas) or 0}
-elseif is_empty then
+if differs and was_longest and not is_empty then
+    return {was_longest, was_window, replicas}
+elseif differs then
     -- The leases of earlier processes have ended before their entries.
     call('hset', fleet, 'longest', ARGV[2], 'window', ARGV[3], 'replicas', ARGV[4])
-    if not era and ARGV[7] == '1' then
-        era = incarnation
-        call('hset', fleet, 'era', era)
-    end
+end
+if is_empty and not era and ARGV[7] == '1' then
+    era = incarnation
+    call('hset', fleet, 'era', era)
 end
 -- A process adds an entry only when it knows that its entry is missing. Otherwise a process that missed the reply would
 -- find the entry of its own refresh, and take it for the earlier entry.
@@ -86,28 +109,16 @@ if era ~= incarnation then
     -- One percent more, because clocks differ in rate.
     left = start and math.max(0, tonumber(start) + math.ceil((longest + window) * 1.01) - now) or -1
 end
--- A backup that reads from the server like a replica has no port. A replica may have two connections during a full sync.
-local connected, following, seen, follows = 0, 0, {}, {}
-for address, state in string.gmatch(replication, 'slave%d+:(ip=[^,]*,port=[1-9]%d*)([^\r\n]*)') do
-    if not seen[address] then
-        connected, seen[address] = connected + 1, true
-    end
-    -- A replica that has sent nothing for a window may be a primary now.
-    local lag = string.match(state, 'state=online,.*lag=(%d+)')
-    if lag and (lag + 1) * 1000 <= window and not follows[address] then
-        following, follows[address] = following + 1, true
-    end
-end
-local members, checked = call('zcard', roster), call('scard', checked_in)
+-- While a cluster moves the slot, a server refuses a script if one of its keys is missing. This member keeps the set.
+call('sadd', checked_in, '')
+local members, checked = call('zcard', roster), call('scard', checked_in) - 1
 if era ~= incarnation and (left == 0 or witness and checked >= members) then
     era = incarnation
     call('hdel', fleet, 'grace', 'start', 'witness')
     call('hset', fleet, 'era', era)
-    call('del', checked_in)
 elseif era == incarnation then
     -- In a grace no entry is removed. Its process may still have holds to write. While a server does not follow this one,
     -- no entry is removed either. The process may be at that server, which has its entry.
-    local all_follow = following >= tonumber(ARGV[4])
     call('zremrangebyscore', roster, '-inf', all_follow and now - ARGV[10] or '-inf')
 end
 local is_over = era == incarnation and 1 or 0

@@ -34,6 +34,9 @@ for i, semaphore in ipairs(KEYS) do
     reply[i + 2] = 0
     local is_known = type(free) == 'string' and string.find(free, '^%-?%d+$') and type(written) ~= 'table'
     if over ~= nil and now < tonumber(ends) and is_known then
+        -- This ZREM removes nothing. A server without memory refuses a script's first write if that write may need
+        -- memory, but no later write.
+        redis.call('zrem', leases, '')
         local until_then = now + tonumber(lease)
         if written then
             redis.call('zadd', leases, math.max(until_then, tonumber(written)), permit)

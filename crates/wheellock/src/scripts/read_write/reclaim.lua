@@ -42,6 +42,8 @@ for i, lock in ipairs(KEYS) do
     end
     reply[i + 2] = 0
     if over ~= nil and now < ends and not found.err and (#others == 0 or not over) then
+        -- A server without memory refuses a script's first write if that write may need memory, but no later write.
+        call('hdel', lock, '')
         for _, field in ipairs(others) do
             call('hdel', lock, field)
         end

@@ -23,6 +23,8 @@ for i, lock in ipairs(KEYS) do
         if held == token then
             lease = math.max(lease, redis.call('pttl', lock))
         end
+        -- PEXPIRE comes first, because a server without memory refuses SET as a script's first write.
+        redis.call('pexpire', lock, lease)
         redis.call('set', lock, token, 'px', lease)
         reply[i + 2] = 1
     end

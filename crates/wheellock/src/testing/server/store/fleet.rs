@@ -18,17 +18,26 @@ impl Store {
         let is_young = |time: i64| now.saturating_sub(time) <= entry_lasts.saturating_sub(window);
         let was_known = refreshed.is_some_and(is_young);
         let mut era = self.field(fleet, "era");
-        let numbers = [("longest", longest_text), ("window", window_text), ("replicas", replicas)];
-        if !self.keys.contains_key(roster) {
-            numbers.iter().for_each(|(field, number)| self.set_count(fleet, field, number));
-            if era.is_none() && may_be_new == "1" {
-                self.set_count(fleet, "era", &incarnation);
-                era = Some(incarnation.clone());
-            }
-        } else if numbers.iter().any(|(field, number)| self.field(fleet, field).as_deref() != Some(number)) {
-            let known = numbers.iter().map(|(field, _)| self.field(fleet, field));
-            let known = known.map(|number| number.and_then(|number| number.parse().ok()).unwrap_or_default());
-            return Ok(Answer::Array(known.map(Answer::Integer).collect()));
+        let all_follow = self.replicas >= integer(replicas)?;
+        let numbers = [("longest", longest), ("window", window), ("replicas", integer(replicas)?)];
+        let known = numbers.map(|(field, _)| self.field(fleet, field).and_then(|number| number.parse().ok()));
+        let differs = numbers.iter().zip(known).any(|((_, number), known)| known != Some(*number));
+        let other = (differs && known[0].is_some()).then(|| known.map(Option::unwrap_or_default));
+        if let Some([longest, window, _]) = other
+            && era.as_ref() == Some(&incarnation)
+            && all_follow
+        {
+            let lasts = entry_lasts.max(longest.saturating_add(window).saturating_mul(2));
+            self.prune(roster, now.saturating_sub(lasts));
+        }
+        let is_empty = !self.keys.contains_key(roster);
+        if let Some(other) = other.filter(|_| !is_empty) {
+            return Ok(Answer::Array(other.map(Answer::Integer).to_vec()));
+        }
+        numbers.iter().for_each(|(field, number)| self.set_count(fleet, field, &number.to_string()));
+        if is_empty && era.is_none() && may_be_new == "1" {
+            self.set_count(fleet, "era", &incarnation);
+            era = Some(incarnation.clone());
         }
         let is_entered = was_known || has_met && lacks_entry == "1";
         if is_entered {
@@ -55,13 +64,13 @@ impl Store {
                 left = integer(&start)?.saturating_add(lasts).saturating_sub(now).max(0);
             }
         }
-        let (members, checked) = (self.members(roster), self.members(checked_in));
+        self.set_count(checked_in, "", "");
+        let (members, checked) = (self.members(roster), self.members(checked_in) - 1);
         if !is_over && (left == 0 || witness && checked >= members) {
             is_over = true;
             self.set_count(fleet, "era", &incarnation);
             ["grace", "start", "witness"].iter().for_each(|field| self.forget(fleet, field));
-            self.keys.remove(checked_in);
-        } else if is_over && self.replicas >= integer(replicas)? {
+        } else if is_over && all_follow {
             self.prune(roster, now.saturating_sub(entry_lasts));
         }
         let connected = self.replicas;

@@ -95,7 +95,7 @@ impl Plan {
         plan.latency = pick(&mut random, &[0, 0, 1, 3]);
         plan.trickle = pick(&mut random, &[None, None, None, Some(150)]);
         let servers = pick(&mut random, &[3, 3, 3, 3, 2, 1]);
-        // Four times the longest is less than a third of the response timeout, for which a refresh waits for a replica.
+        // Four times the longest is less than a sixth of the window, for which a refresh waits for a replica.
         let lags: Vec<u64> = (0..servers).map(|_| pick(&mut random, &[1, 1, 1, 2, 5, 6])).collect();
         let mut survival = Survival {
             servers,

@@ -600,6 +600,6 @@ const FAILOVER_STORIES: [(&str, u64); 11] = [
     ("no lock is acquired beyond the window", 43),
     ("the first refresh on a server adds no entry", 60),
     ("a shutdown ends an acquire that waits for a grace", 136),
-    ("only a secure hold is extended in a grace", 539),
+    ("only a secure hold is extended in a grace", 717),
     ("a removed entry is added only once its process knows that", 880_080_263),
 ];

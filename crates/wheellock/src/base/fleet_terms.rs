@@ -11,7 +11,8 @@ use crate::base::lease::Lease;
 pub(crate) struct Terms {
     pub(crate) longest_lease: Lease,
     pub(crate) window: Duration,
-    /// A grant whose reply takes longer is given back.
+    /// A grant whose reply takes longer is given back. All processes have the same limit, whatever their response timeouts are: a hold is
+    /// extended in a grace only if no such grant of the old server is to come.
     pub(crate) reply_within: Duration,
     pub(crate) replicas: u32,
     pub(crate) may_be_new: bool,
@@ -21,7 +22,7 @@ pub(crate) struct Terms {
 
 impl Terms {
     /// Checks a fleet for a manager whose watchdog renews `watchdog_lease`.
-    pub(crate) fn new(fleet: &Fleet, watchdog_lease: Lease, reply_within: Duration) -> Result<Self, Error> {
+    pub(crate) fn new(fleet: &Fleet, watchdog_lease: Lease) -> Result<Self, Error> {
         let wrong = |reason: String| Error::UnsupportedFleet { fleet: fleet.clone(), reason };
         let longest_lease = Lease::new(fleet.longest_lease)?;
         let Some(replicas) = fleet.servers.checked_sub(1) else {
@@ -31,14 +32,10 @@ impl Terms {
             let lease = watchdog_lease.duration();
             return Err(wrong(format!("the watchdog's lease of {lease:?} is longer")));
         }
-        if fleet.window < reply_within {
-            return Err(wrong(format!(
-                "the window is shorter than the response timeout of {reply_within:?}"
-            )));
-        }
         // After this time less a window without a primary, all processes count as new, and need the acknowledgements of all replicas.
         let entry_lasts = fleet.entry_lasts.unwrap_or(2 * (fleet.longest_lease + fleet.window));
         let (window, may_be_new) = (fleet.window, fleet.may_be_new);
+        let reply_within = window / 3;
         Ok(Self { longest_lease, window, reply_within, replicas, may_be_new, entry_lasts })
     }
 

@@ -635,11 +635,7 @@ impl LockManagerBuilder {
         let label = self.label.map(Label::new).transpose()?;
         let mut config = self.config.map_err(not_connected)?;
         config.scripts.extend(kind::scripts(self.fleet.is_some()));
-        let fleet = self
-            .fleet
-            .as_ref()
-            .map(|fleet| Terms::new(fleet, watchdog_lease, config.response_timeout))
-            .transpose()?;
+        let fleet = self.fleet.as_ref().map(|fleet| Terms::new(fleet, watchdog_lease)).transpose()?;
         // The hooks hold the context weakly. Otherwise the connection keeps the manager alive, and the manager the
         // connection.
         let reports_to = Arc::new(OnceLock::<Weak<Context>>::new());

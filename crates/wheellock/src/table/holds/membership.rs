@@ -309,7 +309,7 @@ impl Membership {
             (true, false) => self.terms.replicas,
             (true, true) => self.terms.majority(),
         };
-        let longest = (self.terms.window / 3).min(self.terms.reply_within / 3);
+        let longest = self.terms.reply_within / 2;
         // The next refresh may be the check-in that ends a grace, and no replica delays it much.
         let closed = now.saturating_duration_since(self.closed_since);
         let within =

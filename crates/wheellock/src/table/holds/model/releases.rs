@@ -139,7 +139,7 @@ fn server_promoted_again_gets_releases() {
     let mut world = World::new();
     world.release([1], 0);
     let fleet = Fleet::of_servers(3);
-    let terms = FleetTerms::new(&fleet, Lease::DEFAULT, Duration::from_secs(3)).unwrap();
+    let terms = FleetTerms::new(&fleet, Lease::DEFAULT).unwrap();
     world.holds.join_fleet(terms, FleetKey::all(false), Box::new(|_| 0), world.now);
     let repeated_after = |world: &mut World, replication_id: &str| {
         let reply = Refreshed {

@@ -323,6 +323,20 @@ async fn lost_numbers_are_written_again() {
     assert!(eventually(PATIENCE, is_granted).await, "{}", locks.health());
 }
 
+/// Without its replica the primary cannot extend holds, and no failover is under way.
+#[tokio::test]
+async fn missing_replica_shows_failing_renewals() {
+    let mut set = Replicas::start(1, &Settings::default());
+    let locks = member(set.url(), fleet(2)).await;
+    let held = locks.lock("held").acquire().await.unwrap();
+    assert_eq!(locks.metrics().failing, 0);
+    set.servers_mut()[1].kill();
+    assert!(eventually(PATIENCE, async || locks.metrics().failing == 1).await);
+    assert!(held.is_valid());
+    held.lost().await;
+    assert_eq!(locks.metrics().failing, 0);
+}
+
 /// The new primary has no memory for new locks.
 #[tokio::test]
 async fn full_server_keeps_locks_across_failover() {

@@ -265,8 +265,12 @@ impl Memberships {
                 if renewal.reclaim.is_some() {
                     hold.renewing.written();
                 }
-                let is_extended = trust == Trust::Full && is_full;
-                if is_extended { how } else { Renewed::StillHeld { left: Duration::MAX } }
+                match trust {
+                    Trust::Full if is_full => how,
+                    // Operators have to know of missing replicas, because the hold ends with its lease.
+                    Trust::NoExtension if self.may_end_holds(connection) => Renewed::NotAcknowledged,
+                    _ => Renewed::StillHeld { left: Duration::MAX },
+                }
             }
             // Until the hold is written there, a new server may have an older lease. A reclaim replaces that lease.
             (Renewed::StillHeld { .. }, _) if !hold.renewing.is_written() => {

@@ -44,12 +44,12 @@ pub(crate) fn start(context: &Arc<Context>, refreshes: &Client) {
 /// Refreshes the entry of the key with this number until the manager is dropped or shut down.
 async fn keep(manager: Weak<Context>, number: usize, refreshes: Client, timer: Timer) {
     let Some(mut watch) = manager.upgrade().map(|context| context.client.watch()) else { return };
-    let mut due = timer.now();
+    let (mut due, mut other) = (timer.now(), None);
     loop {
         // Hold the manager only during the refresh. Otherwise this task would keep a dropped manager alive.
         let Some(context) = manager.upgrade() else { break };
         if timer.now() >= due || is_elsewhere(&context, number) {
-            let Some(pause) = turn(&context, number, &refreshes).await else { break };
+            let Some(pause) = turn(&context, number, &refreshes, &mut other).await else { break };
             due = timer.now() + pause;
         } else {
             // In a cluster, the slot of an awaited lock may have reached a server that grants.
@@ -75,8 +75,14 @@ fn is_elsewhere(context: &Context, number: usize) -> bool {
     context.holds().is_elsewhere(number, present.map(|(connection, _)| connection))
 }
 
-/// Makes one refresh, and returns the pause before the next. Returns `None` after a shutdown.
-async fn turn(context: &Arc<Context>, number: usize, refreshes: &Client) -> Option<Duration> {
+/// Makes one refresh, and returns the pause before the next. Returns `None` after a shutdown. `told` is the last fleet with other numbers
+/// that was reported.
+async fn turn(
+    context: &Arc<Context>,
+    number: usize,
+    refreshes: &Client,
+    told: &mut Option<Fleet>,
+) -> Option<Duration> {
     let under_way = context.refresh.read().await;
     // After this check, a shutdown waits for the refresh. Otherwise the refresh could add the entry again that the shutdown removes.
     if context.holds().is_shut() {
@@ -101,7 +107,11 @@ async fn turn(context: &Arc<Context>, number: usize, refreshes: &Client) -> Opti
         }
         Some(RefreshReply::OtherFleet(fleet)) => {
             context.change(|holds, _| holds.refresh_failed(number));
-            events::other_fleet(&context.client.server_address(), &fleet);
+            // The refreshes repeat several times a second.
+            if told.as_ref() != Some(&fleet) {
+                events::other_fleet(&context.client.server_address(), &fleet);
+            }
+            *told = Some(fleet);
         }
         None => context.change(|holds, _| holds.refresh_failed(number)),
     }

@@ -44,3 +44,17 @@ impl Terms {
         self.replicas.div_ceil(2)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_grants_have_one_limit() {
+        let fleet = Fleet::of_servers(3);
+        let terms = Terms::new(&fleet, Lease::DEFAULT).unwrap();
+        assert_eq!(terms.reply_within, fleet.window / 3);
+        let left = terms.longest_lease.duration() * 2 / 3;
+        assert!(left > terms.window + terms.reply_within, "a hold can be secure when it is renewed");
+    }
+}

@@ -1,10 +1,11 @@
 //! Tests of `membership`. Each test fails without one rule of the protocol.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::task::Waker;
 
 use super::super::memberships::Memberships;
-use super::super::{Effects, Holds, State};
+use super::super::{Effects, GrantReply, Holds, State};
 use super::*;
 use crate::base::fleet_key::FleetKey;
 use crate::base::lease::Lease;
@@ -214,6 +215,23 @@ fn shutdown_passes_waiting_acquires() {
         holds.may_acquire(&world.name, now, &mut None, Waker::noop()),
         "the acquire finds out that the manager is shut down"
     );
+}
+
+/// A grant that its process did not count has raised the counter.
+#[test]
+fn inner_guard_gets_token_of_outer() {
+    let now = BootInstant::now();
+    let mut holds = Holds::new(now, Lease::new(LEASE).unwrap(), true);
+    holds.join_fleet(*World::new().memberships.terms(), FleetKey::all(false), Box::new(|_| 0), now);
+    let name = Arc::new(Name::new("orders", &kind::REENTRANT, false));
+    let index = holds.insert(&name, 1, true, Lease::DEFAULT, now);
+    let mut token = |holds: &mut Holds, guards, token, reply| {
+        holds.get_mut(index).unwrap().guards = guards;
+        holds.keep_token(index, NonZeroU64::new(token), reply).unwrap().get()
+    };
+    assert_eq!(token(&mut holds, 1, 5, GrantReply::Fresh), 5);
+    assert_eq!(token(&mut holds, 2, 7, GrantReply::Again), 5);
+    assert_eq!(token(&mut holds, 1, 9, GrantReply::Fresh), 9);
 }
 
 #[test]

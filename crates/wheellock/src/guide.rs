@@ -17,6 +17,8 @@
 /// Metrics, events and alerts for operators: the page `docs/observability.md` of the repository.
 ///
 /// [fixed leases]: crate::guide#fixed-leases
+/// [maximum]: crate::guide#maximum-time
+/// [fleet]: crate::guide#keep-locks-across-a-failover
 /// [a service]: https://github.com/wheellock/wheellock/blob/main/examples/service/src/main.rs
 ///
 #[doc = include_str!("../docs/observability.md")]

@@ -49,7 +49,7 @@
 //!   its data and whose clock does not jump. Each acquire has an owner of its own. The validity of a guard counts from
 //!   before its request was sent.
 //! - **Early warning.** [`is_valid`](Guard::is_valid) turns false and [`lost`](Guard::lost) resolves before the server
-//!   grants the lock to the next owner, unless the lock is taken away by force.
+//!   grants the lock to the next owner, unless force or a failover takes the lock.
 //! - **Liveness.** If a holder dies, a live waiter gets the lock within one lease. A lost message only delays a waiter.
 //! - **No leaks.** Drop any future or guard at any point. Its lock is released, and its lease is not renewed any more.
 //! - **At most once.** A retry after a lost reply never takes a lock twice, and never changes the lock of another owner.

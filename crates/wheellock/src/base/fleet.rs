@@ -27,7 +27,8 @@ pub struct Fleet {
     /// The longest lease that any process takes. Default 30 s. After a failover without all processes, the first new grant comes this time
     /// and the [`window`](Self::window) later.
     pub longest_lease: Duration,
-    /// A process takes locks only within this time after its last sign of life that enough servers acknowledged. Default 10 s.
+    /// A process takes locks only within this time after its last refresh that enough servers acknowledged. A grant whose reply takes longer
+    /// than a third of it is given back. Default 10 s.
     pub window: Duration,
     /// True if a server without any data may be a new server. Default false: it may also have lost its data. So the first process on an empty
     /// server waits as after a failover without all processes. Use true in development.

@@ -225,7 +225,7 @@ fn inner_guard_gets_token_of_outer() {
     holds.join_fleet(*World::new().memberships.terms(), FleetKey::all(false), Box::new(|_| 0), now);
     let name = Arc::new(Name::new("orders", &kind::REENTRANT, false));
     let index = holds.insert(&name, 1, true, Lease::DEFAULT, now);
-    let mut token = |holds: &mut Holds, guards, token, reply| {
+    let token = |holds: &mut Holds, guards, token, reply| {
         holds.get_mut(index).unwrap().guards = guards;
         holds.keep_token(index, NonZeroU64::new(token), reply).unwrap().get()
     };

@@ -52,9 +52,9 @@ for address, state in string.gmatch(replication, 'slave%d+:(ip=[^,]*,port=[1-9]%
     end
 end
 local all_follow = following >= tonumber(ARGV[4])
--- This ZREM removes nothing. A server without memory refuses a script's first write if that write may need memory, but
+-- This removes no entry. A server without memory refuses a script's first write if that write may need memory, but
 -- no later write. Without refreshes, all holds would end.
-call('zrem', roster, '')
+call('zremrangebyscore', roster, '-inf', '-inf')
 was_longest, was_window, replicas = tonumber(was_longest), tonumber(was_window), tonumber(replicas)
 local differs = was_longest ~= longest or was_window ~= window or replicas ~= tonumber(ARGV[4])
 if differs and was_longest and era == incarnation and all_follow then

@@ -31,8 +31,9 @@ pub(super) struct Membership {
     is_failing: bool,
     /// Since when no lock can be acquired.
     closed_since: BootInstant,
-    /// Until when locks may be acquired, without a further reply. Each acquire asks this twice, so it is computed once for each reply.
-    open_until: Option<BootInstant>,
+    /// From and until when requests for locks may be sent, without a further reply. Each acquire asks this twice, so it is computed once for
+    /// each reply.
+    open: Option<(BootInstant, BootInstant)>,
 }
 
 /// A server, from one promotion or restart to the next.
@@ -154,7 +155,7 @@ impl Membership {
             has_entry: false,
             is_failing: false,
             closed_since: now,
-            open_until: None,
+            open: None,
         }
     }
 
@@ -188,7 +189,7 @@ impl Membership {
         if self.connection.take().is_some() {
             self.closed_since = now;
         }
-        self.open_until = None;
+        self.open = None;
     }
 
     /// Records that a refresh has failed, so that the next one follows soon.
@@ -230,7 +231,7 @@ impl Membership {
         server.grace_over = server.grace_over.or_else(|| reply.is_grace_over.then_some(now));
         server.news =
             GraceNews { members: reply.members, checked_in: reply.checked_in, ends_in: reply.ends_in };
-        self.open_until = self.opening();
+        self.open = self.opening();
         match (is_other, is_new) {
             (true, _) => Found::OtherServer,
             (false, true) => Found::SameServer,
@@ -281,7 +282,7 @@ impl Membership {
         }
         self.counted = Some(sent);
         server.counted = Some(sent);
-        self.open_until = self.opening();
+        self.open = self.opening();
         self.can_extend() && !could_extend
     }
 
@@ -334,15 +335,16 @@ impl Membership {
 
     /// Returns true if a lock may be acquired now.
     pub(super) fn may_acquire(&self, now: BootInstant) -> bool {
-        self.open_until.is_some_and(|until| now <= until)
+        self.open.is_some_and(|(_, until)| now <= until)
     }
 
-    /// Returns the instant until which locks may be acquired, if they may.
-    fn opening(&self) -> Option<BootInstant> {
+    /// Returns the instants from which and until which requests for locks may be sent, if they may.
+    fn opening(&self) -> Option<(BootInstant, BootInstant)> {
         let server = self.server.as_ref().filter(|_| self.connection.is_some())?;
         // "No grace" and "first acquire after one partial acknowledgement".
-        let is_open = server.is_grace_over() && server.is_known && !self.has_more_replicas(server);
-        self.window_end().filter(|_| is_open)
+        let from = server.grace_over?;
+        let is_open = server.is_known && !self.has_more_replicas(server);
+        self.window_end().filter(|_| is_open).map(|until| (from, until))
     }
 
     /// Returns true if the server has more replicas than the fleet has. A replica that no acknowledgement awaits may become the primary.
@@ -370,8 +372,8 @@ impl Membership {
         // A late grant may come after the grace of the next server ("late grants are believed").
         let is_late = now > sent + self.terms.reply_within;
         // A request that waited for a connection may run in a grace. Then its lock may be another process's, which takes it back.
-        let is_after_grace = self.grace_over().is_some_and(|over| sent >= over);
-        self.may_acquire(sent) && is_after_grace && !is_late
+        let counts = |(from, until)| from <= sent && sent <= until;
+        self.open.is_some_and(counts) && !is_late
     }
 
     /// Returns the meaning of this server's reply about a hold, to a request that was sent at `sent`.
@@ -387,11 +389,7 @@ impl Membership {
 
     /// Returns true if the grace of the last server is over.
     pub(super) fn is_grace_over(&self) -> bool {
-        self.grace_over().is_some()
-    }
-
-    fn grace_over(&self) -> Option<BootInstant> {
-        self.server.as_ref()?.grace_over
+        self.server.as_ref().is_some_and(Server::is_grace_over)
     }
 
     /// Returns true if this hold outlasts everything that the old server may still grant ("reclaim extends the belief at once").

@@ -57,8 +57,8 @@ async fn acquire_until_granted<'a, L: Copy + Into<Limit>, E, F: FnOnce(Result<Gu
     end: F,
 ) -> Result<E, Error> {
     let mut request = request?;
-    // The time for which the caller has waited for its first reply.
-    let mut waited = Duration::ZERO;
+    // The caller has had its time for a first reply.
+    let mut is_anew = false;
     // The server has executed an earlier request, or may still do so. A grant is revoked, and the caller gets no guard.
     let mut may_have_run = false;
     loop {
@@ -67,12 +67,16 @@ async fn acquire_until_granted<'a, L: Copy + Into<Limit>, E, F: FnOnce(Result<Gu
             // In a block, because the caller borrows the request and must leave before the request begins anew.
             let refused = refused.take().map(|refused| *refused);
             let mut caller = Caller::begin(&request, wait.one_try().is_none(), refused)?;
+            if let Some(waiter) = &mut caller.waiter {
+                waiter.is_anew = is_anew;
+            }
             loop {
                 let by = match &mut caller.waiter {
                     None => {
                         if caller.fast_path.is_none() {
                             request.name.discard_old_messages();
                         }
+                        let waited = if is_anew { Duration::MAX } else { Duration::ZERO };
                         AnswerBy::first(request.context, request.name, waited, wait.of_any())
                     }
                     Some(waiter) => match waiter.turn(wait).await.map_err(|it| it.after(may_have_run))? {
@@ -110,7 +114,7 @@ async fn acquire_until_granted<'a, L: Copy + Into<Limit>, E, F: FnOnce(Result<Gu
         }
         // The grant came too late, or a failover is not over. The caller begins anew.
         request.begin_anew();
-        waited = Duration::MAX;
+        is_anew = true;
     }
 }
 

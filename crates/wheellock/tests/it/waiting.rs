@@ -310,6 +310,26 @@ async fn silent_server_delays_no_end_of_wait() {
     }
 }
 
+/// A grant comes after its lease, and the caller begins anew behind another waiter. It has had its time for a first reply.
+#[tokio::test(start_paused = true)]
+async fn late_grant_prolongs_no_wait() {
+    const DELAY: Duration = Duration::from_millis(200);
+    let double = Double::new();
+    let locks = double.manager().await.unwrap();
+    double.delay(DELAY);
+    let lock = locks.lock("k");
+    let waiter = lock.clone();
+    let waiter = tokio::spawn(async move {
+        sleep(TRIP).await;
+        waiter.acquire().await.map(drop)
+    });
+    let began = Instant::now();
+    let late = lock.with_lease(DELAY).try_acquire_for(FIRST_ANSWER - TRIP).await;
+    let elapsed = began.elapsed();
+    assert!(elapsed <= FIRST_ANSWER + TRIP, "{elapsed:?}: {late:?}");
+    waiter.abort();
+}
+
 /// An earlier waiter was refused, or had the lock. A later caller joins behind a request without a reply. An old reply says nothing to it.
 #[tokio::test(start_paused = true)]
 async fn earlier_reply_hides_no_silent_server() {

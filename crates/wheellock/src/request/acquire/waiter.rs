@@ -32,6 +32,8 @@ pub(crate) struct Waiter<'a> {
     /// stop all waiters.
     own: Option<Box<PollSchedule>>,
     since: BootInstant,
+    /// The caller has begun anew, and has had its time for a first reply.
+    pub(super) is_anew: bool,
     /// The last request was sent because a release was announced.
     heard: bool,
     /// The next request asks the server to tell of the next change of the lock's key.
@@ -62,6 +64,7 @@ impl<'a> Waiter<'a> {
             ticket,
             own,
             since: context.clock.now(),
+            is_anew: false,
             heard: false,
             remembers: false,
             may_arrive_late: false,
@@ -220,10 +223,14 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// Returns the deadline of the first reply that this waiter learns of. The time counts from when the waiter joined.
+    /// Returns the deadline of the first reply that this waiter learns of. The time counts from when the caller came.
     fn first_answer_by(&self, deadline: Option<Instant>) -> AnswerBy {
         let Request { context, name, .. } = *self.request;
-        AnswerBy::first(context, name, self.waited(), deadline.map_or(Wait::Forever, Wait::until))
+        AnswerBy::first(context, name, self.waited_for_reply(), deadline.map_or(Wait::Forever, Wait::until))
+    }
+
+    fn waited_for_reply(&self) -> Duration {
+        if self.is_anew { Duration::MAX } else { self.waited() }
     }
 
     fn waited(&self) -> Duration {
@@ -234,7 +241,7 @@ impl<'a> Waiter<'a> {
         if let Some(own) = &self.own {
             return own.known();
         }
-        let waits_for_its_first_answer = self.waited() < FIRST_ANSWER;
+        let waits_for_its_first_answer = self.waited_for_reply() < FIRST_ANSWER;
         self.waiters(|waiters, ticket| waiters.known(ticket, waits_for_its_first_answer))
     }
 
@@ -416,8 +423,10 @@ impl AnswerBy {
 pub(crate) fn first_answer_by(client: &Client, key: &str, waited: Duration, wait: Wait) -> Option<Instant> {
     let config = client.config();
     // This process may have left the lock free for others until now, for longer than a short response timeout. A poll then has a whole one.
-    let left = FIRST_ANSWER.saturating_sub(waited);
-    let at_least = || config.timer.now() + left.min(config.response_timeout);
+    let at_least = || {
+        let left = FIRST_ANSWER.saturating_sub(waited);
+        config.timer.now() + left.min(config.response_timeout)
+    };
     let is_ready = || client.is_ready_for(key.as_bytes());
     match wait {
         Wait::Forever => None,

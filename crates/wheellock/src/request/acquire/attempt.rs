@@ -149,6 +149,7 @@ impl<'a> Request<'a> {
 
     /// Calls `with` on the table of holds and on the other kinds' locks of this name that this owner may hold. On the
     /// server all of them are the same lock.
+    #[inline]
     fn with_other_kinds<T>(&self, with: impl FnOnce(&mut Holds, &[Arc<Name>], BootInstant) -> T) -> T {
         // An owner that only this caller knows holds no other lock.
         if self.presented && self.name.kind().others_of_its_hash().next().is_some() {

@@ -368,6 +368,7 @@ impl Membership {
     }
 
     /// Returns true if a grant of this server counts, of a request that was sent at `sent`.
+    #[inline]
     pub(super) fn believes_grant(&self, sent: BootInstant, now: BootInstant) -> bool {
         // A late grant may come after the grace of the next server ("late grants are believed").
         let is_late = now > sent + self.terms.reply_within;

@@ -150,6 +150,7 @@ impl Memberships {
     }
 
     /// Returns true if this lock may be acquired now. Otherwise the task waits at the gate.
+    #[inline]
     pub(super) fn pass(
         &mut self,
         name: &Name,
@@ -179,6 +180,7 @@ impl Memberships {
     }
 
     /// Returns true if a grant counts that this connection replied, to a request that was sent at `sent`.
+    #[inline]
     pub(super) fn believes_grant(
         &self,
         connection: Option<ConnectionId>,

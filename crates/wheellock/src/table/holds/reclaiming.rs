@@ -31,6 +31,7 @@ impl Holds {
     }
 
     /// Returns true if this lock may be acquired now, or never again after a shutdown. Otherwise the task waits at the gate.
+    #[inline]
     pub(crate) fn may_acquire(
         &mut self,
         name: &Name,
@@ -66,6 +67,7 @@ impl Holds {
     }
 
     /// Returns true if a grant counts that this connection replied, to a request that was sent at `sent`.
+    #[inline]
     pub(crate) fn believes_grant(
         &mut self,
         connection: Option<ConnectionId>,
@@ -94,14 +96,17 @@ impl Holds {
     }
 
     /// Keeps the fencing token of a grant, because a new server may not know it. Returns the token for the guard.
+    #[inline]
     pub(crate) fn keep_token(
         &mut self,
         index: HoldIndex,
         token: Option<NonZeroU64>,
         reply: GrantReply,
     ) -> Option<NonZeroU64> {
+        // Most kinds have no token.
+        let token = token?;
         let hold = self.holds.get_mut(index as usize).filter(|_| self.memberships.is_some());
-        let Some((hold, token)) = hold.zip(token) else { return token };
+        let Some(hold) = hold else { return Some(token) };
         let is_inner = hold.guards > 1 && reply == GrantReply::Again;
         let kept = &mut hold.rare.get_or_insert_default().token;
         // A grant that its process did not count may have raised the counter since. The guards of one hold have one token.

@@ -134,6 +134,36 @@ async fn new_hold_survives_repeated_release() {
     told_no_loss(&locks);
 }
 
+/// B2: plain, fenced and fair locks of one name have the same holders on the server.
+#[tokio::test]
+async fn hold_of_other_kind_survives_repeated_release() {
+    let mut set = Replicas::start(1, &Settings::default());
+    let locks = connect(&set.url(), LONG).await.unwrap();
+    let owner = locks.owner();
+    let names = ["fenced", "fair", "gone"];
+    let mut guards = Vec::new();
+    for name in names {
+        guards.push(locks.lock(name).with_owner(owner.clone()).acquire().await.unwrap());
+    }
+    replicated(&locks, 1).await;
+    cut_off(set.servers(), 0, &[1]);
+    for guard in guards {
+        guard.release().await.unwrap();
+    }
+    let fenced = locks.fenced_lock("fenced").with_owner(owner.clone()).acquire().await.unwrap();
+    let fair = locks.fair_lock("fair").with_owner(owner.clone()).acquire().await.unwrap();
+    set.servers_mut()[0].kill();
+    set.servers()[1].resume();
+    set.promote(1);
+
+    let new = &set.servers()[1];
+    assert!(eventually(NO_HANG, async || new.cli(&["EXISTS", "gone"]) == "0").await, "held by nobody");
+    let counts = ["fenced", "fair"].map(|name| new.cli(&["HGET", name, &owner.to_string()]));
+    assert_eq!(counts, ["1", "1"]);
+    assert!(fenced.is_valid() && fair.is_valid());
+    told_no_loss(&locks);
+}
+
 /// B2: a repeated release does not touch the lock of another holder.
 #[tokio::test]
 async fn a_repeated_release_frees_nobody_else() {

@@ -29,7 +29,7 @@ mod renewals;
 mod renewing;
 mod schedule;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -73,7 +73,7 @@ fn presented_key(owner: u64, name: &Arc<Name>) -> Presented {
 }
 
 /// Detaches a hold from its owner. The next attempt of that owner starts a new hold.
-fn forget_owner(presented: &mut HashMap<Presented, HoldIndex>, hold: &Hold, index: HoldIndex) {
+fn forget_owner(presented: &mut BTreeMap<Presented, HoldIndex>, hold: &Hold, index: HoldIndex) {
     let key = presented_key(hold.owner, &hold.name);
     // After a loss, a new hold of this owner may have the entry.
     if presented.get(&key) == Some(&index) {
@@ -87,7 +87,7 @@ pub(crate) type HoldIndex = u32;
 pub(crate) struct Holds {
     holds: Slab<Hold>,
     /// Holds whose owner is known outside of the library and may be presented again.
-    presented: HashMap<Presented, HoldIndex>,
+    presented: BTreeMap<Presented, HoldIndex>,
     pub(crate) alarms: Schedule,
     newcomers: Newcomers,
     server_clocks: ServerClocks,
@@ -136,7 +136,7 @@ impl Holds {
     pub(crate) fn new(now: BootInstant, watchdog: Lease, may_take_over: bool) -> Self {
         Self {
             holds: Slab::new(),
-            presented: HashMap::new(),
+            presented: BTreeMap::new(),
             alarms: Schedule::new(now, watchdog),
             newcomers: Newcomers::default(),
             server_clocks: ServerClocks::default(),
@@ -174,6 +174,16 @@ impl Holds {
     pub(crate) fn is_held_by(&self, name: &Arc<Name>, owner: u64) -> bool {
         let hold = self.presented.get(&presented_key(owner, name)).and_then(|hold| self.get(*hold));
         hold.is_some_and(|hold| hold.state == State::Held)
+    }
+
+    /// Returns true if this owner holds the lock again, or requests it, by this kind or by another with the same holders on the server. Then
+    /// it sends the wanted count itself, and a release sent for an earlier hold would free the new one.
+    fn is_back(&self, name: &Arc<Name>, owner: u64) -> bool {
+        let is_same =
+            |hold: &Hold| hold.name.kind().has_same_holders(name.kind()) && hold.name.text() == name.text();
+        let of_owner = self.presented.range((owner, 0)..=(owner, usize::MAX));
+        let mut of_owner = of_owner.filter_map(|(_, index)| self.get(*index));
+        self.presented.contains_key(&presented_key(owner, name)) || of_owner.any(is_same)
     }
 
     /// Releases the share of one guard. If it was the hold's last guard, no renewal of the hold is sent from now on.

@@ -382,13 +382,7 @@ impl Holds {
         presented: bool,
         now: BootInstant,
     ) -> Option<Reconcile> {
-        let is_same =
-            |hold: &Hold| hold.name.kind().has_same_holders(name.kind()) && hold.name.text() == name.text();
-        let of_owner = self.presented.iter().filter(|((known, _), _)| *known == owner);
-        let mut of_owner = of_owner.filter_map(|(_, index)| self.get(*index));
-        // Another attempt of this owner, or its hold, sends the wanted count to the server itself. If the owner holds the same key
-        // through another kind, the withdrawal of its queue entry would release that hold.
-        if presented && (self.presented.contains_key(&presented_key(owner, name)) || of_owner.any(is_same)) {
+        if presented && self.is_back(name, owner) {
             return None;
         }
         // The lease sets the pause between retries. A fair lock keeps a silent waiter's queue entry for `A_PLACE`.

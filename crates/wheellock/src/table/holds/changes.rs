@@ -9,7 +9,7 @@ use std::sync::Arc;
 use wheellock_client::Change;
 
 use super::recent_releases::{KEPT, Release};
-use super::{Due, Event, Hold, HoldIndex, Holds, State, presented_key};
+use super::{Due, Event, Hold, HoldIndex, Holds, State};
 use crate::base::clock::BootInstant;
 use crate::base::lease::Lease;
 use crate::wait::name::Name;
@@ -209,8 +209,7 @@ impl Holds {
         let mut looks = SLICE;
         while let Some(release) = self.released.as_mut().and_then(|released| released.next(&mut looks)) {
             let Release { name, owner, .. } = release;
-            // An owner that holds the lock again, or requests it, sends the wanted count itself.
-            if self.presented.contains_key(&presented_key(owner, &name)) {
+            if self.is_back(&name, owner) {
                 self.end_repetition();
                 continue;
             }

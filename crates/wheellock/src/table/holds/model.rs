@@ -17,6 +17,7 @@ mod shutdown;
 mod waits;
 mod watchdog;
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Poll, Wake};

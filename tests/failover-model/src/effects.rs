@@ -15,7 +15,8 @@ impl<const N: usize> FailoverModel<N> {
         match step {
             FleetStep::Tick => self.tick(state),
             FleetStep::Connect(index, server) => self.connect(state, manager(index), server),
-            FleetStep::Refresh(index, replicas) => self.refresh(state, manager(index), replicas)?,
+            FleetStep::Refresh(index, replicas) => self.refresh(state, manager(index), replicas, 0)?,
+            FleetStep::RefreshLate(index, replicas) => self.refresh(state, manager(index), replicas, 1)?,
             FleetStep::RefreshUnanswered(index) => self.refresh_unanswered(state, manager(index))?,
             FleetStep::StartGrace(index) => {
                 let server = state.server_of(manager(index))?;
@@ -123,6 +124,7 @@ impl<const N: usize> FailoverModel<N> {
         for manager in &mut state.managers[..self.world.managers] {
             manager.validity = manager.validity.saturating_sub(1);
             manager.refresh_age = (manager.refresh_age + 1).min(self.oldest());
+            manager.acknowledged_age = (manager.acknowledged_age + 1).min(self.oldest());
             if self.rules.witness == WitnessRule::FreshRefresh {
                 manager.witness_age = (manager.witness_age + 1).min(OLD);
             }
@@ -234,8 +236,8 @@ impl<const N: usize> FailoverModel<N> {
         self.read_era(state, usize::from(server), index);
     }
 
-    /// Writes a manager's entry, and notes the acknowledgements of these replicas.
-    fn refresh(&self, state: &mut FleetState<N>, index: usize, replicas: u8) -> Option<()> {
+    /// Writes a manager's entry, and notes the acknowledgements of these replicas. The manager sent the refresh `age` ticks ago.
+    fn refresh(&self, state: &mut FleetState<N>, index: usize, replicas: u8, age: u8) -> Option<()> {
         let server = state.server_of(index)?;
         let has_changed = state.managers[index].incarnation != state.servers[server].incarnation;
         if self.rules.refresh_reads_era && has_changed {
@@ -262,7 +264,7 @@ impl<const N: usize> FailoverModel<N> {
         };
         let is_first = !manager.has_refreshed;
         manager.has_refreshed = true;
-        manager.refresh_age = 0;
+        (manager.refresh_age, manager.acknowledged_age) = (manager.refresh_age.min(age), 0);
         let is_in_grace = manager.phase == ConnectionPhase::Grace;
         let starts = self.needs_grace_start(state, server) || is_first && !self.rules.clock_starts_once;
         if is_in_grace && self.rules.clock_after_write && starts {
@@ -370,13 +372,20 @@ impl<const N: usize> FailoverModel<N> {
         let mut data = Dataset { era: 1, ..Dataset::default() };
         let mut managers = [ManagerState::default(); MANAGERS];
         for (index, manager) in managers[..self.world.managers].iter_mut().enumerate() {
-            *manager = ManagerState { is_alive: true, lease, refresh_age: OLD, witness_age: OLD, ..*manager };
+            *manager = ManagerState {
+                is_alive: true,
+                lease,
+                refresh_age: OLD,
+                acknowledged_age: OLD,
+                witness_age: OLD,
+                ..*manager
+            };
             if self.world.is_settled && !self.is_outsider(index) {
                 manager.connection = 1;
                 manager.incarnation = 1;
                 manager.registration = Registration::Complete;
                 manager.has_refreshed = true;
-                manager.refresh_age = 0;
+                (manager.refresh_age, manager.acknowledged_age) = (0, 0);
                 become_ready(manager);
                 data.roster[index] = RosterEntry { is_present: true, age: 0, lease };
             }

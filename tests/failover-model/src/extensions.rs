@@ -89,6 +89,26 @@ const PRUNING: &[FaultWorld] = &[FaultWorld {
     ..alarm("pruning, two false alarms", FaultWorld { lease: 1, has_pruning: true, ..SETTLED })
 }];
 
+const LATE: FaultWorld = FaultWorld { has_late_refreshes: true, ..SETTLED };
+
+/// Refreshes that are sent before they are acknowledged. Only the simple form, which the library has, is explored.
+const LATE_REFRESHES: &[FaultWorld] = &[
+    alarm("late refreshes, false alarm", LATE),
+    alarm("late refreshes, false alarm, new processes", FaultWorld { has_late_refreshes: true, ..NEW }),
+    alarm("late refreshes, false alarm, slow holder", FaultWorld { has_late_refreshes: true, ..SLOW }),
+    with("late refreshes, stopped primary", LATE, FaultBudget { stops: 1, ..ALARM }),
+    with("late refreshes, split and healed", LATE, FaultBudget { splits: 1, heals: 1, ..ALARM }),
+    with(
+        "late refreshes, two crashes",
+        LATE,
+        FaultBudget { crashes: 2, promotions: 2, returns: 1, ..NO_FAULTS },
+    ),
+    FaultWorld {
+        faults: FaultBudget { promotions: 2, ..NO_FAULTS },
+        ..alarm("late refreshes, there and back", LATE)
+    },
+];
+
 /// M0 writes and M1 reads.
 const WRITER: FaultWorld = FaultWorld { lock: LockModel::ReadWrite(1), ..SETTLED };
 const NEW_WRITER: FaultWorld = FaultWorld { lock: LockModel::ReadWrite(1), ..NEW };
@@ -152,6 +172,7 @@ pub(crate) fn all_worlds() -> impl Iterator<Item = (&'static str, FaultWorld)> {
         ("readwrite", READ_WRITE),
         ("permits", PERMITS),
         ("pruning", PRUNING),
+        ("late", LATE_REFRESHES),
     ];
     parts.into_iter().flat_map(|(part, worlds)| worlds.iter().map(move |world| (part, *world)))
 }

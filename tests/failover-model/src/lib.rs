@@ -34,8 +34,8 @@
 //!
 //! - Queues, fencing counters, managers that change between reading and writing, or several locks. An owner is a process.
 //! - Clocks that disagree or jump. This matters for the deadline of a reclaim and for pruning.
-//! - A gap between a refresh and its acknowledgement. Both are one step, at the later instant. Refreshes that too few
-//!   servers acknowledge, but for a few whose replies are lost.
+//! - A gap of more than one tick between a refresh and its acknowledgement. In most worlds both are one step. Refreshes that
+//!   too few servers acknowledge, but for a few whose replies are lost.
 //! - More than two requests under way, and more than one closed connection with late requests.
 //! - Promotion during a synchronisation, replicas of replicas, disks, or a replica that loses acknowledged data.
 //! - Clusters: shards, and slots that move.

@@ -222,6 +222,14 @@ const FORMS: &[Mutation] = &[
     form_in("readwrite", "read-write lock, early end without replicas", end_alone),
     form_in("permits", "semaphore, early end without replicas", end_alone),
     form_in("requests", "two requests, early end without replicas", end_alone),
+    form_in("late", "late refreshes, early end without replicas", end_alone),
+    Mutation {
+        part: "form",
+        ..needed("secure from the send of a refresh", (Exclusion, "late refreshes, false alarm"), |r| {
+            end_alone(r);
+            r.secure_from_acknowledgement = false;
+        })
+    },
     Mutation {
         is_huge: true,
         ..form_in("pruning", "two false alarms and pruning, early end without replicas", end_alone)

@@ -147,7 +147,10 @@ impl<const N: usize> FailoverModel<N> {
 
     /// Returns true if a hold outlasts every window in which an earlier primary can grant.
     pub(crate) fn outlasts_windows(&self, manager: &ManagerState) -> bool {
-        manager.has_refreshed && manager.validity + manager.refresh_age > WINDOW + self.world.patience
+        // A replica may have acknowledged refreshes of other managers until it acknowledged this one.
+        let from_acknowledgement = self.rules.secure_from_acknowledgement;
+        let age = if from_acknowledgement { manager.acknowledged_age } else { manager.refresh_age };
+        manager.has_refreshed && manager.validity + age > WINDOW + self.world.patience
     }
 
     /// Applies a reply to the manager's hold.

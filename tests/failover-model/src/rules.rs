@@ -113,6 +113,8 @@ pub(crate) struct ProtocolRules {
     pub(crate) reclaims_valid_only: bool,
     /// A reply extends only a hold that outlasts the window of all other managers.
     pub(crate) extends_secure_only: bool,
+    /// Such a hold outlasts a window after the acknowledgement of the last refresh. Otherwise the window counts from its send.
+    pub(crate) secure_from_acknowledgement: bool,
     /// A grant whose reply is late is released.
     pub(crate) rejects_late_grants: bool,
     /// A manager checks in after the reply to its reclaim.
@@ -182,6 +184,7 @@ impl ProtocolRules {
         reclaim_wins: true,
         reclaims_valid_only: true,
         extends_secure_only: true,
+        secure_from_acknowledgement: true,
         rejects_late_grants: true,
         reclaims_before_check_in: true,
         drops_late_replies: true,

@@ -198,8 +198,10 @@ pub(crate) struct ManagerState {
     pub(crate) registration: Registration,
     /// A refresh has counted on this connection.
     pub(crate) has_refreshed: bool,
-    /// Ticks since the last counted refresh.
+    /// Ticks since the last counted refresh was sent.
     pub(crate) refresh_age: u8,
+    /// Ticks since that refresh was acknowledged.
+    pub(crate) acknowledged_age: u8,
     /// Ticks since the counted refresh of an earlier incarnation that this server has.
     pub(crate) witness_age: u8,
     pub(crate) has_checked_in: bool,

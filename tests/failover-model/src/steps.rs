@@ -25,6 +25,8 @@ pub(crate) enum FleetStep {
     Connect(u8, u8),
     /// The manager's refresh, and the replicas that acknowledge it.
     Refresh(u8, u8),
+    /// The same, but the manager sent the refresh a tick earlier.
+    RefreshLate(u8, u8),
     /// The manager's refresh, whose reply is lost.
     RefreshUnanswered(u8),
     StartGrace(u8),
@@ -174,7 +176,8 @@ impl<const N: usize> FailoverModel<N> {
             steps.push(FleetStep::RefreshUnanswered(number(index)));
         }
         let replicas = state.replicas(server);
-        let refresh = |mask: u8| FleetStep::Refresh(number(index), mask);
+        let id = number(index);
+        let refresh = |mask: u8| FleetStep::Refresh(id, mask);
         let needed = match self.rules.acknowledgements {
             Acknowledgements::Primary => return steps.push(refresh(0)),
             Acknowledgements::Connected => return steps.push(refresh(replicas)),
@@ -182,7 +185,10 @@ impl<const N: usize> FailoverModel<N> {
             Acknowledgements::Majority => N / 2,
         };
         let masks = (1..1_u8 << N).filter(|mask| mask & !replicas == 0);
-        steps.extend(masks.filter(|mask| mask.count_ones() as usize >= needed).map(refresh));
+        for mask in masks.filter(|mask| mask.count_ones() as usize >= needed) {
+            steps.push(refresh(mask));
+            steps.extend(self.world.has_late_refreshes.then_some(FleetStep::RefreshLate(id, mask)));
+        }
     }
 
     fn grace_steps(&self, state: &FleetState<N>, index: usize, server: usize, steps: &mut Vec<FleetStep>) {

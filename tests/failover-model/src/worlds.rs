@@ -61,6 +61,8 @@ pub struct FaultWorld {
     /// Managers release locks, and repeat releases after a failover.
     pub(crate) has_releases: bool,
     pub(crate) has_pruning: bool,
+    /// A refresh may have been sent a tick before its acknowledgement.
+    pub(crate) has_late_refreshes: bool,
     /// The last manager does not follow the protocol.
     pub(crate) has_outsider: bool,
     /// A replica can be promoted though the primary is alive and reachable.
@@ -112,6 +114,7 @@ pub(crate) const NEW: FaultWorld = FaultWorld {
     requests: 1,
     has_releases: false,
     has_pruning: false,
+    has_late_refreshes: false,
     has_outsider: false,
     has_false_alarms: false,
     demotion_pause: 0,

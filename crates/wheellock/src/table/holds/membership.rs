@@ -50,7 +50,8 @@ struct Server {
     /// The entry of this process shows that this server knows all processes that its predecessor knew ("early end without a
     /// witness").
     is_witness: bool,
-    /// When the last refresh was sent that enough replicas of this server have acknowledged.
+    /// When this process learned that enough replicas of this server have acknowledged its last refresh. Until then a replica may have
+    /// acknowledged refreshes of other processes on an earlier primary ("secure from the send of a refresh").
     counted: Option<BootInstant>,
     /// The server's clock in milliseconds, and an instant at which it showed this time at least.
     clock: (i64, BootInstant),
@@ -268,7 +269,7 @@ impl Membership {
 
     /// Records that this many replicas have acknowledged the last refresh, which was sent at `sent`. Returns true if this server can extend
     /// holds from now on.
-    pub(super) fn acknowledged(&mut self, sent: BootInstant, replicas: u32) -> bool {
+    pub(super) fn acknowledged(&mut self, (sent, now): (BootInstant, BootInstant), replicas: u32) -> bool {
         // A refresh that found another server, or added no entry, says nothing about this one.
         let counts = self.connection.is_some() && self.has_entry;
         let could_extend = self.can_extend();
@@ -280,8 +281,7 @@ impl Membership {
         if replicas < self.terms.majority() {
             return false;
         }
-        self.counted = Some(sent);
-        server.counted = Some(sent);
+        (self.counted, server.counted) = (Some(sent), Some(now));
         self.open = self.opening();
         self.can_extend() && !could_extend
     }

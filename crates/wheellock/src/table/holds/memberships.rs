@@ -110,8 +110,13 @@ impl Memberships {
     }
 
     /// Records acknowledgements: see [`Membership::acknowledged`]. Returns true if its server can extend holds from now on.
-    pub(super) fn acknowledged(&mut self, number: usize, sent: BootInstant, replicas: u32) -> bool {
-        let can_extend = self.all.get_mut(number).is_some_and(|it| it.acknowledged(sent, replicas));
+    pub(super) fn acknowledged(
+        &mut self,
+        number: usize,
+        (sent, now): (BootInstant, BootInstant),
+        replicas: u32,
+    ) -> bool {
+        let can_extend = self.all.get_mut(number).is_some_and(|it| it.acknowledged((sent, now), replicas));
         can_extend && self.companions(number).all(Membership::can_extend)
     }
 

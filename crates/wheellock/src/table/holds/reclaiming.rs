@@ -170,7 +170,8 @@ impl Holds {
             self.tallies.of(UNCLASSIFIED).failed_refreshes += 1;
         }
         // In a grace, a hold that is written can be extended from now on.
-        let can_extend = memberships.acknowledged(number, sent, replicas) && memberships.is_in_grace(number);
+        let can_extend =
+            memberships.acknowledged(number, (sent, now), replicas) && memberships.is_in_grace(number);
         effects.wake(memberships.open_gate(now));
         if can_extend {
             self.verify_everywhere(now);

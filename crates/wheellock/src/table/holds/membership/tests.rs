@@ -90,7 +90,7 @@ impl World {
 
     /// Lets replicas acknowledge the last refresh.
     fn acknowledge(&mut self, replicas: u32) -> bool {
-        let can_extend = self.memberships.acknowledged(0, self.now, replicas);
+        let can_extend = self.memberships.acknowledged(0, (self.now, self.now), replicas);
         self.memberships.open_gate(self.now);
         can_extend
     }
@@ -376,6 +376,21 @@ fn only_secure_hold_is_extended() {
     assert_eq!(trust(&world, &secure), Trust::NoExtension, "the window is closed");
 }
 
+/// A replica may have acknowledged another process's refresh on the old server after this one was sent.
+#[test]
+fn secure_hold_outlasts_late_acknowledgement() {
+    let mut world = World::ready();
+    world.fail_over(1, true);
+    let sent = world.now;
+    world.now = world.now + 2 * SECOND;
+    world.memberships.acknowledged(0, (sent, world.now), 1);
+    let trust = |until| world.memberships.trust(connection(1), &hold(until), world.now);
+    assert_eq!(trust(sent + WINDOW + REPLY), Trust::NoExtension);
+    assert_eq!(trust(world.now + WINDOW + REPLY), Trust::Full);
+    world.now = sent + WINDOW + SECOND;
+    assert_eq!(world.memberships.trust(connection(1), &hold(sent + LEASE), world.now), Trust::NoExtension);
+}
+
 #[test]
 fn grace_ends_no_hold() {
     let mut world = World::ready();
@@ -445,7 +460,7 @@ fn gate_wakes_waiting_tasks() {
     assert!(world.memberships.obstacle(&world.name, world.now).unwrap().contains("the primary has 0 of 2"));
     world.connected = 2;
     world.refresh(0, true, true);
-    world.memberships.acknowledged(0, world.now, 2);
+    world.memberships.acknowledged(0, (world.now, world.now), 2);
     assert_eq!(world.memberships.open_gate(world.now).len(), 1);
     assert!(world.memberships.leave_gate(&first.unwrap()).is_none(), "the gate keeps no task");
     assert_eq!(world.memberships.obstacle(&world.name, world.now), None);

@@ -114,7 +114,7 @@ impl World {
     }
 
     fn acknowledge(&mut self, number: usize, replicas: u32) -> bool {
-        let can_extend = self.memberships.acknowledged(number, self.now, replicas);
+        let can_extend = self.memberships.acknowledged(number, (self.now, self.now), replicas);
         self.memberships.open_gate(self.now);
         can_extend
     }

@@ -397,7 +397,8 @@ impl Stage {
         };
         let incarnation = info("server", "run_id:").zip(info("replication", "master_replid:"));
         let era = self.command(&["HGET", "wheellock:fleet", "era"]).map(|era| era.to_string());
-        incarnation.is_some_and(|(run, id)| era == Some(format!("{run}:{id}")))
+        let is_in = |era: &str| incarnation.is_some_and(|(run, id)| era.starts_with(&format!("{run}:{id}:")));
+        era.is_some_and(|era| is_in(&era))
     }
 
     /// Restarts the primary or a replica in its place, without its data.

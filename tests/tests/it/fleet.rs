@@ -346,7 +346,7 @@ fn settle(server: &RedisServer) {
         let found = info.lines().find_map(|line| line.strip_prefix(name));
         found.expect("INFO has the field").trim().to_owned()
     };
-    let era = format!("{}:{}", field("run_id:"), field("master_replid:"));
+    let era = format!("{}:{}:0", field("run_id:"), field("master_replid:"));
     let _set = server.cli(&["HSET", "wheellock:fleet", "era", &era]);
 }
 

@@ -88,11 +88,13 @@ fn model_fleet_matches_real_server() {
     };
     let info = real.query(&["INFO"]).unwrap().to_string();
     (model.run_id, model.replication_id) = (field(&info, "run_id:"), field(&info, "master_replid:"));
-    let incarnation = format!("{}:{}", model.run_id, model.replication_id);
+    // The incarnations of the two fleets.
+    let mut incarnations = [const { String::new() }; 2];
     let mut random = SplitMix(SEED);
     let (mut told, mut graces) = ([0_usize; KINDS], [0_usize; 2]);
     for number in 0..CALLS / 2 {
-        let call = random_call_about_fleets(&mut random, &incarnation);
+        let call = random_call_about_fleets(&mut random, incarnations.each_ref());
+        let is_second = call.iter().any(|word| word == "g");
         let call: Vec<_> = call.iter().map(|word| in_full(word)).collect();
         let words: Vec<&str> = call.iter().map(String::as_str).collect();
         let since_epoch = SystemTime::UNIX_EPOCH.elapsed().unwrap();
@@ -102,8 +104,10 @@ fn model_fleet_matches_real_server() {
         assert!(agree(&answer, &reply), "call {number}: {words:?}\nmodel: {answer:?}\nreal:  {reply:?}");
         told[kind(&answer)] += 1;
         if let Answer::Array(fields) = &answer
-            && let [Answer::Bulk(_), Answer::Bulk(_), _, Answer::Integer(over), ..] = fields.as_slice()
+            && let [Answer::Bulk(_), Answer::Bulk(incarnation), _, Answer::Integer(over), ..] =
+                fields.as_slice()
         {
+            incarnations[usize::from(is_second)].clone_from(incarnation);
             graces[usize::from(*over == 1)] += 1;
         }
     }
@@ -112,11 +116,11 @@ fn model_fleet_matches_real_server() {
 }
 
 /// Returns a refresh, a reclaim, or a command on the data that these scripts need.
-fn random_call_about_fleets(random: &mut SplitMix, incarnation: &str) -> Vec<String> {
+fn random_call_about_fleets(random: &mut SplitMix, incarnations: [&String; 2]) -> Vec<String> {
     // The grace of the second fleet ends at once.
     let (fleet, longest, window) =
         random.of_any(&[("f", "600000", "60000"), ("f", "600000", "60000"), ("g", "-9000000", "0")]);
-    let other = "other:1";
+    let (incarnation, other) = (incarnations[usize::from(fleet == "g")].as_str(), "other:1");
     let process = random.of(&["p", "q"]);
     let named = random.of(&[incarnation, incarnation, incarnation, other, ""]);
     let (key, holder) = (random.of(&KEYS), random.of(&HOLDERS));
@@ -133,10 +137,11 @@ fn random_call_about_fleets(random: &mut SplitMix, incarnation: &str) -> Vec<Str
         0 => vec!["HSET", fleet, "era", random.of(&[other, incarnation])],
         1 => vec!["HSET", fleet, "grace", random.of(&[other, incarnation])],
         // A hash with a long value has no order.
-        2 => vec!["HGET", fleet, random.of(&["era", "grace", "witness", "longest", "replicas"])],
+        2 => vec!["HGET", fleet, random.of(&["era", "grace", "witness", "longest", "replicas", "number"])],
         3 if random.below(4) == 0 => vec!["DEL", fleet],
         4 if random.below(4) == 0 => vec!["DEL", &roster],
         5 if random.below(20) == 0 => vec!["SET", fleet, "text"],
+        5 if random.below(4) == 0 => vec!["HSET", fleet, "number", random.of(&["7", "text"])],
         6 => vec!["DEL", random.of(&[key, &pool])],
         7 => vec!["DEL", &simple],
         8 => vec!["PTTL", random.of(&[key, &simple])],

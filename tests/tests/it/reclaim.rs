@@ -248,6 +248,20 @@ async fn restart_without_data_loses_no_lock() {
     held.release().await.unwrap();
 }
 
+/// The data of a replica may be old. Its process, and so its run id, stays the same.
+#[tokio::test]
+async fn repromoted_server_begins_grace() {
+    let server = RedisServer::builder().tcp().start();
+    let locks = member(server.tcp_url(), fleet(1)).await;
+    let held = locks.lock("orders").acquire().await.unwrap();
+    let address = RedisServer::builder().tcp().start().addr();
+    assert_eq!(server.cli(&["REPLICAOF", &address.ip().to_string(), &address.port().to_string()]), "OK");
+    assert_eq!(server.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+    assert!(eventually(LEASE, async || locks.metrics().reclaimed == 1).await);
+    assert!(held.is_valid());
+    held.release().await.unwrap();
+}
+
 #[tokio::test]
 async fn unknown_process_acquires_nothing() {
     let set = Replicas::start(2, &Settings::default());

@@ -219,6 +219,49 @@ async fn moved_slots_keep_locks() {
     assert_eq!(locks.metrics().lost_not_owner + locks.metrics().lost_expired, 0);
 }
 
+/// Each process has left the server that a key of the fleet comes back to. It does not have to wait until its holds would be over.
+#[tokio::test]
+async fn returned_slot_keeps_locks() {
+    let cluster = Cluster::start(3, 0, &Settings::default());
+    let (locks, other) = (patient_member(&cluster).await, patient_member(&cluster).await);
+    let held = locks.lock("{b}:held").acquire().await.unwrap();
+    let from = cluster.owner_of_key("{b}");
+    let slot = fleet_slots(&cluster, from)[0];
+    for to in [(from + 1) % 3, from] {
+        cluster.move_slot(slot, to);
+        assert!(eventually(PATIENCE, async || ends_grace(&cluster, slot, to)).await, "the grace has no end");
+        for locks in [&locks, &other] {
+            for free in SHARDS.map(|shard| format!("{shard}:free")) {
+                let ready = eventually(PATIENCE, async || is_granted(locks, &free).await);
+                assert!(ready.await, "{free}: {}", locks.health());
+            }
+        }
+    }
+    assert!(held.is_valid() && !is_granted(&other, "{b}:held").await);
+    held.release().await.unwrap();
+    assert_eq!(locks.metrics().lost_not_owner + locks.metrics().lost_expired, 0);
+}
+
+/// Returns a process whose holds could last for longer than this test waits.
+async fn patient_member(cluster: &Cluster) -> LockManager {
+    let mut fleet = Fleet::of_servers(1);
+    (fleet.longest_lease, fleet.window, fleet.may_be_new) = (4 * PATIENCE, WINDOW, true);
+    let builder = builder(&cluster.url(), 1).keep_locks_across_failovers(fleet);
+    let locks = builder.connect().await.unwrap();
+    assert!(eventually(PATIENCE, async || locks.is_healthy()).await, "{}", locks.health());
+    locks
+}
+
+/// Returns true if the grace is over on this node for the fleet's key in this slot.
+fn ends_grace(cluster: &Cluster, slot: u16, node: usize) -> bool {
+    let node = &cluster.nodes()[node];
+    let info = node.cli(&["INFO", "server"]);
+    let run_id = info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap().trim();
+    let keys = node.cli(&["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "10"]);
+    let fleet = keys.lines().find(|key| key.ends_with('}')).unwrap_or_default();
+    node.cli(&["HGET", fleet, "era"]).starts_with(run_id)
+}
+
 #[tokio::test]
 async fn shard_without_key_is_refused() {
     let cluster = Cluster::start(3, 0, &Settings::default());

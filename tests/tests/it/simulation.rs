@@ -590,10 +590,9 @@ const LIMITED: u64 = 600;
 /// About four seconds of one processor.
 const PERMITS: u64 = 300;
 /// Rules of the protocol for failovers, each with the seed of a fleet that needs the rule.
-const FAILOVER_STORIES: [(&str, u64); 11] = [
+const FAILOVER_STORIES: [(&str, u64); 10] = [
     ("an empty server is not a new one", 1),
     ("a grace ends early only with a witness", 1),
-    ("a promoted process is another server than before", 3),
     ("no lock is acquired in a grace", 6),
     ("a grace counts from an acknowledged refresh", 27),
     ("an entry counts when replicas have acknowledged it", 29),

@@ -462,10 +462,10 @@ pub(crate) fn read_refresh(reply: &Value) -> Option<RefreshReply> {
             fleet.window = Duration::from_millis(count(window)?);
             Some(RefreshReply::OtherFleet(fleet))
         }
-        [run_id, replication_id, time, is_grace_over, was_known, members, checked_in, left, connected] => {
+        [run_id, incarnation, time, is_grace_over, was_known, members, checked_in, left, connected] => {
             Some(RefreshReply::Refreshed(Refreshed {
                 run_id: run_id.as_str()?.to_owned(),
-                replication_id: replication_id.as_str()?.to_owned(),
+                incarnation: incarnation.as_str()?.to_owned(),
                 time: number(time)?,
                 is_grace_over: number(is_grace_over)? == 1,
                 was_known: number(was_known)? == 1,

@@ -12,11 +12,11 @@
 -- ARGV[5]  1 if enough servers have acknowledged a refresh of this process on this server
 -- ARGV[6]  1 if all holds of this process are written, 2 if its entry also shows that this server knows all processes
 -- ARGV[7]  1 if a server without data may be a new one
--- ARGV[8]  run id and replication id of the server to which ARGV[5], ARGV[6] and ARGV[9] apply
+-- ARGV[8]  the incarnation to which ARGV[5], ARGV[6] and ARGV[9] apply
 -- ARGV[9]  1 if this process knows that the server has no entry of it
 -- ARGV[10] time in milliseconds without a refresh after which an entry is removed
 --
--- Returns the server's run id, its replication id, its time in milliseconds, 1 or 0 (the grace is over), 1 or 0 (the
+-- Returns the server's run id, its incarnation, its time in milliseconds, 1 or 0 (the grace is over), 1 or 0 (the
 -- entry was there, and no other server can have removed it), the number of processes, the number of those that have
 -- checked in, the milliseconds until the grace ends at the latest, or -1, and the number of connected replicas. Returns
 -- the three numbers of the fleet if they differ from the process's numbers.
@@ -26,8 +26,15 @@ local call = redis.call
 local run_id = string.match(call('info', 'server'), 'run_id:(%x+)')
 local replication = call('info', 'replication')
 local replication_id = string.match(replication, 'master_replid:(%x+)')
--- A restart changes the run id, and a promotion changes the replication id.
-local incarnation = run_id .. ':' .. replication_id
+local era, grace, start, witness, was_longest, was_window, replicas, number =
+    unpack(call('hmget', fleet, 'era', 'grace', 'start', 'witness', 'longest', 'window', 'replicas', 'number'))
+-- A restart changes the run id, and a promotion changes the replication id. Each grace has a new number. Otherwise a
+-- fleet that leaves a server with its slot, and comes back, would find processes that never use this server again.
+number = tonumber(number) or 0
+local server = run_id .. ':' .. replication_id .. ':'
+local begins = era ~= server .. number and grace ~= server .. number
+number = begins and number + 1 or number
+local incarnation = server .. number
 -- A process that has not met this server yet says nothing about it.
 local has_met = ARGV[8] == incarnation
 local is_counted = ARGV[5] == '1' and has_met
@@ -37,8 +44,6 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local refreshed = call('zscore', roster, process)
 -- An older entry may be a copy of one that the earlier primary has removed.
 local was_known = refreshed and now - refreshed <= ARGV[10] - window
-local era, grace, start, witness, was_longest, was_window, replicas =
-    unpack(call('hmget', fleet, 'era', 'grace', 'start', 'witness', 'longest', 'window', 'replicas'))
 -- A backup that reads from the server like a replica has no port. A replica may have two connections during a full sync.
 local connected, following, seen, follows = 0, 0, {}, {}
 for address, state in string.gmatch(replication, 'slave%d+:(ip=[^,]*,port=[1-9]%d*)([^\r\n]*)') do
@@ -71,7 +76,7 @@ elseif differs then
 end
 if is_empty and not era and ARGV[7] == '1' then
     era = incarnation
-    call('hset', fleet, 'era', era)
+    call('hset', fleet, 'era', era, 'number', number)
 end
 -- A process adds an entry only when it knows that its entry is missing. Otherwise a process that missed the reply would
 -- find the entry of its own refresh, and take it for the earlier entry.
@@ -86,10 +91,10 @@ else
 end
 local left = -1
 if era ~= incarnation then
-    if grace ~= incarnation then
+    if begins then
         -- These notes are of an earlier grace.
         call('hdel', fleet, 'start', 'witness')
-        call('hset', fleet, 'grace', incarnation)
+        call('hset', fleet, 'grace', incarnation, 'number', number)
         call('del', checked_in)
         start, witness = false, false
     end
@@ -122,4 +127,4 @@ elseif era == incarnation then
     call('zremrangebyscore', roster, '-inf', all_follow and now - ARGV[10] or '-inf')
 end
 local is_over = era == incarnation and 1 or 0
-return {run_id, replication_id, now, is_over, was_known and 1 or 0, members, checked, left, connected}
+return {run_id, incarnation, now, is_over, was_known and 1 or 0, members, checked, left, connected}

@@ -109,7 +109,8 @@ pub(crate) enum CheckIn {
 /// The reply to a refresh.
 pub(crate) struct Refreshed {
     pub(crate) run_id: String,
-    pub(crate) replication_id: String,
+    /// The server's run id and replication id, and the number of its grace.
+    pub(crate) incarnation: String,
     /// The server's clock in milliseconds.
     pub(crate) time: i64,
     pub(crate) is_grace_over: bool,
@@ -205,19 +206,18 @@ impl Membership {
         behind: Option<(ConnectionId, String)>,
         now: BootInstant,
     ) -> Found {
-        let incarnation = format!("{}:{}", reply.run_id, reply.replication_id);
         // Acknowledgements of a reply that is not used say nothing about the server of an earlier reply.
         (self.has_entry, self.is_failing) = (false, false);
         // Refreshes have a connection of their own. A refresh of one server says nothing about locks on another.
         let behind = behind.filter(|(_, run_id)| *run_id == reply.run_id);
-        let Some((connection, _)) = behind.filter(|_| !self.left.contains(&incarnation)) else {
+        let Some((connection, _)) = behind.filter(|_| self.accepts(&reply.incarnation, now)) else {
             self.is_replaced(now);
             return Found::NothingNew;
         };
         let is_new = self.connection.replace(connection) != Some(connection);
-        let is_other = self.server.as_ref().is_none_or(|server| server.incarnation != incarnation);
+        let is_other = self.server.as_ref().is_none_or(|server| server.incarnation != reply.incarnation);
         if is_other {
-            self.meet(incarnation, reply, now);
+            self.meet(reply, now);
         }
         let Some(server) = &mut self.server else { return Found::NothingNew };
         // A refresh adds an entry only if an earlier reply has shown that there is none. Otherwise a process that misses the reply would find
@@ -240,7 +240,22 @@ impl Membership {
         }
     }
 
-    fn meet(&mut self, incarnation: String, reply: &Refreshed, now: BootInstant) {
+    /// Returns true if this process may use a server that it has not left, or that it meets again after all of its holds are over. Then this
+    /// process is new: otherwise it would wait for ever if no later server comes back.
+    fn accepts(&mut self, incarnation: &str, now: BootInstant) -> bool {
+        if !self.left.iter().any(|left| left == incarnation) {
+            return true;
+        }
+        let closed = now.saturating_duration_since(self.closed_since);
+        let is_over = closed > self.terms.longest_lease.duration() + self.terms.window;
+        if is_over {
+            self.left.clear();
+            self.server = None;
+        }
+        is_over
+    }
+
+    fn meet(&mut self, reply: &Refreshed, now: BootInstant) {
         let before = self.server.take();
         // A refresh in an unfinished grace makes no witness ("a refresh in an unfinished grace is a witness").
         let was_entered = before.as_ref().is_some_and(|before| before.is_known);
@@ -253,7 +268,7 @@ impl Membership {
         }
         self.closed_since = now;
         self.server = Some(Server {
-            incarnation,
+            incarnation: reply.incarnation.clone(),
             grace_over: None,
             // A server that restarts has the entry of a process that no other server knows. Another server may be promoted meanwhile.
             is_known: reply.was_known && was_entered,
@@ -402,6 +417,11 @@ impl Membership {
     /// Returns the incarnation of the present server.
     pub(super) fn incarnation(&self) -> &str {
         self.server.as_ref().map_or("", |server| &server.incarnation)
+    }
+
+    /// Returns the present server, whatever the number of its grace.
+    pub(super) fn server(&self) -> &str {
+        self.incarnation().rsplit_once(':').map_or("", |(server, _)| server)
     }
 
     /// Returns true if a reclaim of this hold may write a new lease.

@@ -104,9 +104,9 @@ impl Memberships {
 
     /// Returns the other memberships whose last refresh found the same server.
     fn companions(&self, number: usize) -> impl Iterator<Item = &Membership> {
-        let incarnation = self.get(number).map_or("", Membership::incarnation);
+        let server = self.get(number).map_or("", Membership::server);
         let others = self.all.iter().enumerate().filter(move |(other, _)| *other != number);
-        others.map(|(_, it)| it).filter(move |it| it.incarnation() == incarnation)
+        others.map(|(_, it)| it).filter(move |it| it.server() == server)
     }
 
     /// Records acknowledgements: see [`Membership::acknowledged`]. Returns true if its server can extend holds from now on.

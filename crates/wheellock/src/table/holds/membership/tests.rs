@@ -74,7 +74,7 @@ impl World {
         let run_id = format!("run{server}");
         let reply = Refreshed {
             run_id: run_id.clone(),
-            replication_id: "one".to_owned(),
+            incarnation: format!("{run_id}:one:0"),
             time: 1000,
             is_grace_over,
             was_known,
@@ -164,7 +164,7 @@ fn acknowledgement_of_unused_refresh_never_counts() {
     world.now = world.now + 2 * WINDOW;
     let reply = Refreshed {
         run_id: "run1".to_owned(),
-        replication_id: "one".to_owned(),
+        incarnation: "run1:one:0".to_owned(),
         time: 1000,
         is_grace_over: true,
         was_known: true,
@@ -313,6 +313,22 @@ fn left_incarnation_is_never_used_again() {
     world.replaced();
     assert!(!world.refresh(0, true, true) && !world.may_acquire());
     assert_eq!(world.check_in(), CheckIn::NotYet, "this server is not the one that it has met");
+}
+
+/// An operator made an earlier primary the primary again, and never a replica.
+#[test]
+fn left_server_is_new_after_lease() {
+    let mut world = World::ready();
+    world.fail_over(1, true);
+    world.refresh(1, true, true);
+    assert!(world.may_acquire());
+    world.replaced();
+    world.now = world.now + LEASE + WINDOW;
+    assert!(!world.refresh(0, true, true));
+    world.now = world.now + SECOND;
+    assert!(world.refresh(0, true, true) && !world.acknowledge(1) && !world.may_acquire());
+    assert_eq!(world.check_in(), CheckIn::Done, "no witness");
+    assert!(world.acknowledge(2) && world.may_acquire());
 }
 
 #[test]

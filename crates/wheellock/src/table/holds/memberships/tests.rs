@@ -77,7 +77,7 @@ impl World {
         let run_id = format!("run{node}");
         let reply = Refreshed {
             run_id: run_id.clone(),
-            replication_id: "one".to_owned(),
+            incarnation: format!("{run_id}:one:0"),
             time: 1000,
             is_grace_over,
             was_known: node >= 10,
@@ -225,7 +225,7 @@ fn reclaim_names_key_of_shard() {
     assert!(!world.memberships.may_end_holds(at(11)) && world.memberships.may_end_holds(at(2)));
     let reclaim = world.memberships.reclaim(&held[1]).unwrap();
     let target = world.memberships.target(reclaim.number);
-    assert_eq!(target, (&*FleetKey::all(true)[6].fleet, "run11:one"));
+    assert_eq!(target, (&*FleetKey::all(true)[6].fleet, "run11:one:0"));
 }
 
 #[test]

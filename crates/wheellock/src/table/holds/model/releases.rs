@@ -141,10 +141,10 @@ fn server_promoted_again_gets_releases() {
     let fleet = Fleet::of_servers(3);
     let terms = FleetTerms::new(&fleet, Lease::DEFAULT).unwrap();
     world.holds.join_fleet(terms, FleetKey::all(false), Box::new(|_| 0), world.now);
-    let repeated_after = |world: &mut World, replication_id: &str| {
+    let repeated_after = |world: &mut World, incarnation: &str| {
         let reply = Refreshed {
             run_id: "run".to_owned(),
-            replication_id: replication_id.to_owned(),
+            incarnation: incarnation.to_owned(),
             time: 1000,
             is_grace_over: true,
             was_known: true,
@@ -159,9 +159,9 @@ fn server_promoted_again_gets_releases() {
         repeated.iter().for_each(|settle| world.reconciled(settle, false, 0));
         repeated.iter().map(|settle| settle.owner).collect::<Vec<_>>()
     };
-    assert_eq!(repeated_after(&mut world, "one"), [1], "the first server may not know it either");
-    assert_eq!(repeated_after(&mut world, "one"), [0; 0]);
-    assert_eq!(repeated_after(&mut world, "two"), [1]);
+    assert_eq!(repeated_after(&mut world, "run:one:0"), [1], "the first server may not know it either");
+    assert_eq!(repeated_after(&mut world, "run:one:0"), [0; 0]);
+    assert_eq!(repeated_after(&mut world, "run:two:1"), [1]);
 }
 
 /// B2: the number of releases sent to a failing server is bounded, and so is the time for which they are retried.

@@ -9,11 +9,11 @@ impl Store {
         let [is_counted, check_in, may_be_new, of, lacks_entry, entry_lasts] = rest;
         let (longest, window) = (integer(longest_text)?, integer(window_text)?);
         let entry_lasts = integer(entry_lasts)?;
-        let incarnation = format!("{}:{}", self.run_id, self.replication_id);
-        let has_met = of == incarnation;
-        let is_counted = is_counted == "1" && has_met;
         let now = self.millis();
         [roster, checked_in, fleet].iter().try_for_each(|key| self.no_text(key))?;
+        let (incarnation, number, begins) = self.incarnation(fleet);
+        let has_met = of == incarnation;
+        let is_counted = is_counted == "1" && has_met;
         let refreshed = self.field(roster, process).and_then(|time| time.parse::<i64>().ok());
         let is_young = |time: i64| now.saturating_sub(time) <= entry_lasts.saturating_sub(window);
         let was_known = refreshed.is_some_and(is_young);
@@ -37,6 +37,7 @@ impl Store {
         numbers.iter().for_each(|(field, number)| self.set_count(fleet, field, &number.to_string()));
         if is_empty && era.is_none() && may_be_new == "1" {
             self.set_count(fleet, "era", &incarnation);
+            self.set_count(fleet, "number", &number);
             era = Some(incarnation.clone());
         }
         let is_entered = was_known || has_met && lacks_entry == "1";
@@ -47,7 +48,9 @@ impl Store {
         let mut is_over = era.as_ref() == Some(&incarnation);
         let (mut left, mut witness) = (-1, false);
         if !is_over {
-            self.begin_grace(fleet, checked_in, &incarnation);
+            if begins {
+                self.begin_grace(fleet, checked_in, [&incarnation, &number]);
+            }
             if is_counted && self.field(fleet, "start").is_none() {
                 self.set_count(fleet, "start", &now.to_string());
             }
@@ -75,17 +78,26 @@ impl Store {
         }
         let connected = self.replicas;
         let numbers = [now, i64::from(is_over), i64::from(was_known), members, checked, left, connected];
-        let identity = [&self.run_id, &self.replication_id].map(|id| Answer::Bulk(id.clone()));
+        let identity = [self.run_id.clone(), incarnation].map(Answer::Bulk);
         Ok(Answer::Array(identity.into_iter().chain(numbers.map(Answer::Integer)).collect()))
     }
 
-    /// Discards the notes of an earlier grace.
-    fn begin_grace(&mut self, fleet: &str, checked_in: &str, incarnation: &str) {
-        if self.field(fleet, "grace").as_deref() != Some(incarnation) {
-            ["start", "witness"].iter().for_each(|field| self.forget(fleet, field));
-            self.set_count(fleet, "grace", incarnation);
-            self.keys.remove(checked_in);
-        }
+    /// Returns this server's incarnation, its number, and true if its grace begins now.
+    fn incarnation(&self, fleet: &str) -> (String, String, bool) {
+        let number = self.field(fleet, "number").and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
+        let named = |number: u64| format!("{}:{}:{number}", self.run_id, self.replication_id);
+        let is_in = |field| self.field(fleet, field) == Some(named(number));
+        let begins = !is_in("era") && !is_in("grace");
+        let number = number + u64::from(begins);
+        (named(number), number.to_string(), begins)
+    }
+
+    /// Replaces the notes of an earlier grace.
+    fn begin_grace(&mut self, fleet: &str, checked_in: &str, [incarnation, number]: [&str; 2]) {
+        ["start", "witness"].iter().for_each(|field| self.forget(fleet, field));
+        self.set_count(fleet, "grace", incarnation);
+        self.set_count(fleet, "number", number);
+        self.keys.remove(checked_in);
     }
 
     /// Removes the entries whose last refresh was at this time or earlier.

@@ -26,7 +26,6 @@ use wheellock_client::Change;
 
 use super::changes::MOST_TOLD;
 use super::recent_releases::KEPT;
-use super::renewals::UNEXTENDED_PAUSE;
 use super::schedule::TICK;
 use super::*;
 use crate::base::server_clock::{Jump, Sample};

@@ -49,10 +49,11 @@ impl Renewal {
         if self.extend { self.lease.millis() } else { 0 }
     }
 
-    /// Returns the pause before the next renewal, if this one found the hold and did not extend it.
-    fn pause_unextended(&self) -> Duration {
-        // In a grace, the next extension would get the same reply at once. After a check, an extension is another request.
-        if self.extend { UNEXTENDED_PAUSE } else { Duration::ZERO }
+    /// Returns the pause before the next renewal, if this one found the hold and did not extend it. `left` is the rest of the hold.
+    fn pause_unextended(&self, left: Duration) -> Duration {
+        // In a grace, the next extension would get the same reply at once. A long grace must not have thousands of them for each hold, and a
+        // hold must be extended in time once the grace is over. After a check, an extension is another request.
+        if self.extend { (left / 8).max(UNEXTENDED_PAUSE) } else { Duration::ZERO }
     }
 
     /// Returns the hold. Does not return a later hold at the same index.
@@ -457,7 +458,8 @@ impl Holds {
             Renewed::StillHeld { left } => {
                 still_held(hold, left, sent, now);
                 hold.plan_check_of_shared_lease(now, self.alarms.period());
-                hold.plan_early_renewal(now + renewal.pause_unextended(), self.alarms.period());
+                let left = hold.lost_at().saturating_duration_since(now);
+                hold.plan_early_renewal(now + renewal.pause_unextended(left), self.alarms.period());
                 effects.renewed_again(self.failures.clear(renewal.hold, self.tallies.of(family), now));
             }
             // The release under way finds the same and reports the loss.
@@ -567,8 +569,8 @@ pub(super) struct Newcomers {
 /// Largest number of newcomers that wait for the end of their beat, to bound their memory.
 const MOST_NEWCOMERS: usize = 1024;
 
-/// Pause after a renewal that found the hold and did not extend it. A grace ends within milliseconds if all processes are alive.
-pub(super) const UNEXTENDED_PAUSE: Duration = Duration::from_millis(10);
+/// Shortest pause after a renewal that found the hold and did not extend it.
+const UNEXTENDED_PAUSE: Duration = Duration::from_millis(10);
 
 /// Longest pause before the check of a fixed lease is retried, however long the lease is.
 const VERIFY_AGAIN: Duration = Duration::from_secs(1);

@@ -259,6 +259,14 @@ async fn repromoted_server_begins_grace() {
     assert_eq!(server.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
     assert!(eventually(LEASE, async || locks.metrics().reclaimed == 1).await);
     assert!(held.is_valid());
+
+    // The server is the same when it has lost the hash of the fleet.
+    let number = || server.cli(&["HGET", "wheellock:fleet", "number"]);
+    assert_eq!(number(), "1");
+    assert_eq!(server.cli(&["DEL", "wheellock:fleet"]), "1");
+    assert!(eventually(LEASE, async || number() == "1").await);
+    assert_eq!(locks.metrics().reclaimed, 1);
+    assert!(held.is_valid());
     held.release().await.unwrap();
 }
 

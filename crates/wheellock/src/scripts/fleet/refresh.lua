@@ -28,12 +28,16 @@ local replication = call('info', 'replication')
 local replication_id = string.match(replication, 'master_replid:(%x+)')
 local era, grace, start, witness, was_longest, was_window, replicas, number =
     unpack(call('hmget', fleet, 'era', 'grace', 'start', 'witness', 'longest', 'window', 'replicas', 'number'))
--- A restart changes the run id, and a promotion changes the replication id. Each grace has a new number. Otherwise a
--- fleet that leaves a server with its slot, and comes back, would find processes that never use this server again.
-number = tonumber(number) or 0
+-- A restart changes the run id, and a promotion changes the replication id. Each later grace has a greater number.
+-- Otherwise a fleet that leaves a server with its slot, and comes back, would find processes that never use this server
+-- again. The number is at least that of the process, because an operator may have removed the hash.
 local server = run_id .. ':' .. replication_id .. ':'
+local is_here = string.sub(ARGV[8], 1, #server) == server
+number = math.max(tonumber(number) or 0, is_here and tonumber(string.sub(ARGV[8], #server + 1)) or 0)
 local begins = era ~= server .. number and grace ~= server .. number
-number = begins and number + 1 or number
+if begins and era then
+    number = number + 1
+end
 local incarnation = server .. number
 -- A process that has not met this server yet says nothing about it.
 local has_met = ARGV[8] == incarnation

@@ -247,7 +247,8 @@ impl Membership {
             return true;
         }
         let closed = now.saturating_duration_since(self.closed_since);
-        let is_over = closed > self.terms.longest_lease.duration() + self.terms.window;
+        let lasts = self.terms.longest_lease.duration() + self.terms.window;
+        let is_over = self.connection.is_none() && closed > lasts;
         if is_over {
             self.left.clear();
             self.server = None;

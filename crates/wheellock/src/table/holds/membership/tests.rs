@@ -322,7 +322,8 @@ fn left_server_is_new_after_lease() {
     world.fail_over(1, true);
     world.refresh(1, true, true);
     assert!(world.may_acquire());
-    world.replaced();
+    world.now = world.now + 10 * LEASE;
+    assert!(!world.refresh(0, true, true), "this process has used another server until now");
     world.now = world.now + LEASE + WINDOW;
     assert!(!world.refresh(0, true, true));
     world.now = world.now + SECOND;

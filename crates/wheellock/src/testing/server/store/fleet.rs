@@ -11,7 +11,7 @@ impl Store {
         let entry_lasts = integer(entry_lasts)?;
         let now = self.millis();
         [roster, checked_in, fleet].iter().try_for_each(|key| self.no_text(key))?;
-        let (incarnation, number, begins) = self.incarnation(fleet);
+        let (incarnation, number, begins) = self.incarnation(fleet, of);
         let has_met = of == incarnation;
         let is_counted = is_counted == "1" && has_met;
         let refreshed = self.field(roster, process).and_then(|time| time.parse::<i64>().ok());
@@ -82,13 +82,17 @@ impl Store {
         Ok(Answer::Array(identity.into_iter().chain(numbers.map(Answer::Integer)).collect()))
     }
 
-    /// Returns this server's incarnation, its number, and true if its grace begins now.
-    fn incarnation(&self, fleet: &str) -> (String, String, bool) {
-        let number = self.field(fleet, "number").and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
+    /// Returns this server's incarnation, its number, and true if its grace begins now. `of` is the last incarnation that a process has met.
+    fn incarnation(&self, fleet: &str, of: &str) -> (String, String, bool) {
+        let read = |number: &str| number.parse::<u64>().ok();
         let named = |number: u64| format!("{}:{}:{number}", self.run_id, self.replication_id);
+        let kept = self.field(fleet, "number").and_then(|number| read(&number));
+        let met =
+            of.rsplit_once(':').and_then(|(_, number)| read(number)).filter(|number| named(*number) == of);
+        let number = kept.max(met).unwrap_or(0);
         let is_in = |field| self.field(fleet, field) == Some(named(number));
         let begins = !is_in("era") && !is_in("grace");
-        let number = number + u64::from(begins);
+        let number = number + u64::from(begins && self.field(fleet, "era").is_some());
         (named(number), number.to_string(), begins)
     }
 

@@ -64,8 +64,10 @@ fn renewal_without_extension_repeats_after_pause() {
         let locks = vec![Renewed::StillHeld { left: Duration::MAX }];
         let reply = RenewalReply { server: world.server_time(), locks };
         world.holds.end_renewal(script, Some(&reply), world.now, |_| 0, &mut Effects::default());
+        let pause = world.holds.next_due().unwrap().saturating_duration_since(world.now);
+        assert!(pause >= end.saturating_duration_since(world.now) / 8, "{pause:?}");
     }
-    assert!((10..60).contains(&renewals), "{renewals} renewals in {:?}", LEASE / 4);
+    assert!(renewals > 5, "{renewals} renewals in {:?}", LEASE / 4);
 }
 
 /// A check does not extend the lease, and the next beat may come too late in a grace.

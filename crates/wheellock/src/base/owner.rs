@@ -25,7 +25,10 @@ pub struct Owner {
     pub(crate) number: u64,
 }
 
-/// The number from which on an owner is spent. Redisson accepts it as the number of a thread. No manager reaches this number of owners.
+/// The number of the process's first thread. Managers number their owners from 1, and reach neither this number nor [`SPENT`].
+pub(crate) const FIRST_THREAD: u64 = 1 << 61;
+/// The number from which on an owner is spent. No owner of a living process may have it, because such an owner would enter a lock that is
+/// kept for a minimum time. Redisson accepts it as the number of a thread (a Java `long`).
 pub(crate) const SPENT: u64 = 1 << 62;
 
 impl fmt::Display for Owner {

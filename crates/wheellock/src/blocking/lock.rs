@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::served::Served;
+use crate::base::owner::FIRST_THREAD;
 use crate::lock::verbs::AsyncLock;
 use crate::request::context::Context;
 use crate::{
@@ -431,8 +432,7 @@ pub(super) fn this_thread(context: &Context) -> Owner {
     context.owner(THREAD.with(|number| *number))
 }
 
-/// Number of the next thread. It starts far above the owners that managers number from 1, and fits Java's `long`.
-static NEXT_THREAD: AtomicU64 = AtomicU64::new(1 << 62);
+static NEXT_THREAD: AtomicU64 = AtomicU64::new(FIRST_THREAD);
 
 thread_local! {
     static THREAD: u64 = NEXT_THREAD.fetch_add(1, Ordering::Relaxed);

@@ -1,6 +1,7 @@
 //! Tests of `holder`.
 
 use super::*;
+use crate::base::owner::FIRST_THREAD;
 
 fn holder(owner: &str) -> Holder {
     Holder {
@@ -51,7 +52,12 @@ fn spent_owner_is_told_apart() {
     let told = holder(&format!("{uuid}:{}", SPENT + 7));
     assert!(told.is_spent());
     assert!(told.to_string().ends_with("has ended its work and keeps it for 29.3 s more"), "{told}");
-    for living in [format!("{uuid}:7"), format!("{uuid}:{}", SPENT - 1), format!("token:{SPENT}")] {
+    for living in [
+        format!("{uuid}:7"),
+        format!("{uuid}:{}", FIRST_THREAD + 7),
+        format!("{uuid}:{}", SPENT - 1),
+        format!("token:{SPENT}"),
+    ] {
         assert!(!holder(&living).is_spent(), "{living}");
     }
 }

@@ -437,3 +437,15 @@ static NEXT_THREAD: AtomicU64 = AtomicU64::new(FIRST_THREAD);
 thread_local! {
     static THREAD: u64 = NEXT_THREAD.fetch_add(1, Ordering::Relaxed);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::owner::SPENT;
+
+    #[test]
+    fn no_thread_is_spent_owner() {
+        let other = std::thread::spawn(|| THREAD.with(|number| *number)).join().unwrap();
+        assert!(THREAD.with(|number| *number) < SPENT && other < SPENT);
+    }
+}

@@ -2,6 +2,8 @@
 //!
 //! It releases the hold, and reports a loss.
 
+mod ticket;
+
 use std::fmt;
 use std::future::Future;
 use std::num::NonZeroU64;
@@ -11,9 +13,7 @@ use std::task::{self, Poll, Waker};
 
 use crate::base::clock::BootInstant;
 use crate::base::error::{Error, LostReason, refuses_writes};
-use crate::base::lease::Lease;
 use crate::base::owner::{Owner, PermitId};
-use crate::base::ticket::Ticket;
 use crate::base::work::unless_lost;
 use crate::request::context::Context;
 use crate::request::endangered::until_endangered;
@@ -266,46 +266,6 @@ impl Guard {
     /// until [`valid_until`](Self::valid_until), as before.
     pub async fn renew(&self) -> Result<(), Error> {
         self.ask_the_server(Want::Renew).await
-    }
-
-    /// Renews the lease, and turns this guard into a ticket for another process. The lock stays held, and no process renews it. A process
-    /// that [adopts](crate::LockManager::adopt) the ticket within the lease holds the lock without a gap. From then on it is the only holder:
-    /// no late request of this process can renew or release the lock.
-    ///
-    /// If no process adopts the ticket, the lock is free at the end of the lease. The default lease is 30 s. Use
-    /// [`with_lease`](crate::Lock::with_lease) for a longer journey.
-    ///
-    /// Plain, spin, fenced, fair, write and simple locks have tickets. Readers and permits have none: let the other process acquire its
-    /// own before this one releases. Minimum and maximum times do not travel, but the maximum of this hold ends the ticket, too.
-    ///
-    /// # Cancel safety
-    ///
-    /// A dropped call releases the lock, as dropping the guard does.
-    ///
-    /// # Errors
-    ///
-    /// As [`renew`](Self::renew); [`Error::NoTicket`] if this hold cannot travel. After an error the lock is released.
-    pub async fn into_ticket(self) -> Result<Ticket, Error> {
-        self.check()?;
-        let Some((owner, lease)) = self.travels() else {
-            return Err(Error::NoTicket {
-                lock: self.name.text().to_owned(),
-                kind: self.name.kind().label.to_owned(),
-            });
-        };
-        self.renew().await?;
-        let (lock, kind) = (self.name.text().to_owned(), self.name.kind().label.to_owned());
-        let ticket = Ticket { kind, lock, owner: self.context.owner(owner), lease: lease.duration() };
-        self.forget();
-        Ok(ticket)
-    }
-
-    /// Returns the owner and the lease, if this guard is the only one of its hold, and its kind has tickets.
-    fn travels(&self) -> Option<(u64, Lease)> {
-        self.name.kind().adopt.as_ref()?;
-        let holds = self.context.holds();
-        let hold = holds.get(self.hold)?;
-        (hold.wanted() == 1).then_some((hold.owner, hold.lease))
     }
 
     /// Makes the watchdog send a request now, and waits for the result.

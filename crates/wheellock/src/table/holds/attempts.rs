@@ -390,6 +390,22 @@ impl Holds {
         self.get_mut(index)?.expired_by = Lease::DEFAULT.expired_by(now);
         self.reconcile(index)
     }
+
+    /// Takes the lock back from an owner to which this hold was to be given. If the hold has a minimum time, that owner keeps it.
+    pub(crate) fn withdraw_heir(
+        &mut self,
+        index: HoldIndex,
+        heir: u64,
+        now: BootInstant,
+    ) -> Option<Reconcile> {
+        let hold = self.get(index)?;
+        let (name, min) = (Arc::clone(&hold.name), hold.min_after_release(0));
+        let index = self.insert(&name, heir, false, Lease::DEFAULT, now);
+        let hold = self.get_mut(index)?;
+        hold.expired_by = Lease::DEFAULT.expired_by(now);
+        min.into_iter().for_each(|min| hold.keep_for(*min));
+        self.reconcile(index)
+    }
 }
 
 impl Hold {

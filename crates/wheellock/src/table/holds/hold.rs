@@ -163,7 +163,7 @@ impl Hold {
         matches!(self.state, State::Lost(_))
     }
 
-    pub(super) fn is_presented(&self) -> bool {
+    pub(crate) fn is_presented(&self) -> bool {
         self.known_by == KnownBy::Others
     }
 
@@ -356,7 +356,7 @@ impl Hold {
     }
 
     /// Returns the lease of a renewal that is sent at `now`. It ends with the maximum at the latest.
-    pub(super) fn lease_to_renew(&self, now: BootInstant) -> Lease {
+    pub(crate) fn lease_to_renew(&self, now: BootInstant) -> Lease {
         let lease = self.longest_lease();
         self.limit().map_or(lease, |limit| lease.min(Lease::within(limit.end.saturating_duration_since(now))))
     }

@@ -148,8 +148,9 @@ impl fmt::Display for Reply {
     }
 }
 
-/// Longer than any command that a test sends. A paused server must not hang the test run.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longer than any command that a test sends, and than a write of the append-only file on a busy disk. A paused server must not hang the
+/// test run.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn malformed(line: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("not RESP2: {line:?}"))

@@ -243,7 +243,14 @@ impl Client {
     /// client for replies of megabytes. Messages may have payloads of any length, because the client drops long payloads
     /// as they arrive.
     pub fn subscribe(&self, channel: &[u8]) -> Subscription {
-        Subscription::new(&self.route, channel)
+        Subscription::new(&self.route, channel, false)
+    }
+
+    /// Does the same as [`subscribe`](Self::subscribe), and keeps the short payloads of the latest messages, for
+    /// [`Subscription::take_payloads`].
+    #[doc(hidden)]
+    pub fn subscribe_keeping_payloads(&self, channel: &[u8]) -> Subscription {
+        Subscription::new(&self.route, channel, true)
     }
 
     /// Returns the command that publishes to subscribers of [`subscribe`](Self::subscribe): `PUBLISH` or `SPUBLISH`.

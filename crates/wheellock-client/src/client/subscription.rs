@@ -56,14 +56,15 @@ impl RefUnwindSafe for Subscription {}
 impl Subscription {
     /// Subscribes to `channel` at the server that serves the channel's slot now. In a cluster, the subscription follows
     /// the slot.
-    pub(crate) fn new(route: &Route, channel: &[u8]) -> Self {
+    pub(crate) fn new(route: &Route, channel: &[u8], keeps_payloads: bool) -> Self {
         match route {
-            Route::One(link) => Self { at: Listening::new(link, channel), home: None },
+            Route::One(link) => Self { at: Listening::new(link, channel, keeps_payloads), home: None },
             Route::Cluster(cluster) => {
                 // Without a node for the slot, wait at `unassigned`. The subscription moves when a node serves the slot.
                 let node = cluster.node_for(Some(channel)).unwrap_or_else(|_| cluster.unassigned());
-                let home = Home { cluster: cluster.clone(), channel: channel.into(), payloads: None };
-                Self { at: Listening::new(&node, channel), home: Some(Box::new(home)) }
+                let payloads = keeps_payloads.then(Vec::new);
+                let home = Home { cluster: cluster.clone(), channel: channel.into(), payloads };
+                Self { at: Listening::new(&node, channel, keeps_payloads), home: Some(Box::new(home)) }
             }
         }
     }
@@ -74,10 +75,11 @@ impl Subscription {
     fn follow(&mut self) -> bool {
         let gone_to = self.gone_to();
         if let Some((node, channel)) = &gone_to {
-            let mut before = std::mem::replace(&mut self.at, Listening::new(node, channel));
+            let mut kept = self.home.as_mut().and_then(|home| home.payloads.as_mut());
+            let there = Listening::new(node, channel, kept.is_some());
+            let mut before = std::mem::replace(&mut self.at, there);
             self.at.mark_changed();
-            if let Some(kept) = self.home.as_mut().and_then(|home| home.payloads.as_mut()) {
-                self.at.keep_payloads();
+            if let Some(kept) = &mut kept {
                 kept.extend(before.take_payloads());
                 kept.drain(..kept.len().saturating_sub(MOST_PAYLOADS));
             }
@@ -157,17 +159,6 @@ impl Subscription {
     pub fn take_changes(&mut self) -> u64 {
         self.follow();
         self.at.take_changes()
-    }
-
-    /// Keeps the short payloads of the latest messages from now on, for [`take_payloads`](Self::take_payloads).
-    #[doc(hidden)]
-    #[must_use]
-    pub fn keeping_payloads(mut self) -> Self {
-        self.at.keep_payloads();
-        if let Some(home) = &mut self.home {
-            home.payloads = Some(Vec::new());
-        }
-        self
     }
 
     /// Returns the kept payloads since the last call, the oldest first. Of a flood of messages only the latest are kept.

@@ -21,10 +21,15 @@ pub(crate) struct Listening {
 }
 
 impl Listening {
-    pub(crate) fn new(shared: &Arc<Shared>, channel: &[u8]) -> Self {
+    /// Subscribes to a channel. With `keeps_payloads`, the payloads of its messages are kept.
+    pub(crate) fn new(shared: &Arc<Shared>, channel: &[u8], keeps_payloads: bool) -> Self {
         let now = shared.config.timer.now();
         let mut state = shared.lock();
         let index = state.pipeline.channels().want(channel);
+        if keeps_payloads {
+            // Before the SUBSCRIBE is sent. Otherwise a message could arrive first, and its payload would be lost.
+            state.pipeline.channels().keep_payloads(index);
+        }
         let waiter = state.changes.new_waiter();
         // The call that usually follows sends the SUBSCRIBE in its own write. The driver sends it if no call follows.
         let count = state.pipeline.channels().count(index);
@@ -68,11 +73,6 @@ impl Listening {
     pub(crate) fn take_changes(&mut self) -> u64 {
         let count = self.link.lock().pipeline.channels().count(self.index);
         count.wrapping_sub(std::mem::replace(&mut self.seen, count))
-    }
-
-    /// Keeps the payloads of messages from now on.
-    pub(crate) fn keep_payloads(&self) {
-        self.link.lock().pipeline.channels().keep_payloads(self.index);
     }
 
     /// Returns the kept payloads since the last call.

@@ -89,7 +89,7 @@ struct SentinelTask {
 impl SentinelTask {
     async fn run(self) {
         let mut news: Vec<Listening> =
-            NEWS.iter().map(|channel| Listening::new(&self.sentinel, channel.as_bytes())).collect();
+            NEWS.iter().map(|channel| Listening::new(&self.sentinel, channel.as_bytes(), false)).collect();
         loop {
             let Some(finder) = self.finder.upgrade() else { return };
             // Read the number before the query. A request during the query then differs from it, and another query

@@ -40,7 +40,7 @@ impl Requested {
 
 impl Listener {
     fn new(client: &Client, channel: String) -> Self {
-        let subscription = client.subscribe(channel.as_bytes()).keeping_payloads();
+        let subscription = client.subscribe_keeping_payloads(channel.as_bytes());
         Self { channel, subscription: Mutex::new(subscription), request: OnceLock::new() }
     }
 

@@ -44,11 +44,11 @@ impl Guard {
         Ok(Ticket { kind, lock, owner, lease: travel.lease.duration() })
     }
 
-    /// Returns the terms of the journey, if this guard is the only one of its hold, and its kind has tickets.
+    /// Returns the terms of the journey, if this kind has tickets. The owner of a hold with several guards is known, so the server refuses it.
     fn travels(&self) -> Option<Travel> {
         self.name.kind().adopt.as_ref()?;
         let holds = self.context.holds();
-        let hold = holds.get(self.hold).filter(|hold| hold.wanted() == 1)?;
+        let hold = holds.get(self.hold)?;
         Some(Travel { owner: hold.owner, is_known: hold.is_presented(), lease: hold.lease })
     }
 
@@ -76,7 +76,7 @@ impl Guard {
         let reply = reply.map_err(|source| Error::of_lock(name.text(), operation(), source))?;
         match wire::read_acquire(name, &reply) {
             Some(Ok(_)) => heir.has_lock = true,
-            // The owner has entered again meanwhile.
+            // The owner has entered more than once.
             Some(Err(_)) => return Err(self.no_ticket()),
             None => return Err(context.unexpected(name, operation(), &reply)),
         }

@@ -358,9 +358,11 @@ impl Error {
             | Self::Lost { .. }
             | Self::GrantedTooLate { .. }
             | Self::NotReplicated { .. } => Outcome::MaybeExecuted,
-            Self::OtherData { .. } | Self::Upgrade { .. } | Self::Held { .. } | Self::TicketEnded { .. } => {
-                Outcome::Rejected
-            }
+            Self::OtherData { .. }
+            | Self::Upgrade { .. }
+            | Self::Held { .. }
+            | Self::NoTicket { .. }
+            | Self::TicketEnded { .. } => Outcome::Rejected,
             // A request for a server's identity has no effect.
             Self::NoQuorum { lock, .. } if lock.is_empty() => Outcome::NotSent,
             Self::NoQuorum { granted, failures, .. } => {
@@ -376,7 +378,6 @@ impl Error {
             Self::NoMembers
             | Self::NoMinHold { .. }
             | Self::NotInACluster { .. }
-            | Self::NoTicket { .. }
             | Self::InvalidTicket { .. }
             | Self::NotReentrant { .. }
             | Self::DuplicateMember { .. }

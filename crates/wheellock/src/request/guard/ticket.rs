@@ -76,8 +76,11 @@ impl Guard {
         let reply = reply.map_err(|source| Error::of_lock(name.text(), operation(), source))?;
         match wire::read_acquire(name, &reply) {
             Some(Ok(_)) => heir.has_lock = true,
-            // The owner has entered more than once.
-            Some(Err(_)) => return Err(self.no_ticket()),
+            Some(Err(_)) => {
+                // The owner has entered more than once, unless the lock was lost since the renewal.
+                self.confirm().await?;
+                return Err(self.no_ticket());
+            }
             None => return Err(context.unexpected(name, operation(), &reply)),
         }
         Ok(heir.owner)

@@ -32,7 +32,6 @@ impl Guard {
     ///
     /// As [`renew`](Self::renew); [`Error::NoTicket`] if this hold cannot travel. After an error the lock is released.
     pub async fn into_ticket(self) -> Result<Ticket, Error> {
-        self.check()?;
         let Some(mut travel) = self.travels() else { return Err(self.no_ticket()) };
         self.renew().await?;
         if travel.is_known {

@@ -359,6 +359,27 @@ async fn missing_replica_shows_failing_renewals() {
     assert_eq!(locks.metrics().failing, 0);
 }
 
+/// The watchdog does not extend the lease, but the new primary has to know the hold.
+#[tokio::test]
+async fn failed_reclaim_of_fixed_lease_repeats() {
+    let mut set = Replicas::start(1, &Settings::default());
+    let locks = member(set.url(), fleet(2)).await;
+    replicated(&locks, 1).await;
+    cut_off(set.servers(), 0, &[1]);
+    let held = locks.lock("orders").with_lease(LEASE).acquire().await.unwrap();
+    set.servers_mut()[0].kill();
+    let server = &set.servers()[1];
+    server.resume();
+    let keys = |pattern| assert_eq!(server.cli(&["ACL", "SETUSER", "default", "resetkeys", pattern]), "OK");
+    keys("~wheellock:*");
+    assert_eq!(server.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+    let errors = || server.cli(&["INFO", "errorstats"]);
+    assert!(eventually(LEASE, async || errors().contains("NOPERM")).await);
+    keys("~*");
+    assert!(eventually(LEASE, async || server.cli(&["TYPE", "orders"]) == "hash").await);
+    assert!(held.is_valid());
+}
+
 /// The new primary has no memory for new locks.
 #[tokio::test]
 async fn full_server_keeps_locks_across_failover() {

@@ -49,7 +49,10 @@ impl World {
     }
 
     async fn acquire(&mut self, name: &str) -> Guard {
-        let lock = self.locks.lock(name);
+        self.acquire_lock(self.locks.lock(name)).await
+    }
+
+    async fn acquire_lock(&mut self, lock: Lock) -> Guard {
         let acquiring = tokio::spawn(async move { lock.acquire().await });
         while !acquiring.is_finished() {
             self.turn().await;
@@ -223,6 +226,30 @@ fn endless_rejection_reports_loss_without_spinning() {
             let asked = world.server.faults.refused.len();
             assert!(asked < 1000, "{refusal}: {asked} times");
             assert_eq!(world.locks.metrics().lost_expired, 1, "{refusal}");
+        }
+    });
+}
+
+/// Otherwise other callers would wait until the end of the longer lease.
+#[test]
+fn refused_cut_to_maximum_repeats() {
+    virtual_time(async {
+        for refusal in [MOVED, TRYAGAIN, LOADING, "ERR unknown"] {
+            let mut world = World::new().await;
+            let lock = world.locks.lock("a").with_lease(LEASE);
+            let outer = world.acquire_lock(lock.clone()).await;
+            let max = LEASE / 3;
+            let lock = lock.with_owner(outer.owner()).with_max_hold(max);
+            world.server.faults.executed.clear();
+            let acquiring = tokio::spawn(async move { lock.acquire().await });
+            world.turn_until(|world| !world.server.faults.executed.is_empty()).await;
+            world.server.faults.refusal = Some((1, refusal));
+            world.pass(max).await;
+            let inner = acquiring.await.unwrap().unwrap();
+            assert_eq!(world.server.faults.refused, [1], "{refusal}");
+            let late = world.pass_until(World::is_free).await;
+            assert!(late <= 2 * MILLISECOND, "{refusal}: {late:?}");
+            assert!(!outer.is_valid() && !inner.is_valid());
         }
     });
 }

@@ -434,7 +434,7 @@ impl Hold {
 
     /// Returns true if a request must check or extend this hold. `wished` is true if a guard waits for that.
     pub(super) fn is_to_be_asked_for(&self, wished: bool) -> bool {
-        self.is_believed() && (wished || self.renewing.is_to_be_asked())
+        self.is_believed() && (wished || self.renewing.is_to_be_asked() || self.exceeds_limit())
     }
 
     /// Returns true if the next reconciling request is to be sent at `now`, after one without a reply or an effect. A caller that

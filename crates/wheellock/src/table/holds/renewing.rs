@@ -198,7 +198,8 @@ impl Renewing {
 
     /// Returns true if a request to the server is wanted as soon as possible.
     pub(super) fn is_to_be_asked(&self) -> bool {
-        self.is_wanted() || self.is_in_doubt()
+        // An unwritten hold delays the grants of all processes, even if no guard wants its lease extended.
+        self.is_wanted() || self.is_in_doubt() || !self.is_written()
     }
 
     pub(super) fn is_under_way(&self) -> bool {

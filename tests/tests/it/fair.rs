@@ -747,20 +747,46 @@ fn holder(number: u32) -> String {
     format!("00000000-0000-4000-8000-000000000000:{number}")
 }
 
-/// Returns the reply of a fair lock's script for this holder.
+/// Returns the reply of a fair lock's script for this holder, which joins the queue.
 fn asks(server: &RedisServer, number: u32) -> String {
+    acquires(server, number, "1")
+}
+
+fn acquires(server: &RedisServer, number: u32, joins: &str) -> String {
     let holder = holder(number);
-    let args = ["60000", &holder, "1", "1", "redisson_lock__channel:{tickets}", "PUBLISH", "{tickets}"];
+    let args = ["60000", &holder, "1", joins, "redisson_lock__channel:{tickets}", "PUBLISH", "{tickets}"];
     server.cli(&[&["EVAL", Which::FairAcquire.text(), "1", NAME][..], &args].concat())
+}
+
+/// Ages the last poll of this waiter.
+fn silence(server: &RedisServer, number: u32, millis: i64) {
+    let _score = server.cli(&["ZINCRBY", WAITERS, &(-millis).to_string(), &holder(number)]);
+}
+
+/// No waiter polls, so the server may have stood still. A caller that tries only once leaves no trace either.
+#[test]
+fn dead_waiters_are_spared_only_once() {
+    let server = RedisServer::start();
+    assert_eq!(asks(&server, 9), GRANTED);
+    assert_eq!(asks(&server, 1), "2000");
+    assert_eq!(asks(&server, 2), "2000");
+    assert_eq!(server.cli(&["DEL", NAME]), "1");
+    for waiter in [1, 2] {
+        silence(&server, waiter, 6_000);
+    }
+    assert_eq!(acquires(&server, 3, "0"), "0", "both dead waiters get more time");
+    assert_eq!(acquires(&server, 3, "0"), "0");
+    for waiter in [1, 2] {
+        silence(&server, waiter, 6_000);
+    }
+    assert_eq!(acquires(&server, 3, "0"), GRANTED);
+    assert_eq!(server.cli(&["KEYS", "*"]), NAME);
 }
 
 /// A server that stands still silences all waiters. The test subtracts the time of the silence from their heartbeat entries.
 #[test]
 fn server_stall_kills_no_waiter() {
     let server = RedisServer::start();
-    let silent_for = |number: u32, millis: i64| {
-        let _score = server.cli(&["ZINCRBY", WAITERS, &(-millis).to_string(), &holder(number)]);
-    };
     let queue = || -> Vec<String> {
         let queue = server.cli(&["LRANGE", QUEUE, "0", "-1"]);
         queue
@@ -775,7 +801,7 @@ fn server_stall_kills_no_waiter() {
         assert_eq!(asks(&server, holds), GRANTED);
         let waiters = [(dead, 6_000), (1, 1_900), (2, 900), (3, 0)];
         waiters.iter().for_each(|(waiter, _)| assert!(asks(&server, *waiter).parse::<u32>().is_ok()));
-        waiters.iter().for_each(|(waiter, ago)| silent_for(*waiter, ago + stall));
+        waiters.iter().for_each(|(waiter, ago)| silence(&server, *waiter, ago + stall));
         assert_eq!(server.cli(&["DEL", NAME]), "1", "the lease ended meanwhile");
         assert_eq!(asks(&server, new), "2000", "{stall}");
         assert_eq!(queue(), ["1", "2", "3", "4"], "{stall}: a waiter that was dead before is removed");
@@ -784,7 +810,7 @@ fn server_stall_kills_no_waiter() {
         assert_eq!(queue(), ["2", "3", "4"], "{stall}");
         // The grace is given only once: while other waiters poll, silence is a sign of death.
         assert_eq!(server.cli(&["DEL", NAME]), "1");
-        silent_for(2, 6_000);
+        silence(&server, 2, 6_000);
         assert_eq!(asks(&server, 3), GRANTED, "{stall}");
     }
     // A release that reaches no waiter does not remove waiters either.
@@ -792,7 +818,7 @@ fn server_stall_kills_no_waiter() {
     assert_eq!(asks(&server, holds), GRANTED);
     let waiters = [(1, 1_900), (2, 0)];
     waiters.iter().for_each(|(waiter, _)| assert!(asks(&server, *waiter).parse::<u32>().is_ok()));
-    waiters.iter().for_each(|(waiter, ago)| silent_for(*waiter, ago + 9_000));
+    waiters.iter().for_each(|(waiter, ago)| silence(&server, *waiter, ago + 9_000));
     let (channel, holds) = ("redisson_lock__channel:{tickets}", holder(holds));
     let args = [channel, &holds, "0", "PUBLISH", "{tickets}"];
     let released = server.cli(&[&["EVAL", Which::FairRelease.text(), "1", NAME][..], &args].concat());

@@ -46,17 +46,19 @@ end
 
 -- Finds out whether the server stood still. It did if all waiters of this library have been silent for too long. Their
 -- silence is then not a sign of their death. The waiters that were alive at the last poll get time for one more poll.
--- Returns the time of the last poll if the server stood still, or else nil.
+-- Their scores end in .5 until they poll. Returns the time of the last poll if the server stood still, or else nil.
 local function last_asked_before_stall(now)
     local newest = call('zrange', waiters, '-1', '-1', 'withscores')[2]
     local asked = newest and tonumber(newest) - lives_for
-    if not asked or now - asked <= asks_after + 1000 then
+    -- If no waiter has polled since it got more time, all are dead. Otherwise a caller that tries only once would never
+    -- get the lock.
+    if not asked or asked % 1 ~= 0 or now - asked <= asks_after + 1000 then
         return nil
     end
     local all = call('zrange', waiters, '0', '-1', 'withscores')
     for i = 1, #all, 2 do
         if tonumber(all[i + 1]) > asked then
-            call('zadd', waiters, now + lives_for, all[i])
+            call('zadd', waiters, now + lives_for - 0.5, all[i])
         end
     end
     return asked

@@ -112,7 +112,7 @@ impl Store {
             let Some((head, lives)) = self.fields(&queue(tag)).into_iter().next() else {
                 return Ok((None, removed));
             };
-            let lives = integer(&lives)?;
+            let lives = integer(lives.trim_end_matches(SPARED))?;
             if head == asks || lives > self.millis() {
                 return Ok((Some(head), removed));
             }
@@ -128,15 +128,20 @@ impl Store {
     /// Extends the deadlines after a stall in which all waiters were silent for too long. A waiter that was live at the
     /// last poll gets time for one more poll. Returns the time of that last poll if there was such a stall.
     fn last_asked_before_stall(&mut self, tag: &str) -> Option<i64> {
-        let lives = |(holder, lives): (String, String)| Some((holder, lives.parse::<i64>().ok()?));
+        let lives = |(holder, lives): (String, String)| {
+            let until = lives.trim_end_matches(SPARED).parse::<i64>().ok()?;
+            Some((until, lives.ends_with(SPARED), holder))
+        };
         let all: Vec<_> = self.fields(&queue(tag)).into_iter().filter_map(lives).collect();
-        let asked = all.iter().map(|(_, lives)| lives.saturating_sub(LIVES_FOR)).max()?;
+        let (newest, is_spared, _) = all.iter().max_by_key(|(until, is_spared, _)| (until, !is_spared))?;
+        let asked = newest.saturating_sub(LIVES_FOR);
         let now = self.millis();
-        if now.saturating_sub(asked) <= ASKS_AFTER + 1000 {
+        if *is_spared || now.saturating_sub(asked) <= ASKS_AFTER + 1000 {
             return None;
         }
-        for (holder, _) in all.iter().filter(|(_, lives)| *lives > asked) {
-            self.set_count(&queue(tag), holder, &now.saturating_add(LIVES_FOR).to_string());
+        let until = format!("{}{SPARED}", now.saturating_add(LIVES_FOR));
+        for (.., holder) in all.iter().filter(|(until, ..)| *until > asked) {
+            self.set_count(&queue(tag), holder, &until);
         }
         Some(asked)
     }
@@ -175,6 +180,8 @@ const ASKS_UNTOLD_AFTER: i64 = 250;
 /// The longest queue in which all waiters poll that often.
 const FEW: usize = 64;
 const LIVES_FOR: i64 = 5000;
+/// Ends the deadline of a waiter that has not polled since it got more time. A real server has a fraction there.
+const SPARED: &str = " spared";
 
 /// Prefix of the keys of queues.
 pub(super) const QUEUES: &str = "redisson_lock_queue:";

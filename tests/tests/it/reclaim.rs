@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use wheellock::{Error, Fleet, LockManager};
+use wheellock::{Error, Fleet, Guard, LockManager, Permit};
 use wheellock_tests::topology::{Replicas, Settings};
 use wheellock_tests::{RedisServer, eventually};
 
@@ -378,6 +378,89 @@ async fn failed_reclaim_of_fixed_lease_repeats() {
     keys("~*");
     assert!(eventually(LEASE, async || server.cli(&["TYPE", "orders"]) == "hash").await);
     assert!(held.is_valid());
+}
+
+enum Taken {
+    Lock(Guard),
+    Permit(Permit),
+}
+
+impl Taken {
+    /// Acquires a lock of this kind, or a permit.
+    async fn of_kind(locks: &LockManager, kind: &str, name: &str) -> Self {
+        let lock = match kind {
+            "permit" => return Self::Permit(locks.permit_semaphore("permits").acquire().await.unwrap()),
+            "plain" => locks.lock(name),
+            "simple" => locks.simple_lock(name),
+            "fair" => locks.fair_lock(name),
+            "fenced" => locks.fenced_lock(name).as_lock().clone(),
+            "write" => locks.read_write_lock(name).write(),
+            _ => locks.read_write_lock(name).read(),
+        };
+        Self::Lock(lock.acquire().await.unwrap())
+    }
+
+    fn guard(&self) -> &Guard {
+        match self {
+            Self::Lock(guard) => guard,
+            Self::Permit(permit) => permit,
+        }
+    }
+
+    async fn release(self) -> Result<(), Error> {
+        match self {
+            Self::Lock(guard) => guard.release().await.map(drop),
+            Self::Permit(permit) => permit.release().await.map(drop),
+        }
+    }
+}
+
+/// An operator replaces the primary without ending connections. The old primary has the data of the new one then.
+#[tokio::test]
+async fn demoted_server_ends_no_hold() {
+    let mut set = Replicas::start(2, &Settings::default());
+    let mut fleet = fleet(3);
+    // The next refresh would find the new primary.
+    fleet.window = PATIENCE;
+    let kinds = ["plain", "simple", "fair", "fenced", "write", "read", "permit"];
+    let mut members = Vec::new();
+    // The first refusal leads a manager to the new primary, so each request has a manager of its own.
+    for _ in 0..2 * kinds.len() {
+        members.push(member(set.url(), fleet.clone()).await);
+    }
+    assert!(members[0].permit_semaphore("permits").try_set_permits(2).await.unwrap());
+    replicated(&members[0], 2).await;
+    cut_off(set.servers(), 0, &[1, 2]);
+    let mut taken = Vec::new();
+    for (place, locks) in members.iter().enumerate() {
+        taken.push(Taken::of_kind(locks, kinds[place / 2], &format!("lock:{place}")).await);
+    }
+    set.servers()[0].pause();
+    set.servers().iter().skip(1).for_each(RedisServer::resume);
+    assert_eq!(set.servers()[1].cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+    set.servers()[0].resume();
+    set.promote(1);
+    assert!(eventually(LEASE, async || set.servers()[0].cli(&["EXISTS", "lock:0"]) == "0").await);
+
+    let mut asked = Vec::new();
+    for (place, taken) in taken.into_iter().enumerate() {
+        let renews = place % 2 == 0;
+        asked.push(tokio::spawn(async move {
+            if !renews {
+                return (taken.release().await, None);
+            }
+            let renewed = taken.guard().renew().await;
+            (if taken.guard().is_valid() { Ok(()) } else { renewed }, Some(taken))
+        }));
+    }
+    let mut kept = Vec::new();
+    for (place, asked) in asked.into_iter().enumerate() {
+        let (result, taken) = asked.await.unwrap();
+        assert!(result.is_ok(), "{}, {place}: {result:?}", kinds[place / 2]);
+        kept.extend(taken);
+    }
+    let is_written = |place: usize| set.servers()[1].cli(&["EXISTS", &format!("lock:{place}")]) == "1";
+    assert!(eventually(LEASE, async || (0..12).step_by(2).all(is_written)).await);
 }
 
 /// The new primary has no memory for new locks.

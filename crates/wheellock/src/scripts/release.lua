@@ -23,13 +23,13 @@ if type(found) ~= 'number' then
     end
     return found
 end
-if found == 0 then
-    return nil
-end
-if outer then
-    -- This HDEL removes nothing. A server without memory refuses a script's first write if that write may need memory,
-    -- but no later write.
+if outer or found == 0 then
+    -- This HDEL removes nothing. A primary that became a replica refuses it. A server without memory refuses a script's
+    -- first write if that write may need memory, but no later write.
     redis.call('hdel', KEYS[1], '')
+    if found == 0 then
+        return nil
+    end
     redis.call('hset', KEYS[1], ARGV[2], ARGV[3])
     return 0
 end

@@ -56,13 +56,13 @@ local function release(lock, channel, holder, count, publish)
     if type(found) ~= 'number' then
         return not string.find(found.err, 'WRONGTYPE', 1, true) and found
     end
-    if found == 0 then
-        return false
-    end
-    if count ~= '0' then
-        -- This HDEL removes nothing. A server without memory refuses a script's first write if that write may need
-        -- memory, but no later write.
-        try('hdel', lock, '')
+    if count ~= '0' or found == 0 then
+        -- This HDEL removes nothing. A primary that became a replica refuses it. A server without memory refuses a
+        -- script's first write if that write may need memory, but no later write.
+        local proof = try('hdel', lock, '')
+        if found == 0 or proof ~= 0 then
+            return proof ~= 0 and proof
+        end
         local set = try('hset', lock, holder, count)
         return set == 0 and 0 or set
     end

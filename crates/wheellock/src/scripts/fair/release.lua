@@ -25,12 +25,12 @@ if type(found) ~= 'number' then
     found = 0
 end
 if outer then
+    -- This HDEL removes nothing. A primary that became a replica refuses it. A server without memory refuses a script's
+    -- first write if that write may need memory, but no later write.
+    call('hdel', lock, '')
     if found == 0 then
         return nil
     end
-    -- This HDEL removes nothing. A server without memory refuses a script's first write if that write may need memory,
-    -- but no later write.
-    call('hdel', lock, '')
     call('hset', lock, holder, ARGV[3])
     return 0
 end

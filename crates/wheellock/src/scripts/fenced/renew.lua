@@ -27,6 +27,10 @@ for i, lock in ipairs(KEYS) do
         local left = redis.call('pttl', lock)
         reply[i + 2] = left == 0 and 1 or left
     elseif held == 0 or string.find(held.err, 'WRONGTYPE', 1, true) then
+        if held == 0 then
+            -- This HDEL removes nothing. A primary that became a replica refuses it. The new primary may have the hold.
+            redis.call('hdel', lock, '')
+        end
         reply[i + 2] = 0
     else
         return held

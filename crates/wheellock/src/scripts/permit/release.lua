@@ -16,6 +16,8 @@ if type(ends) ~= 'string' then
         -- While a cluster moves the slot, a missing key may still be on the other node. The importing node then refuses
         -- this command for both keys, and the script ends.
         redis.call('exists', KEYS[1], leases)
+        -- This ZREM removes nothing. A primary that became a replica refuses it.
+        redis.call('zrem', leases, '')
     end
     if type(ends) == 'table' and not string.find(ends.err, 'WRONGTYPE', 1, true) then
         return ends

@@ -25,6 +25,8 @@ for i = 1, #KEYS do
         -- While a cluster moves the slot, a missing key may still be on the other node. The importing node then refuses
         -- this command for both keys, and the script ends.
         redis.call('exists', ARGV[3 * i], leases)
+        -- This ZREM removes nothing. A primary that became a replica refuses it.
+        redis.call('zrem', leases, '')
     end
     local left = type(ends) == 'string' and tonumber(ends) - now or 0
     if left <= 0 then

@@ -29,5 +29,7 @@ if found.err then
 end
 local mode, held = found[1], found[2]
 if (mode ~= 'read' and mode ~= 'write') or not held then
+    -- This HDEL removes nothing. A primary that became a replica refuses it.
+    call('hdel', lock, '')
     return nil
 end

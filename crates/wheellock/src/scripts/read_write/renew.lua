@@ -23,6 +23,8 @@ for i, lock in ipairs(KEYS) do
         end
         reply[i + 2] = 0
     elseif not found[2] or (found[1] ~= 'read' and found[1] ~= 'write') then
+        -- This HDEL removes nothing. A primary that became a replica refuses it.
+        redis.call('hdel', lock, '')
         reply[i + 2] = 0
     else
         local left = redis.call('pttl', lock)

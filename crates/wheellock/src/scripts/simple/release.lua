@@ -13,6 +13,10 @@ if type(token) == 'table' and not string.find(token.err, 'WRONGTYPE', 1, true) t
     return token
 end
 if token ~= ARGV[2] then
+    if not token then
+        -- This HDEL removes nothing. A primary that became a replica refuses it.
+        redis.call('hdel', KEYS[1], '')
+    end
     return nil
 end
 redis.call('del', KEYS[1])

@@ -18,6 +18,10 @@ for i, lock in ipairs(KEYS) do
     if type(token) == 'table' and not string.find(token.err, 'WRONGTYPE', 1, true) then
         return token
     elseif token ~= ARGV[2 * i] then
+        if not token then
+            -- This HDEL removes nothing. A primary that became a replica refuses it.
+            redis.call('hdel', lock, '')
+        end
         reply[i + 2] = 0
     elseif ARGV[2 * i - 1] ~= '0' then
         redis.call('pexpire', lock, ARGV[2 * i - 1])

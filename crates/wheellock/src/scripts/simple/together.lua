@@ -32,6 +32,11 @@ end
 -- Returns the reply of `release.lua`, with false for nil.
 local function release(lock, channel, holder, publish)
     local token = try('get', lock)
+    if not token then
+        -- This HDEL removes nothing. A primary that became a replica refuses it.
+        local proof = try('hdel', lock, '')
+        return proof ~= 0 and proof
+    end
     if token ~= holder then
         return type(token) == 'table' and not string.find(token.err, 'WRONGTYPE', 1, true) and token
     end

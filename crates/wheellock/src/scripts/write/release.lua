@@ -20,17 +20,18 @@ if found.err then
     end
     return found
 end
-if ARGV[3] ~= '0' then
-    if found[1] ~= 'write' or not found[2] then
-        return nil
-    end
-    -- This HDEL removes nothing. A server without memory refuses a script's first write if that write may need memory,
-    -- but no later write.
-    redis.call('hdel', lock, '')
-    redis.call('hset', lock, holder, ARGV[3])
-    return 0
-end
 local held = found[1] == 'write' and found[2]
+if ARGV[3] ~= '0' or not held then
+    -- This HDEL removes nothing. A primary that became a replica refuses it. A server without memory refuses a script's
+    -- first write if that write may need memory, but no later write.
+    redis.call('hdel', lock, '')
+end
+if ARGV[3] ~= '0' then
+    if held then
+        redis.call('hset', lock, holder, ARGV[3])
+    end
+    return held and 0 or nil
+end
 -- A holder does not wait any more, because its grant has withdrawn its mark.
 local waits = tag .. ':wheellock_writer'
 local waited = not held and redis.call('get', waits) == holder

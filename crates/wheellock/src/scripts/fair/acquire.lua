@@ -100,14 +100,16 @@ elseif deadline < now + patience / 2 then
     call('zadd', deadlines, deadline, holder)
 end
 call('zadd', waiters, now + lives_for, holder)
--- The server deletes an empty set by itself. But the entry of a dead holder stays if another library removed the
--- holder. So the set needs a TTL, which must not end before the deadline. That is far off if the lease is long. Without
--- its entry, a dead holder would keep its place until the deadline. The deadline may be any number if another client
--- has set the deadline of the waiter before.
+-- The server deletes an empty queue by itself. But the entries of dead holders stay if no process wants the lock any
+-- more, or if another library removed the holder. So the keys need a TTL, which must not end before the deadline. That
+-- is far off if the lease is long. Without its entry, a dead holder would keep its place until the deadline. The
+-- deadline may be any number if another client has set the deadline of the waiter before.
 local kept = math.max(86400000, math.min(math.floor(deadline - now + patience), 1000000000000))
--- One more hour makes this command rare.
+-- One more hour makes these commands rare.
 if known < kept then
-    call('pexpire', waiters, kept + 3600000)
+    for _, key in ipairs({waiters, queue, deadlines}) do
+        call('pexpire', key, kept + 3600000)
+    end
 end
 local after = asks_after
 if try('exists', mark) == 1 and call('llen', queue) <= few then

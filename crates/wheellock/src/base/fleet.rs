@@ -31,7 +31,8 @@ pub struct Fleet {
     /// than a third of it is given back. Default 10 s.
     pub window: Duration,
     /// True if a server without any data may be a new server. Default false: it may also have lost its data. So the first process on an empty
-    /// server waits as after a failover without all processes. Use true in development.
+    /// server waits as after a failover without all processes. Use true in development. The first process on the server decides for all
+    /// processes.
     pub may_be_new: bool,
     /// Time without a refresh after which a process's entry is removed. Only simulations set it, because their time is short.
     #[doc(hidden)]

@@ -386,10 +386,13 @@ enum Taken {
 }
 
 impl Taken {
-    /// Acquires a lock of this kind, or a permit.
+    /// Acquires a lock of this kind, or a permit. Checks of a fixed lease do not extend it.
     async fn of_kind(locks: &LockManager, kind: &str, name: &str) -> Self {
         let lock = match kind {
-            "permit" => return Self::Permit(locks.permit_semaphore("permits").acquire().await.unwrap()),
+            "permit" => {
+                let permits = locks.permit_semaphore("permits").with_lease(LEASE);
+                return Self::Permit(permits.acquire().await.unwrap());
+            }
             "plain" => locks.lock(name),
             "simple" => locks.simple_lock(name),
             "fair" => locks.fair_lock(name),
@@ -397,7 +400,7 @@ impl Taken {
             "write" => locks.read_write_lock(name).write(),
             _ => locks.read_write_lock(name).read(),
         };
-        Self::Lock(lock.acquire().await.unwrap())
+        Self::Lock(lock.with_lease(LEASE).acquire().await.unwrap())
     }
 
     fn guard(&self) -> &Guard {
@@ -415,32 +418,74 @@ impl Taken {
     }
 }
 
-/// An operator replaces the primary without ending connections. The old primary has the data of the new one then.
-#[tokio::test]
-async fn demoted_server_ends_no_hold() {
-    let mut set = Replicas::start(2, &Settings::default());
+const KINDS: [&str; 7] = ["plain", "simple", "fair", "fenced", "write", "read", "permit"];
+
+/// Connects managers that do not refresh their entries during a test. The first refusal leads a manager to the new primary, so each
+/// request needs a manager of its own.
+async fn quiet_members(set: &Replicas, count: usize) -> Vec<LockManager> {
     let mut fleet = fleet(3);
-    // The next refresh would find the new primary.
     fleet.window = PATIENCE;
-    let kinds = ["plain", "simple", "fair", "fenced", "write", "read", "permit"];
     let mut members = Vec::new();
-    // The first refusal leads a manager to the new primary, so each request has a manager of its own.
-    for _ in 0..2 * kinds.len() {
+    for _ in 0..count {
         members.push(member(set.url(), fleet.clone()).await);
     }
-    assert!(members[0].permit_semaphore("permits").try_set_permits(2).await.unwrap());
-    replicated(&members[0], 2).await;
-    cut_off(set.servers(), 0, &[1, 2]);
-    let mut taken = Vec::new();
-    for (place, locks) in members.iter().enumerate() {
-        taken.push(Taken::of_kind(locks, kinds[place / 2], &format!("lock:{place}")).await);
-    }
+    let permits = u32::try_from(count).unwrap();
+    assert!(members[0].permit_semaphore("permits").try_set_permits(permits).await.unwrap());
+    members
+}
+
+/// Replaces the primary without ending connections, as an operator may. Returns when the old primary has the data of the new one.
+async fn demote(set: &mut Replicas) {
+    assert_eq!(set.servers()[0].cli(&["SET", "unreplicated", "1"]), "OK");
     set.servers()[0].pause();
     set.servers().iter().skip(1).for_each(RedisServer::resume);
     assert_eq!(set.servers()[1].cli(&["REPLICAOF", "NO", "ONE"]), "OK");
     set.servers()[0].resume();
     set.promote(1);
-    assert!(eventually(LEASE, async || set.servers()[0].cli(&["EXISTS", "lock:0"]) == "0").await);
+    assert!(eventually(LEASE, async || set.servers()[0].cli(&["EXISTS", "unreplicated"]) == "0").await);
+}
+
+/// The new primary has the hold without its renewal.
+#[tokio::test]
+async fn demoted_server_shortens_no_lease() {
+    let mut set = Replicas::start(2, &Settings::default());
+    let members = quiet_members(&set, KINDS.len()).await;
+    let mut taken = Vec::new();
+    for (locks, kind) in members.iter().zip(KINDS) {
+        taken.push(Taken::of_kind(locks, kind, kind).await);
+    }
+    replicated(&members[0], 2).await;
+    cut_off(set.servers(), 0, &[1, 2]);
+    tokio::time::sleep(LEASE / 8).await;
+    for taken in &taken {
+        taken.guard().renew().await.unwrap();
+    }
+    let ends: Vec<_> = taken.iter().map(|taken| taken.guard().valid_until()).collect();
+    demote(&mut set).await;
+
+    let is_reclaimed = async || {
+        for ((taken, kind), end) in taken.iter().zip(KINDS).zip(&ends) {
+            let by = end.saturating_duration_since(taken.guard().valid_until());
+            // A check rounds the remaining lease down.
+            assert!(by < LEASE / 40, "{kind}, by {by:?}");
+        }
+        members.iter().all(|locks| locks.metrics().reclaimed > 0)
+    };
+    assert!(eventually(LEASE, is_reclaimed).await);
+}
+
+/// The new primary does not have the hold.
+#[tokio::test]
+async fn demoted_server_ends_no_hold() {
+    let mut set = Replicas::start(2, &Settings::default());
+    let members = quiet_members(&set, 2 * KINDS.len()).await;
+    replicated(&members[0], 2).await;
+    cut_off(set.servers(), 0, &[1, 2]);
+    let mut taken = Vec::new();
+    for (place, locks) in members.iter().enumerate() {
+        taken.push(Taken::of_kind(locks, KINDS[place / 2], &format!("lock:{place}")).await);
+    }
+    demote(&mut set).await;
 
     let mut asked = Vec::new();
     for (place, taken) in taken.into_iter().enumerate() {
@@ -456,7 +501,7 @@ async fn demoted_server_ends_no_hold() {
     let mut kept = Vec::new();
     for (place, asked) in asked.into_iter().enumerate() {
         let (result, taken) = asked.await.unwrap();
-        assert!(result.is_ok(), "{}, {place}: {result:?}", kinds[place / 2]);
+        assert!(result.is_ok(), "{}, {place}: {result:?}", KINDS[place / 2]);
         kept.extend(taken);
     }
     let is_written = |place: usize| set.servers()[1].cli(&["EXISTS", &format!("lock:{place}")]) == "1";

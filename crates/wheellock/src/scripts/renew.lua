@@ -18,14 +18,12 @@ for i, lock in ipairs(KEYS) do
     if held == 1 and ARGV[2 * i - 1] ~= '0' then
         redis.call('pexpire', lock, ARGV[2 * i - 1])
         reply[i + 2] = 1
-    elseif held == 1 then
-        local left = redis.call('pttl', lock)
-        reply[i + 2] = left == 0 and 1 or left
-    elseif held == 0 or string.find(held.err, 'WRONGTYPE', 1, true) then
-        if held == 0 then
-            -- This HDEL removes nothing. A primary that became a replica refuses it. The new primary may have the hold.
-            redis.call('hdel', lock, '')
-        end
+    elseif type(held) == 'number' then
+        -- This HDEL removes nothing. A primary that became a replica refuses it. The new primary may get this hold.
+        redis.call('hdel', lock, '')
+        local left = held == 1 and redis.call('pttl', lock)
+        reply[i + 2] = left == 0 and 1 or left or 0
+    elseif string.find(held.err, 'WRONGTYPE', 1, true) then
         reply[i + 2] = 0
     else
         return held

@@ -302,8 +302,7 @@ impl Server {
                 encode(&Answer::Error(self.faults.refusal.map_or("", |(_, text)| text).to_owned()))
             }
             _ if self.is_replica() && faults::keys_of(words).is_some() => {
-                let refused = "-READONLY You can't write against a read only replica.\r\n";
-                self.look_as_replica(words).map_or_else(|| refused.to_owned(), |answer| encode(&answer))
+                "-READONLY You can't write against a read only replica.\r\n".to_owned()
             }
             _ => {
                 if faults::keys_of(words).is_some() {

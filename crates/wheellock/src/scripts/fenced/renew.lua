@@ -23,14 +23,12 @@ for i, lock in ipairs(KEYS) do
         -- An error must not stop the renewals. The user may lack permission for this key, or the slot is moving.
         redis.pcall('pexpire', tag .. ':wheellock_leader', lease)
         reply[i + 2] = 1
-    elseif held == 1 then
-        local left = redis.call('pttl', lock)
-        reply[i + 2] = left == 0 and 1 or left
-    elseif held == 0 or string.find(held.err, 'WRONGTYPE', 1, true) then
-        if held == 0 then
-            -- This HDEL removes nothing. A primary that became a replica refuses it. The new primary may have the hold.
-            redis.call('hdel', lock, '')
-        end
+    elseif type(held) == 'number' then
+        -- This HDEL removes nothing. A primary that became a replica refuses it. The new primary may get this hold.
+        redis.call('hdel', lock, '')
+        local left = held == 1 and redis.call('pttl', lock)
+        reply[i + 2] = left == 0 and 1 or left or 0
+    elseif string.find(held.err, 'WRONGTYPE', 1, true) then
         reply[i + 2] = 0
     else
         return held

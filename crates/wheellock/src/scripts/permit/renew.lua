@@ -14,7 +14,6 @@
 local reply = redis.call('time')
 reply[1], reply[2] = tonumber(reply[1]), tonumber(reply[2])
 local now = reply[1] * 1000 + math.floor(reply[2] / 1000)
-local writes = false
 for i = 1, #KEYS do
     local lease, permit, leases = tonumber(ARGV[3 * i - 2]), ARGV[3 * i - 1], KEYS[i]
     local ends = redis.pcall('zscore', leases, permit)
@@ -25,7 +24,10 @@ for i = 1, #KEYS do
         -- While a cluster moves the slot, a missing key may still be on the other node. The importing node then refuses
         -- this command for both keys, and the script ends.
         redis.call('exists', ARGV[3 * i], leases)
-        -- This ZREM removes nothing. A primary that became a replica refuses it.
+    end
+    if type(ends) ~= 'table' then
+        -- This ZREM removes nothing. A primary that became a replica refuses it. A server without memory refuses a
+        -- script's first write if that write may need memory, but no later write.
         redis.call('zrem', leases, '')
     end
     local left = type(ends) == 'string' and tonumber(ends) - now or 0
@@ -36,12 +38,6 @@ for i = 1, #KEYS do
     else
         -- A process that knows the permit's id may have extended the lease further (Redisson's `updateLeaseTime`).
         if left < lease then
-            if not writes then
-                -- This ZREM removes nothing. A server without memory refuses a script's first write if that write may
-                -- need memory, but no later write.
-                redis.call('zrem', leases, '')
-                writes = true
-            end
             redis.call('zadd', leases, now + lease, permit)
         end
         reply[i + 2] = 1

@@ -17,14 +17,16 @@ reply[1], reply[2] = tonumber(reply[1]), tonumber(reply[2])
 for i, lock in ipairs(KEYS) do
     local lease, holder, tag = tonumber(ARGV[3 * i - 2]), ARGV[3 * i - 1], ARGV[3 * i]
     local found = redis.pcall('hmget', lock, 'mode', holder)
+    if not found.err then
+        -- This HDEL removes nothing. A primary that became a replica refuses it. The new primary may get this hold.
+        redis.call('hdel', lock, '')
+    end
     if found.err then
         if not string.find(found.err, 'WRONGTYPE', 1, true) then
             return found
         end
         reply[i + 2] = 0
     elseif not found[2] or (found[1] ~= 'read' and found[1] ~= 'write') then
-        -- This HDEL removes nothing. A primary that became a replica refuses it.
-        redis.call('hdel', lock, '')
         reply[i + 2] = 0
     else
         local left = redis.call('pttl', lock)

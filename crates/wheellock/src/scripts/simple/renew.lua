@@ -28,6 +28,10 @@ for i, lock in ipairs(KEYS) do
         reply[i + 2] = 1
     else
         local left = redis.call('pttl', lock)
+        if left > 0 then
+            -- This PEXPIRE leaves the lease as it is. A primary that became a replica refuses it.
+            redis.call('pexpire', lock, left)
+        end
         reply[i + 2] = left == 0 and 1 or left
     end
 end

@@ -4,7 +4,7 @@
 
 use super::connection::Waiting;
 use super::store::{Answer, Snapshot};
-use super::{How, Server, Which, encode};
+use super::{How, Server, encode};
 
 /// The state of a server as its replicas know it.
 #[derive(Debug, Default)]
@@ -80,22 +80,6 @@ impl Server {
                 None => place += 1,
             }
         }
-    }
-
-    /// Returns the reply of a script that writes nothing on this replica. It only looks at holds, and finds all of them.
-    pub(super) fn look_as_replica(&mut self, words: &[&str]) -> Option<Answer> {
-        let ["EVALSHA" | "EVAL", script, keys, rest @ ..] = words else { return None };
-        Which::by(|which| which.is_renewal() && [which.sha(), which.text()].contains(script))?;
-        let keys = keys.parse::<usize>().ok()?;
-        let args = rest.get(keys..)?;
-        if args.iter().step_by(args.len().checked_div(keys)?.max(1)).any(|lease| *lease != "0") {
-            return None;
-        }
-        let answer = self.store.execute(words)?;
-        // The first two numbers are the server's time.
-        let misses_one =
-            matches!(&answer, Answer::Array(told) if told.iter().skip(2).any(|it| *it == Answer::Integer(0)));
-        (!misses_one).then_some(answer)
     }
 
     /// Starts the server again after a crash, as a primary without replicas.

@@ -458,6 +458,7 @@ async fn demoted_server_shortens_no_lease() {
     }
     replicated(&members[0], 2).await;
     cut_off(set.servers(), 0, &[1, 2]);
+    // The renewed lease has to end later than the replicated one.
     tokio::time::sleep(LEASE / 8).await;
     for taken in &taken {
         taken.guard().renew().await.unwrap();

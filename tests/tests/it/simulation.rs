@@ -205,6 +205,12 @@ fn seed_236462_dead_leader_keeps_watchdog_lease() {
     assert!(run(&Plan::of(236_462, None)).complaints.is_empty());
 }
 
+/// A beat came in a failover, and its renewal extended nothing. The watchdog waited for the next beat, and the next failover came first.
+#[test]
+fn seed_1062245376_beat_in_failover_repeats() {
+    assert!(run(&Plan::of(1_062_245_376, Some(Kind::Surviving))).complaints.is_empty());
+}
+
 /// A renewal waited for a connection, and its reply came right after the watchdog's beat. The lease ended before the next beat, although
 /// the server was there to extend it. The loss was reported at that beat.
 #[test]

@@ -249,10 +249,28 @@ impl Hold {
     /// Schedules a renewal at once if the next beat may come after the end of the lease. That happens after a slow reply. A hold
     /// that is renewed at beats has no alarm of its own.
     pub(super) fn plan_early_renewal(&mut self, now: BootInstant, period: Duration) {
-        let is_due = self.renewing.planned().is_none() && self.lost_at() <= now + period;
+        if self.lost_at() <= now + period {
+            self.plan_extension(now);
+        }
+    }
+
+    /// Schedules the next renewal after a server confirmed the hold and did not extend it. `refused` is true if the renewal was to extend it.
+    pub(super) fn plan_next_extension(&mut self, refused: bool, now: BootInstant, period: Duration) {
+        if !refused {
+            return self.plan_early_renewal(now, period);
+        }
+        // Another failover may come before the next beat. In a grace, the reply to the next renewal would be the same at once. An eighth of
+        // the rest makes about 50 renewals of a hold in a long grace, and leaves time for the extension after it.
+        let left = self.lost_at().saturating_duration_since(now);
+        self.plan_extension(now + (left / 8).max(UNEXTENDED_PAUSE));
+    }
+
+    /// Schedules a renewal at `at`, unless one is scheduled or cannot extend the hold.
+    fn plan_extension(&mut self, at: BootInstant) {
+        let is_planned = self.renewing.planned().is_some();
         // A renewal cannot extend a hold beyond its maximum.
-        if self.is_kept_alive() && is_due && !self.is_at_limit() {
-            self.renewing.plan(now);
+        if self.is_kept_alive() && !is_planned && !self.is_at_limit() {
+            self.renewing.plan(at);
         }
     }
 
@@ -515,3 +533,6 @@ const LIMIT_ROUNDING: Duration = Duration::from_millis(2);
 
 /// Time after which a redirection is retried. The client learns within about 10 ms which node serves a slot.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(10);
+
+/// Shortest pause after a renewal that found the hold and did not extend it.
+pub(super) const UNEXTENDED_PAUSE: Duration = Duration::from_millis(10);

@@ -169,11 +169,10 @@ impl Holds {
         if replicas < memberships.terms().majority() {
             self.tallies.of(UNCLASSIFIED).failed_refreshes += 1;
         }
-        // In a grace, a hold that is written can be extended from now on.
-        let can_extend =
-            memberships.acknowledged(number, (sent, now), replicas) && memberships.is_in_grace(number);
+        let can_extend = memberships.acknowledged(number, (sent, now), replicas);
         effects.wake(memberships.open_gate(now));
         if can_extend {
+            // Earlier renewals extended no hold, and another failover may come before the next beat.
             self.verify_everywhere(now);
         }
     }

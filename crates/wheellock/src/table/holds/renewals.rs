@@ -49,13 +49,6 @@ impl Renewal {
         if self.extend { self.lease.millis() } else { 0 }
     }
 
-    /// Returns the pause before the next renewal, if this one found the hold and did not extend it. `left` is the rest of the hold.
-    fn pause_unextended(&self, left: Duration) -> Duration {
-        // In a grace, the next extension would get the same reply at once. An eighth of the rest makes about 40 renewals of a hold in a long
-        // grace, and leaves time for the extension after it. After a check, an extension is another request.
-        if self.extend { (left / 8).max(UNEXTENDED_PAUSE) } else { Duration::ZERO }
-    }
-
     /// Returns the hold. Does not return a later hold at the same index.
     pub(super) fn hold_in<'a>(&self, holds: &'a mut Slab<Hold>) -> Option<&'a mut Hold> {
         holds.get_mut(self.hold as usize).filter(|hold| self.is_of(hold))
@@ -458,8 +451,7 @@ impl Holds {
             Renewed::StillHeld { left } => {
                 still_held(hold, left, sent, now);
                 hold.plan_check_of_shared_lease(now, self.alarms.period());
-                let left = hold.lost_at().saturating_duration_since(now);
-                hold.plan_early_renewal(now + renewal.pause_unextended(left), self.alarms.period());
+                hold.plan_next_extension(renewal.extend, now, self.alarms.period());
                 effects.renewed_again(self.failures.clear(renewal.hold, self.tallies.of(family), now));
             }
             // The release under way finds the same and reports the loss.
@@ -568,9 +560,6 @@ pub(super) struct Newcomers {
 
 /// Largest number of newcomers that wait for the end of their beat, to bound their memory.
 const MOST_NEWCOMERS: usize = 1024;
-
-/// Shortest pause after a renewal that found the hold and did not extend it.
-const UNEXTENDED_PAUSE: Duration = Duration::from_millis(10);
 
 /// Longest pause before the check of a fixed lease is retried, however long the lease is.
 const VERIFY_AGAIN: Duration = Duration::from_secs(1);

@@ -39,6 +39,10 @@ fn main() -> Result<()> {
             }
         }
     }
+    let bench = format!("sentinel {}", Fault::KillTwo);
+    if report.wants(&format!("{bench} {}", Keeping::Reclaim.name())) {
+        sentinel(&mut report, &bench, Keeping::Reclaim.name(), Keeping::Reclaim, Fault::KillTwo)?;
+    }
     if report.wants("cluster slot moves") {
         slot_moves(&mut report)?;
     }
@@ -89,6 +93,8 @@ enum Fault {
     Kill(Duration),
     /// SIGSTOP, and SIGCONT once a replica was promoted. For a moment there are two primaries.
     Split(Duration),
+    /// SIGKILL, and a third process of the fleet ends at the same time.
+    KillTwo,
 }
 
 impl Fault {
@@ -96,6 +102,15 @@ impl Fault {
     fn behind(self) -> Duration {
         match self {
             Self::Kill(behind) | Self::Split(behind) => behind,
+            Self::KillTwo => Duration::ZERO,
+        }
+    }
+
+    /// Returns the lease of the load's locks. Without one of the processes, the grace lasts for longer than a short lease.
+    fn lease(self) -> Duration {
+        match self {
+            Self::Kill(_) | Self::Split(_) => LEASE,
+            Self::KillTwo => 2 * LEASE,
         }
     }
 }
@@ -105,6 +120,7 @@ impl fmt::Display for Fault {
         let name = match self {
             Self::Kill(_) => "kill",
             Self::Split(_) => "split",
+            Self::KillTwo => "kill with a process",
         };
         match self.behind() {
             Duration::ZERO => f.write_str(name),
@@ -115,10 +131,11 @@ impl fmt::Display for Fault {
 
 fn sentinel(report: &mut Report, bench: &str, subject: &str, keeping: Keeping, fault: Fault) -> Result<()> {
     let mut set = SentinelSet::start(&Settings::default());
-    let load = Load::start(&set.url(), keeping)?;
+    let load = Load::start(&set.url(), keeping, fault.lease())?;
     let mut figures = Figures::default();
     for _ in 0..report.rounds() {
         load.settle(&addresses(set.servers()))?;
+        let third = matches!(fault, Fault::KillTwo).then(|| Third::start(&set.url(), keeping)).transpose()?;
         let old = set.primary_index();
         let replicas: Vec<usize> = (0..set.servers().len()).filter(|index| *index != old).collect();
         let others: Vec<_> = replicas.iter().map(|index| set.servers()[*index].addr()).collect();
@@ -126,9 +143,10 @@ fn sentinel(report: &mut Report, bench: &str, subject: &str, keeping: Keeping, f
         let held = load.held_now();
         let struck = Instant::now();
         match fault {
-            Fault::Kill(_) => set.servers_mut()[old].kill(),
+            Fault::Kill(_) | Fault::KillTwo => set.servers_mut()[old].kill(),
             Fault::Split(_) => set.servers()[old].pause(),
         }
+        third.into_iter().for_each(Third::kill);
         catch_up(set.servers(), &replicas, fault.behind());
         let writable = first_writable(&others)?;
         if matches!(keeping, Keeping::Reclaim) {
@@ -153,7 +171,7 @@ fn cluster_kills(
     behind: Duration,
 ) -> Result<()> {
     let mut cluster = Cluster::start(3, keeping.replicas(), &Settings::default());
-    let load = Load::start(&cluster.url(), keeping)?;
+    let load = Load::start(&cluster.url(), keeping, LEASE)?;
     let mut figures = Figures::default();
     for _ in 0..report.rounds() {
         load.settle(&addresses(cluster.nodes()))?;
@@ -205,7 +223,7 @@ fn catch_up(servers: &[RedisServer], replicas: &[usize], behind: Duration) {
 /// Moves every slot that the load uses around the nodes.
 fn slot_moves(report: &mut Report) -> Result<()> {
     let cluster = Cluster::start(3, 0, &Settings::default());
-    let load = Load::start(&cluster.url(), Keeping::By(Durability::Primary))?;
+    let load = Load::start(&cluster.url(), Keeping::By(Durability::Primary), LEASE)?;
     load.settle(&addresses(cluster.nodes()))?;
     let moves = 10 * report.rounds();
     let mut gaps = Vec::new();
@@ -356,6 +374,30 @@ fn figure(report: &mut Report, bench: &str, subject: &str, metric: &str, unit: &
     report.row(bench, subject, metric, unit, &[figure as f64]);
 }
 
+/// A manager of a third process, which has no locks.
+struct Third {
+    runtime: tokio::runtime::Runtime,
+    _locks: LockManager,
+}
+
+impl Third {
+    /// Starts the process. Returns when the fleet knows it.
+    fn start(url: &str, keeping: Keeping) -> Result<Self> {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let locks = runtime.block_on(async {
+            let locks = keeping.apply(LockManager::builder(url)).connect().await?;
+            locks.lock("third").acquire().await?.release().await?;
+            anyhow::Ok(locks)
+        })?;
+        Ok(Self { runtime, _locks: locks })
+    }
+
+    /// Ends the process without a further message to its servers.
+    fn kill(self) {
+        self.runtime.shutdown_background();
+    }
+}
+
 /// Two managers, as of two processes, and the tasks that use them.
 struct Load {
     runtime: tokio::runtime::Runtime,
@@ -404,10 +446,10 @@ impl End {
 }
 
 impl Load {
-    fn start(url: &str, keeping: Keeping) -> Result<Self> {
+    fn start(url: &str, keeping: Keeping, lease: Duration) -> Result<Self> {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let connect = || async {
-            let builder = keeping.apply(LockManager::builder(url).watchdog_lease(LEASE));
+            let builder = keeping.apply(LockManager::builder(url).watchdog_lease(lease));
             anyhow::Ok(builder.connect().await?)
         };
         let (here, there) = runtime.block_on(async { anyhow::Ok((connect().await?, connect().await?)) })?;
@@ -536,6 +578,8 @@ impl Shared {
     fn failed(&self, error: &wheellock::Error) {
         let text = format!("{error:?}");
         let kind = text.split("kind: ").nth(1).and_then(|rest| rest.split(',').next()).unwrap_or(&text);
+        // The rest of the error of a grace names its progress.
+        let kind = kind.split(" {").next().unwrap_or(kind);
         let outcome = error.outcome();
         *self.errors.lock().expect("no panic").entry(format!("{kind}, {outcome}")).or_insert(0) += 1;
     }

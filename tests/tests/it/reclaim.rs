@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use wheellock::{Error, Fleet, Guard, LockManager, Permit};
+use wheellock::{Error, Fleet, Guard, Lock, LockManager, Permit};
 use wheellock_tests::topology::{Replicas, Settings};
 use wheellock_tests::{RedisServer, eventually};
 
@@ -388,21 +388,13 @@ enum Taken {
 }
 
 impl Taken {
-    /// Acquires a lock of this kind, or a permit. Checks of a fixed lease do not extend it.
+    /// Acquires a lock of this kind, or a permit.
     async fn of_kind(locks: &LockManager, kind: &str, name: &str) -> Self {
-        let lock = match kind {
-            "permit" => {
-                let permits = locks.permit_semaphore("permits").with_lease(LEASE);
-                return Self::Permit(permits.acquire().await.unwrap());
-            }
-            "plain" => locks.lock(name),
-            "simple" => locks.simple_lock(name),
-            "fair" => locks.fair_lock(name),
-            "fenced" => locks.fenced_lock(name).as_lock().clone(),
-            "write" => locks.read_write_lock(name).write(),
-            _ => locks.read_write_lock(name).read(),
-        };
-        Self::Lock(lock.with_lease(LEASE).acquire().await.unwrap())
+        if kind == "permit" {
+            let permits = locks.permit_semaphore("permits").with_lease(LEASE);
+            return Self::Permit(permits.acquire().await.unwrap());
+        }
+        Self::Lock(lock_of_kind(locks, kind, name).acquire().await.unwrap())
     }
 
     fn guard(&self) -> &Guard {
@@ -418,6 +410,19 @@ impl Taken {
             Self::Permit(permit) => permit.release().await.map(drop),
         }
     }
+}
+
+/// Returns a lock of this kind. Checks of its fixed lease do not extend it.
+fn lock_of_kind(locks: &LockManager, kind: &str, name: &str) -> Lock {
+    let lock = match kind {
+        "plain" => locks.lock(name),
+        "simple" => locks.simple_lock(name),
+        "fair" => locks.fair_lock(name),
+        "fenced" => locks.fenced_lock(name).as_lock().clone(),
+        "write" => locks.read_write_lock(name).write(),
+        _ => locks.read_write_lock(name).read(),
+    };
+    lock.with_lease(LEASE)
 }
 
 const KINDS: [&str; 7] = ["plain", "simple", "fair", "fenced", "write", "read", "permit"];
@@ -509,6 +514,57 @@ async fn demoted_server_ends_no_hold() {
     }
     let is_written = |place: usize| set.servers()[1].cli(&["EXISTS", &format!("lock:{place}")]) == "1";
     assert!(eventually(LEASE, async || (0..12).step_by(2).all(is_written)).await);
+}
+
+/// One script releases several locks that the new primary does not have.
+#[tokio::test]
+async fn demoted_server_refuses_batched_releases() {
+    let mut set = Replicas::start(2, &Settings::default());
+    let kinds = ["plain", "simple"];
+    let members = quiet_members(&set, kinds.len()).await;
+    replicated(&members[0], 2).await;
+    cut_off(set.servers(), 0, &[1, 2]);
+    let mut taken = Vec::new();
+    for (locks, kind) in members.iter().zip(kinds) {
+        for place in 0..8 {
+            taken.push(Taken::of_kind(locks, kind, &format!("{kind}:{place}")).await);
+        }
+    }
+    demote(&mut set).await;
+    let released: Vec<_> = taken.into_iter().map(|taken| tokio::spawn(taken.release())).collect();
+    for (place, released) in released.into_iter().enumerate() {
+        let released = released.await.unwrap();
+        assert!(released.is_ok(), "{}: {released:?}", kinds[place / 8]);
+    }
+    assert!(set.servers()[0].cli(&["INFO", "errorstats"]).contains("READONLY"));
+}
+
+/// Each owner has two guards. It releases one of them, and the new primary knows neither.
+#[tokio::test]
+async fn demoted_server_refuses_inner_releases() {
+    let mut set = Replicas::start(2, &Settings::default());
+    let kinds = ["plain", "fair", "fenced", "write", "read"];
+    let members = quiet_members(&set, kinds.len()).await;
+    replicated(&members[0], 2).await;
+    cut_off(set.servers(), 0, &[1, 2]);
+    let (mut outer, mut inner) = (Vec::new(), Vec::new());
+    for (locks, kind) in members.iter().zip(kinds) {
+        let lock = lock_of_kind(locks, kind, kind).with_owner(locks.owner());
+        outer.push(lock.acquire().await.unwrap());
+        inner.push(lock.acquire().await.unwrap());
+    }
+    demote(&mut set).await;
+    let released: Vec<_> = inner.into_iter().map(|guard| tokio::spawn(guard.release())).collect();
+    for (released, kind) in released.into_iter().zip(kinds) {
+        let released = released.await.unwrap();
+        assert!(released.is_ok(), "{kind}: {released:?}");
+    }
+    let is_written = |kind: &&str| set.servers()[1].cli(&["EXISTS", kind]) == "1";
+    assert!(eventually(LEASE, async || kinds.iter().all(is_written)).await);
+    for (guard, kind) in outer.into_iter().zip(kinds) {
+        assert!(guard.is_valid(), "{kind}");
+        guard.release().await.unwrap();
+    }
 }
 
 /// The new primary has no memory for new locks.

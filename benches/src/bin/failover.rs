@@ -66,11 +66,11 @@ impl Keeping {
         }
     }
 
-    /// Returns the number of replicas of each shard of a cluster. In a fleet, a new primary grants only if it has a replica.
+    /// Returns the number of replicas of each shard of a cluster. All but [`Durability::Primary`] need a replica of the new primary.
     fn replicas(self) -> usize {
         match self {
-            Self::By(_) => 1,
-            Self::Reclaim => 2,
+            Self::By(Durability::Primary) => 1,
+            Self::By(_) | Self::Reclaim => 2,
         }
     }
 

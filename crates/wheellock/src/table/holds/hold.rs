@@ -254,9 +254,9 @@ impl Hold {
         }
     }
 
-    /// Schedules the next renewal after a server confirmed the hold and did not extend it. `refused` is true if the renewal was to extend it.
-    pub(super) fn plan_next_extension(&mut self, refused: bool, now: BootInstant, period: Duration) {
-        if !refused {
+    /// Schedules the next renewal after a server confirmed the hold and did not extend it. `failed` is true if the renewal was to extend it.
+    pub(super) fn plan_next_extension(&mut self, failed: bool, now: BootInstant, period: Duration) {
+        if !failed {
             return self.plan_early_renewal(now, period);
         }
         // Another failover may come before the next beat. In a grace, the reply to the next renewal would be the same at once. An eighth of

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use wheellock::{Error, Fleet, Guard, Lock, LockManager, Permit};
+use wheellock::{Error, Fleet, Guard, Lock, LockManager, LostReason, Permit};
 use wheellock_tests::topology::{Replicas, Settings};
 use wheellock_tests::{RedisServer, eventually};
 
@@ -200,6 +200,52 @@ async fn living_permits_survive_failover() {
     assert_eq!((pool.acquired().await.unwrap(), pool.permits().await.unwrap()), (2, 2));
     held.release().await.unwrap();
     assert!(pool.try_acquire().await.unwrap().is_acquired());
+}
+
+/// Neither the semaphore nor its permit is on the new primary. No process could ever write this permit there.
+#[tokio::test]
+async fn permit_without_semaphore_delays_no_grant() {
+    let mut set = Replicas::start(2, &Settings::default());
+    let locks = member(set.url(), fleet(3)).await;
+    let other = member(set.url(), fleet(3)).await;
+    replicated(&locks, 2).await;
+    cut_off(set.servers(), 0, &[1, 2]);
+    let pool = locks.permit_semaphore("pool");
+    pool.set_permits(1).await.unwrap();
+    let (permit, held) = (pool.acquire().await.unwrap(), locks.lock("held").acquire().await.unwrap());
+    fail_over(&mut set);
+    let reason = tokio::time::timeout(LEASE / 2, permit.lost()).await.expect("the permit is lost at once");
+    assert_eq!(reason, LostReason::NotOwner);
+    let is_granted = eventually(LEASE / 2, async || {
+        other.lock("free").try_acquire().await.is_ok_and(|guard| guard.is_acquired())
+    });
+    assert!(is_granted.await, "no lock is granted after the failover");
+    assert!(held.is_valid());
+}
+
+/// A grace lasts long beside a stopped process. It extends no hold that has less than a window left.
+#[tokio::test]
+async fn manual_renewal_in_grace_repeats_slowly() {
+    let mut set = Replicas::start(2, &Settings::default());
+    let locks = member(set.url(), fleet(3)).await;
+    let stopped = member(set.url(), fleet(3)).await;
+    let held = locks.lock("orders").with_lease(WINDOW).acquire().await.unwrap();
+    replicated(&locks, 2).await;
+    cut_off(set.servers(), 0, &[1, 2]);
+    stopped.client().close().await;
+    fail_over(&mut set);
+    let new = &set.servers()[1];
+    let scripts = || {
+        let stats = new.cli(&["INFO", "commandstats"]);
+        let calls = stats.split("cmdstat_evalsha:calls=").nth(1).and_then(|rest| rest.split(',').next());
+        calls.map_or(0, |calls| calls.parse::<u32>().unwrap())
+    };
+    assert!(eventually(LEASE, async || new.cli(&["EXISTS", "orders"]) == "1").await);
+    let (before, began) = (scripts(), Instant::now());
+    let renewed = held.renew().await;
+    assert!(renewed.is_err(), "{renewed:?}");
+    let (sent, took) = (scripts() - before, began.elapsed());
+    assert!(u128::from(sent) < 20 + took.as_millis() / 10, "{sent} scripts in {took:?}");
 }
 
 /// A stopped process is one that does not write its holds. No other process gets them before they have ended.
@@ -502,8 +548,7 @@ async fn demoted_server_ends_no_hold() {
             if !renews {
                 return (taken.release().await, None);
             }
-            let renewed = taken.guard().renew().await;
-            (if taken.guard().is_valid() { Ok(()) } else { renewed }, Some(taken))
+            (taken.guard().renew().await, Some(taken))
         }));
     }
     let mut kept = Vec::new();

@@ -25,7 +25,7 @@ pub struct Fleet {
     /// the number of servers of each shard. While the primary has more replicas than that, no process acquires a lock.
     pub servers: u32,
     /// The longest lease that any process takes. Default 30 s. After a failover without all processes, the first new grant comes this time
-    /// and the [`window`](Self::window) later.
+    /// and the [`window`](Self::window) later, and 1 % more. The time begins when a replica follows the new primary.
     pub longest_lease: Duration,
     /// A process takes locks only within this time after its last refresh that enough servers acknowledged. A grant whose reply takes longer
     /// than a third of it is given back. Default 10 s.

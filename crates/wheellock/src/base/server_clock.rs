@@ -31,6 +31,11 @@ impl ServerClocks {
         jump
     }
 
+    /// Forgets the clock of `node`, because another server has its place.
+    pub(crate) fn forget(&mut self, node: u32) {
+        self.last.remove(&node);
+    }
+
     /// Returns true if a request sent at `sent` may have been executed before a jump forward that was noticed since.
     pub(crate) fn jumped_since(&self, sent: BootInstant) -> bool {
         self.jumped.is_some_and(|jumped| sent <= jumped)

@@ -200,13 +200,13 @@ fn queue_renewal<'a>(
             holds.end_renewal(batch, None, now, |name| context.node_of(name), effects);
             effects.renewal_failed(&Err(Outcome::NotSent), holds.failures.tell(now));
         }
-        wishing.iter().for_each(|index| holds.renew_for_wishes(*index, now + NO_ROOM_PAUSE));
+        wishing.iter().for_each(|index| holds.renew_for_wishes(*index, now + WISH_PAUSE));
     }
     flush
 }
 
-/// Pause before the next attempt to queue a renewal that a guard waits for.
-const NO_ROOM_PAUSE: Duration = Duration::from_millis(20);
+/// Pause before a renewal that a guard waits for is repeated.
+const WISH_PAUSE: Duration = Duration::from_millis(20);
 
 /// Handles the results of requests without a waiting task. Runs on the connection's task.
 pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
@@ -358,7 +358,7 @@ impl Answered<'_, '_> {
         } else {
             let reply = result.as_ref().ok();
             let reply = reply.and_then(|reply| wire::read_renewal(reply, self.holds.batch(batch)));
-            let reply = reply.map(|reply| self.holds.believed(batch, reply, *connection));
+            let extends = self.holds.batch(batch).iter().any(|renewal| renewal.extend);
             match (result, &reply) {
                 (Ok(_), Some(reply)) => self.tell_of_odd_words(batch, reply),
                 (Ok(odd), None) if !odd.is_error() => {
@@ -371,6 +371,7 @@ impl Answered<'_, '_> {
                 }
                 _ => self.wishes_fail(&wishing, answer),
             }
+            let reply = reply.map(|reply| self.holds.believed(batch, reply, *connection));
             let node_of = |name: &Name| context.node_of(name);
             let jump = match (reply, context.wanted) {
                 (Some(reply), Some(wanted)) => {
@@ -383,7 +384,9 @@ impl Answered<'_, '_> {
                 (reply, _) => self.holds.end_renewal(batch, reply.as_ref(), now, node_of, self.effects),
             };
             self.effects.jumped(jump);
-            wishing.iter().for_each(|index| self.holds.renew_for_wishes(*index, now));
+            // In a grace, the same extension would be refused again at once.
+            let again = if extends { now + WISH_PAUSE } else { now };
+            wishing.iter().for_each(|index| self.holds.renew_for_wishes(*index, again));
         }
         if self.holds.failures.unreported() > unreported {
             self.effects.renewal_failed(result, self.holds.failures.tell(now));
@@ -398,7 +401,7 @@ impl Answered<'_, '_> {
             None => {
                 let wishing = self.holds.wishing(batch);
                 self.holds.end_wait(batch, false, self.now, self.effects);
-                let soon = self.now + NO_ROOM_PAUSE;
+                let soon = self.now + WISH_PAUSE;
                 wishing.iter().for_each(|index| self.holds.renew_for_wishes(*index, soon));
             }
         }

@@ -494,6 +494,7 @@ pub(crate) fn read_renewal(reply: &Value, group: &[Renewal]) -> Option<RenewalRe
         let Some(number) = locks.get(place).and_then(Value::as_i64) else { return Renewed::Failed };
         match (number, renewal.extend) {
             (0, _) => Renewed::NotOwner,
+            (-2, true) => Renewed::NoPlace,
             (1, true) => Renewed::Extended,
             // An operator may have removed the TTL of the lock.
             (-1, false) => Renewed::StillHeld { left: Duration::MAX },

@@ -6,8 +6,8 @@
 -- ARGV     for each permit: lease in milliseconds; the permit's id; hold count, which is 1; end of the hold by the
 --          server's clock, in milliseconds; common part of the names of the semaphore's other keys
 --
--- Returns the server's time (seconds, microseconds). For each permit then follows 1 (it has the lease at least) or 0
--- (nothing was changed).
+-- Returns the server's time (seconds, microseconds). For each permit then follows 1 (it has the lease at least), 0
+-- (nothing was changed), or -2 (nothing was changed, because the server does not know the semaphore).
 --
 -- Until the grace is over, a permit is written even if none is free. The server may have old copies of permits that were
 -- released, and each of them ends with its lease. Meanwhile the number of free permits is negative, so no permit is
@@ -33,7 +33,9 @@ for i, semaphore in ipairs(KEYS) do
     end
     reply[i + 2] = 0
     local is_known = type(free) == 'string' and string.find(free, '^%-?%d+$') and type(written) ~= 'table'
-    if over ~= nil and now < tonumber(ends) and is_known then
+    if over ~= nil and not is_known then
+        reply[i + 2] = -2
+    elseif over ~= nil and now < tonumber(ends) then
         -- This ZREM removes nothing. A server without memory refuses a script's first write if that write may need
         -- memory, but no later write.
         redis.call('zrem', leases, '')

@@ -236,8 +236,9 @@ impl Hold {
     /// Schedules a check, because another client has changed the lock's key. A key that changes all the time does not make the
     /// watchdog ask all the time.
     pub(super) fn look(&mut self, now: BootInstant) {
-        // The reply under way comes after the news, so the server knew of the change.
-        if self.renewing.is_under_way() {
+        // The reply under way comes after the news, so the server knew of the change. A scheduled renewal checks the hold as well, and a look in
+        // its place would not extend the lease.
+        if self.renewing.is_under_way() || self.is_kept_alive() && self.renewing.extends_soon() {
             return;
         }
         let rare = self.rare.get_or_insert_default();

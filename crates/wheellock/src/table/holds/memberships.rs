@@ -230,6 +230,11 @@ impl Memberships {
         self.on(connection).map(|it| it.trust(hold, sent)).min().unwrap_or(Trust::None)
     }
 
+    /// Returns true if a refresh has found the server of this connection.
+    pub(super) fn knows(&self, connection: ConnectionId) -> bool {
+        self.on(connection).next().is_some()
+    }
+
     /// Returns true if the replies of this connection may end a hold. In a grace, other holders are old copies ("reclaim yields to an
     /// old copy").
     pub(super) fn may_end_holds(&self, connection: ConnectionId) -> bool {

@@ -135,10 +135,13 @@ impl Holds {
         effects: &mut Effects,
     ) -> (u32, Duration) {
         let Some(memberships) = &mut self.memberships else { return (0, Duration::ZERO) };
+        let node = behind.as_ref().map(|(connection, _)| connection.node());
         let found = memberships.refreshed(number, reply, behind, now);
         effects.wake(memberships.open_gate(now));
         let wanted = memberships.wanted_replicas(number, now);
         if found == Found::OtherServer {
+            // Otherwise a clock that is ahead would count as a jump, and shorten leases that the reclaims write anew.
+            node.into_iter().for_each(|node| self.server_clocks.forget(node));
             // Other kinds of holds are checked as after any failover.
             let writes = |hold: &&mut Hold| hold.name.kind().reclaim.is_some();
             self.holds
@@ -220,7 +223,11 @@ impl Holds {
         connection: ConnectionId,
     ) -> RenewalReply {
         let Some(memberships) = &self.memberships else { return reply };
-        let Some(script) = self.renewals.get(renewal as usize) else { return reply };
+        let Some(script) = self.renewals.get_mut(renewal as usize) else { return reply };
+        if !memberships.knows(connection) {
+            // Its clock is not the clock of the server before.
+            script.unknown_server();
+        }
         let (mut locks, sent) = (Vec::with_capacity(reply.locks.len()), script.sent());
         for (place, renewal) in script.group().iter().enumerate() {
             let how = reply.lock(place);
@@ -264,6 +271,8 @@ impl Memberships {
                 Renewed::Failed
             }
             (_, Trust::None) => Renewed::Failed,
+            // Until the hold ends here, no process would be granted a lock.
+            (Renewed::NoPlace, _) => Renewed::NotOwner,
             (Renewed::Extended, trust) => {
                 // An acquire that the server executed before its grace may have left the hold there, and a renewal finds it. Without
                 // a reclaim, a fenced lock's counter would stay too low.

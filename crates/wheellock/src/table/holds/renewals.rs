@@ -77,6 +77,11 @@ impl Script {
     pub(super) fn sent(&self) -> BootInstant {
         self.sent
     }
+
+    /// Records that an unknown server has replied.
+    pub(super) fn unknown_server(&mut self) {
+        self.node = None;
+    }
 }
 
 /// Result of the renewal of one hold.
@@ -89,6 +94,8 @@ pub(crate) enum Renewed {
         left: Duration,
     },
     NotOwner,
+    /// A new server cannot take the hold, because it does not have the permit's semaphore.
+    NoPlace,
     /// The server extended the lease, but too few other servers know of it.
     NotAcknowledged,
     /// The server rejected the renewal, or no reply came.
@@ -415,7 +422,7 @@ impl Holds {
         match how {
             Renewed::Extended => self.confirm(renewal, Want::Renew, effects),
             Renewed::StillHeld { .. } => self.confirm(renewal, Want::Check, effects),
-            Renewed::NotOwner | Renewed::NotAcknowledged | Renewed::Failed => {}
+            Renewed::NotOwner | Renewed::NotAcknowledged | Renewed::Failed | Renewed::NoPlace => {}
         }
         let Some(hold) = renewal.hold_in(&mut self.holds) else { return };
         hold.renewing.end();
@@ -461,11 +468,11 @@ impl Holds {
                 hold.renewing.plan(now + renewal.lease.retry_after());
                 self.failures.record(renewal.hold, hold, self.tallies.of(family), now);
             }
-            Renewed::Failed if renewal.extend => {
+            Renewed::Failed | Renewed::NoPlace if renewal.extend => {
                 hold.renewing.extension_failed(now, renewal.lease.retry_after());
                 self.failures.record(renewal.hold, hold, self.tallies.of(family), now);
             }
-            Renewed::Failed => {
+            Renewed::Failed | Renewed::NoPlace => {
                 // The check has no result, so the doubt remains.
                 hold.renewing.doubt();
                 hold.renewing.unanswered(now + renewal.lease.retry_after().min(VERIFY_AGAIN));

@@ -219,6 +219,11 @@ impl Renewing {
         self.at
     }
 
+    /// Returns true if a renewal that is not only a look is scheduled outside of the beats.
+    pub(super) fn extends_soon(&self) -> bool {
+        self.at.is_some() && !self.manner.is(Manner::ONLY_LOOKS)
+    }
+
     /// Returns true if the scheduled renewal is due.
     pub(super) fn is_due(&self, now: BootInstant) -> bool {
         self.at.is_some_and(|at| now >= at)

@@ -112,6 +112,81 @@ fn first_acknowledgement_extends_holds_at_once() {
     assert!(again.len() == 1 && again[0].hold == hold && again[0].extend, "{} renewals", again.len());
 }
 
+/// News of the key comes while the watchdog waits for a server that can extend the hold.
+#[test]
+fn look_replaces_no_scheduled_extension() {
+    let mut world = World::new();
+    let hold = world.take(1, true);
+    world.now = world.holds.next_due().unwrap() + TICK;
+    let asked = world.due();
+    let script = world.holds.begin_renewal(asked, Some(0), world.now);
+    let locks = vec![Renewed::StillHeld { left: Duration::MAX }];
+    let reply = RenewalReply { server: world.server_time(), locks };
+    world.holds.end_renewal(script, Some(&reply), world.now, |_| 0, &mut Effects::default());
+    world.holds.get_mut(hold).unwrap().look(world.now);
+    world.holds.schedule(hold);
+    assert!(world.due().is_empty(), "the scheduled extension checks the hold as well");
+    world.now = world.holds.next_due().unwrap() + TICK;
+    let asked = world.due();
+    assert!(asked.len() == 1 && asked[0].extend);
+}
+
+/// A look is due, and a failover permits an extension at the same time.
+#[test]
+fn pass_extends_hold_despite_look() {
+    let mut world = World::new();
+    let hold = world.take(1, true);
+    world.now = world.now + LEASE / 10;
+    world.holds.get_mut(hold).unwrap().look(world.now);
+    world.holds.changed(&Change::everywhere(), world.now);
+    let asked = world.due();
+    assert!(asked.len() == 1 && asked[0].extend);
+}
+
+/// The new server's clock is ahead. A failover does not count as a jump of the clock.
+#[test]
+fn server_clock_ahead_shortens_no_hold() {
+    let mut world = World::new();
+    let terms = FleetTerms::new(&Fleet::of_servers(3), Lease::DEFAULT).unwrap();
+    let (hold, other) = (world.take(1, false), world.take(2, true));
+    world.holds.join_fleet(terms, FleetKey::all(false), Box::new(|_| 0), world.now);
+    let meet = |world: &mut World, epoch, run_id: &str| {
+        let reply = Refreshed {
+            run_id: run_id.to_owned(),
+            incarnation: format!("{run_id}:one:1"),
+            time: 1000,
+            is_grace_over: false,
+            was_known: true,
+            members: 1,
+            checked_in: 0,
+            ends_in: None,
+            connected: 2,
+        };
+        let behind = Some((ConnectionId::new(0, epoch), run_id.to_owned()));
+        world.holds.refreshed(0, &reply, behind, world.now, &mut Effects::default());
+    };
+    let renew = |world: &mut World, epoch, ahead| {
+        world.now = world.now + LEASE / 10;
+        world.holds.any_key_changed(&Change::everywhere(), world.now);
+        let asked = world.due();
+        let locks = vec![Renewed::Extended; asked.len()];
+        let script = world.holds.begin_renewal(asked, Some(0), world.now);
+        let reply = RenewalReply { server: world.server_time() + ahead, locks };
+        let reply = world.holds.believed(script, reply, ConnectionId::new(0, epoch));
+        world.holds.end_renewal(script, Some(&reply), world.now, |_| 0, &mut Effects::default())
+    };
+    meet(&mut world, 0, "first");
+    renew(&mut world, 0, Duration::ZERO);
+    let ends = [hold, other].map(|hold| world.valid_until(hold));
+    let ahead = Duration::from_secs(5);
+    world.holds.changed(&Change::everywhere(), world.now);
+    assert_eq!(renew(&mut world, 1, ahead), None, "no refresh has found this server");
+    meet(&mut world, 1, "second");
+    assert_eq!(renew(&mut world, 1, ahead), None);
+    assert_eq!([hold, other].map(|hold| world.valid_until(hold)), ends);
+    assert!(matches!(renew(&mut world, 1, 3 * ahead), Some(Jump::Forward(_))));
+}
+
 /// A check does not extend the lease, and the next beat may come too late in a grace.
 #[test]
 fn beat_during_check_extends_afterwards() {

@@ -284,7 +284,8 @@ impl Store {
                 }
                 self.note(Which::PermitReclaim, key, permit, None);
             }
-            answers.push(Answer::flag(is_written));
+            let is_unknown = over.is_some() && free.is_none();
+            answers.push(if is_unknown { Answer::Integer(-2) } else { Answer::flag(is_written) });
         }
         Ok(self.renewed(answers))
     }

@@ -23,11 +23,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Poll, Wake};
 
 use wheellock_client::Change;
+use wheellock_client::layer::ConnectionId;
 
 use super::changes::MOST_TOLD;
 use super::recent_releases::KEPT;
 use super::schedule::TICK;
 use super::*;
+use crate::base::fleet::Fleet;
+use crate::base::fleet_key::FleetKey;
+use crate::base::fleet_terms::Terms as FleetTerms;
 use crate::base::server_clock::{Jump, Sample};
 use crate::kind;
 use crate::wait::turns::Opening;
@@ -96,6 +100,33 @@ struct World {
     hand_overs: usize,
     /// Instant of the server's grant of each hold, by the hold's serial.
     granted_at: HashMap<u64, BootInstant>,
+}
+
+/// The fleet of a world.
+impl World {
+    /// Joins a fleet of three servers.
+    fn join_fleet(&mut self) {
+        let terms = FleetTerms::new(&Fleet::of_servers(3), Lease::DEFAULT).unwrap();
+        self.holds.join_fleet(terms, FleetKey::all(false), Box::new(|_| 0), self.now);
+    }
+
+    /// Lets a refresh find this server behind the connection with this number.
+    fn find_server(&mut self, incarnation: &str, connection: u32, is_grace_over: bool) {
+        let run_id = incarnation.split(':').next().unwrap().to_owned();
+        let reply = Refreshed {
+            run_id: run_id.clone(),
+            incarnation: incarnation.to_owned(),
+            time: 1000,
+            is_grace_over,
+            was_known: true,
+            members: 1,
+            checked_in: 1,
+            ends_in: None,
+            connected: 2,
+        };
+        let behind = Some((ConnectionId::new(0, connection), run_id));
+        self.holds.refreshed(0, &reply, behind, self.now, &mut Effects::default());
+    }
 }
 
 /// Wakes the tasks, and returns the losses to log.

@@ -1,11 +1,6 @@
 //! Model tests of releases that are repeated after a failover.
 
-use wheellock_client::layer::ConnectionId;
-
 use super::*;
-use crate::base::fleet::Fleet;
-use crate::base::fleet_key::FleetKey;
-use crate::base::fleet_terms::Terms as FleetTerms;
 
 /// B2: releases that were confirmed before a failover are sent to the new server, each once.
 #[test]
@@ -138,23 +133,9 @@ fn successor_keeps_predecessors_releases() {
 fn server_promoted_again_gets_releases() {
     let mut world = World::new();
     world.release([1], 0);
-    let fleet = Fleet::of_servers(3);
-    let terms = FleetTerms::new(&fleet, Lease::DEFAULT).unwrap();
-    world.holds.join_fleet(terms, FleetKey::all(false), Box::new(|_| 0), world.now);
+    world.join_fleet();
     let repeated_after = |world: &mut World, incarnation: &str| {
-        let reply = Refreshed {
-            run_id: "run".to_owned(),
-            incarnation: incarnation.to_owned(),
-            time: 1000,
-            is_grace_over: true,
-            was_known: true,
-            members: 1,
-            checked_in: 1,
-            ends_in: None,
-            connected: 2,
-        };
-        let behind = Some((ConnectionId::new(0, 0), "run".to_owned()));
-        world.holds.refreshed(0, &reply, behind, world.now, &mut Effects::default());
+        world.find_server(incarnation, 0, true);
         let repeated = world.repeated();
         repeated.iter().for_each(|settle| world.reconciled(settle, false, 0));
         repeated.iter().map(|settle| settle.owner).collect::<Vec<_>>()

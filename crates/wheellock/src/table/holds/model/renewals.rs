@@ -1,12 +1,7 @@
 //! Model tests of renewals and their schedule.
 
-use wheellock_client::layer::ConnectionId;
-
 use super::super::hold::UNEXTENDED_PAUSE;
 use super::*;
-use crate::base::fleet::Fleet;
-use crate::base::fleet_key::FleetKey;
-use crate::base::fleet_terms::Terms as FleetTerms;
 
 #[test]
 fn renewals_start_at_third_and_retry() {
@@ -85,22 +80,9 @@ fn renewal_without_extension_repeats_after_pause() {
 #[test]
 fn first_acknowledgement_extends_holds_at_once() {
     let mut world = World::new();
-    let terms = FleetTerms::new(&Fleet::of_servers(3), Lease::DEFAULT).unwrap();
     let hold = world.take(1, true);
-    world.holds.join_fleet(terms, FleetKey::all(false), Box::new(|_| 0), world.now);
-    let reply = Refreshed {
-        run_id: "run".to_owned(),
-        incarnation: "run:one:1".to_owned(),
-        time: 1000,
-        is_grace_over: true,
-        was_known: true,
-        members: 1,
-        checked_in: 1,
-        ends_in: None,
-        connected: 2,
-    };
-    let behind = Some((ConnectionId::new(0, 0), "run".to_owned()));
-    world.holds.refreshed(0, &reply, behind, world.now, &mut Effects::default());
+    world.join_fleet();
+    world.find_server("run:one:1", 0, true);
     let written = world.due();
     assert!(written.len() == 1 && written[0].reclaim.is_some());
     let reply = RenewalReply { server: world.server_time(), locks: vec![Renewed::Extended] };
@@ -147,41 +129,25 @@ fn pass_extends_hold_despite_look() {
 #[test]
 fn server_clock_ahead_shortens_no_hold() {
     let mut world = World::new();
-    let terms = FleetTerms::new(&Fleet::of_servers(3), Lease::DEFAULT).unwrap();
     let (hold, other) = (world.take(1, false), world.take(2, true));
-    world.holds.join_fleet(terms, FleetKey::all(false), Box::new(|_| 0), world.now);
-    let meet = |world: &mut World, epoch, run_id: &str| {
-        let reply = Refreshed {
-            run_id: run_id.to_owned(),
-            incarnation: format!("{run_id}:one:1"),
-            time: 1000,
-            is_grace_over: false,
-            was_known: true,
-            members: 1,
-            checked_in: 0,
-            ends_in: None,
-            connected: 2,
-        };
-        let behind = Some((ConnectionId::new(0, epoch), run_id.to_owned()));
-        world.holds.refreshed(0, &reply, behind, world.now, &mut Effects::default());
-    };
-    let renew = |world: &mut World, epoch, ahead| {
+    world.join_fleet();
+    let renew = |world: &mut World, connection, ahead| {
         world.now = world.now + LEASE / 10;
         world.holds.any_key_changed(&Change::everywhere(), world.now);
         let asked = world.due();
         let locks = vec![Renewed::Extended; asked.len()];
         let script = world.holds.begin_renewal(asked, Some(0), world.now);
         let reply = RenewalReply { server: world.server_time() + ahead, locks };
-        let reply = world.holds.believed(script, reply, ConnectionId::new(0, epoch));
+        let reply = world.holds.believed(script, reply, ConnectionId::new(0, connection));
         world.holds.end_renewal(script, Some(&reply), world.now, |_| 0, &mut Effects::default())
     };
-    meet(&mut world, 0, "first");
+    world.find_server("first:one:1", 0, false);
     renew(&mut world, 0, Duration::ZERO);
     let ends = [hold, other].map(|hold| world.valid_until(hold));
     let ahead = Duration::from_secs(5);
     world.holds.changed(&Change::everywhere(), world.now);
     assert_eq!(renew(&mut world, 1, ahead), None, "no refresh has found this server");
-    meet(&mut world, 1, "second");
+    world.find_server("second:one:1", 1, false);
     assert_eq!(renew(&mut world, 1, ahead), None);
     assert_eq!([hold, other].map(|hold| world.valid_until(hold)), ends);
     assert!(matches!(renew(&mut world, 1, 3 * ahead), Some(Jump::Forward(_))));
